@@ -123,7 +123,7 @@ RUNS: dict[str, Callable[[Any], None]] = {"loop": loop, **{name: example(name) f
 def own_device() -> Device:
     """Return a GPU that nothing else uses."""
     first = vf.devices("gpu")[0]
-    return Device("gpu", 0, first.device_kind, GpuBackend(first.backend.adapter))
+    return Device("gpu", 0, first.device_kind, GpuBackend(first.backend.handle.adapter))
 
 
 def outcome(name: str, losses: Collection[int] = (), kinds: Collection[str] = tuple(POINTS), every: int | None = None) -> Outcome:

@@ -12,6 +12,7 @@ import volta_fn.numpy as vnp
 from volta_fn import P, lax
 from volta_fn.compiler.passes.overlap import overlap_sums
 from volta_fn.compiler.pipeline import optimize
+from volta_fn.core import process
 from volta_fn.core.device import RemoteDevice
 from volta_fn.core.distribution import world
 from volta_fn.core.distribution.same_program import names_processes
@@ -30,6 +31,8 @@ class Two:
 @pytest.fixture
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(world, "_world", Two())
+    monkeypatch.setattr(process, "_rank", Two.rank)
+    monkeypatch.setattr(process, "_size", Two.size)
     return vf.make_mesh({"data": 2})
 
 

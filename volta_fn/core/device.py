@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from volta_fn.core.distribution import world
+from volta_fn.core import process
 from volta_fn.errors import ArgumentError, DeviceError, DeviceTimeoutError
 
 #: Seconds from a time-out to the next wait.
@@ -165,7 +165,7 @@ class Device:
     @property
     def process_index(self) -> int:
         """The index of the process that it belongs to: this one."""
-        return world.current().rank
+        return process.rank()
 
     @property
     def name(self) -> str:
@@ -202,7 +202,7 @@ class RemoteDevice(Device):
     @property
     def backend(self) -> NoReturn:  # type: ignore[override]  # there is none here
         """None: raises `DeviceError`."""
-        raise DeviceError(f"{self} belongs to process {self._process}; this is process {world.current().rank}, which cannot use it")
+        raise DeviceError(f"{self} belongs to process {self._process}; this is process {process.rank()}, which cannot use it")
 
     @property
     def process_index(self) -> int:
@@ -247,10 +247,9 @@ def devices(backend: str | None = None) -> list[Device]:
     [CpuDevice(id=0)]
     """
     own = local_devices(backend=backend)
-    everyone = world.current()
-    if everyone.size == 1:
+    if process.size() == 1:
         return own
-    return [own[0] if rank == everyone.rank else RemoteDevice(own[0].platform, rank) for rank in range(everyone.size)]
+    return [own[0] if rank == process.rank() else RemoteDevice(own[0].platform, rank) for rank in range(process.size())]
 
 
 def available_devices() -> tuple[Device, ...]:
@@ -304,8 +303,8 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
     Raises `ArgumentError` for another process, whose devices this one does not know.
     """
     for index in (process_index, host_id):
-        if index is not None and index != world.current().rank:
-            raise ArgumentError(f"local_devices: this is process {world.current().rank}, which does not know the devices of {index}")
+        if index is not None and index != process.rank():
+            raise ArgumentError(f"local_devices: this is process {process.rank()}, which does not know the devices of {index}")
     name = backend or current_default_device().platform
     with _lock:
         if name not in _found:
@@ -322,12 +321,12 @@ def local_device_count(backend: str | None = None) -> int:
 
 def process_index(backend: str | None = None) -> int:
     """Return the rank of this process; 0 without `distributed.initialize`."""
-    return world.current().rank
+    return process.rank()
 
 
 def process_count(backend: str | None = None) -> int:
     """Return the number of processes: 1 without `distributed.initialize`."""
-    return world.current().size
+    return process.size()
 
 
 def default_backend() -> str:

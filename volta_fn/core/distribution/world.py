@@ -6,12 +6,12 @@ Without `distributed.initialize`, and with one process, the world is this proces
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core import process
+from volta_fn.core.jaxpr import ClosedJaxpr
 
 T = TypeVar("T")
 
@@ -101,6 +101,7 @@ def set_current(world: World) -> None:
     """Replace the world."""
     global _world
     _world = world
+    process.set_rank(world.rank, world.size)
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:

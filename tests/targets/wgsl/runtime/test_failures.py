@@ -25,7 +25,7 @@ GPU = vf.devices("gpu")[0]
 @pytest.fixture
 def device() -> Iterator[Device]:
     """A device of its own, which may be broken."""
-    other = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    other = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     with vf.default_device(other):
         yield other
 
@@ -85,7 +85,7 @@ def test_a_lost_device_is_opened_again(device: Device) -> None:
 
 def test_an_adapter_that_a_reset_has_changed_is_looked_for(device: Device) -> None:
     class Stale:
-        info = GPU.backend.adapter.info  # type: ignore[attr-defined]  # the GPU's
+        info = GPU.backend.handle.adapter.info  # type: ignore[attr-defined]  # the GPU's
 
         def __getattr__(self, name: str) -> None:
             raise DeviceError("the adapter is gone")
@@ -94,9 +94,9 @@ def test_an_adapter_that_a_reset_has_changed_is_looked_for(device: Device) -> No
     device.backend.gpu.opened.device.destroy()
     with pytest.raises(DeviceError):
         np.asarray(x + 1)
-    device.backend.adapter = Stale()
+    device.backend.handle.adapter = Stale()
     assert float((jnp.ones(3) + 1)[0]) == 2.0
-    assert not isinstance(device.backend.adapter, Stale)
+    assert not isinstance(device.backend.handle.adapter, Stale)
 
 
 def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> None:
@@ -158,7 +158,7 @@ def test_a_wait_ends(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
-    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     capabilities = least.backend.gpu.capabilities
     assert not (capabilities.float64 or capabilities.int64 or capabilities.float16 or capabilities.subgroups)
     assert (capabilities.buffers, capabilities.binding, capabilities.workgroup_memory, capabilities.alignment) == (8, 1 << 27, 1 << 14, 256)
@@ -178,17 +178,17 @@ def test_dtypes_that_a_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_mean_nothing(variable: str, value: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"VOLTA_GPU_{variable}", value)
     with pytest.raises(vf.errors.ArgumentError, match=f"VOLTA_GPU_{variable} must be .*{wanted}.*got '{value}'"):
-        GpuBackend(GPU.backend.adapter).memory()
+        GpuBackend(GPU.backend.handle.adapter).memory()
 
 
 def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name and kind, and features and limits as it was opened with."""
-    assert GPU.name == GPU.device_kind == GPU.backend.adapter.info["device"]
+    assert GPU.name == GPU.device_kind == GPU.backend.handle.adapter.info["device"]
     assert GPU.kind in ("discrete", "integrated", "virtual", "cpu", "unknown")
     assert GPU.limits["max-compute-workgroup-size-x"] >= 256
     assert ("shader-f16" in GPU.features) == GPU.backend.gpu.capabilities.float16
     monkeypatch.setenv("VOLTA_GPU_LIMITS", "webgpu")
-    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    least = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     assert not least.features
     assert least.limits["max-storage-buffers-per-shader-stage"] == 8
     assert least.limits["max-storage-buffer-binding-size"] == 1 << 27

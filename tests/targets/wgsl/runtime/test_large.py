@@ -60,7 +60,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], Callable[...,
 
 def seeing(size: int) -> Device:
     """A device that sees so many bytes through one binding."""
-    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     device.backend.gpu.target.capabilities = device.backend.gpu.target.capabilities._replace(binding=size)
     return device
 
@@ -107,7 +107,7 @@ def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("groups", [65535, 40])
 def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With grids of one and of two dimensions, and in branches, whose grids are read from a buffer."""
-    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     gpu = device.backend.gpu
     gpu.target.capabilities = gpu.target.capabilities._replace(groups=groups)
     monkeypatch.setattr(limits, "MOST", 1 << 16)

@@ -69,7 +69,7 @@ def reported_peak(gpu: Gpu, lowered: Any) -> int:
 
 def compared(workloads: list[Workload]) -> Iterator[tuple[str, int, int]]:
     """Yield names, planned and reported peaks."""
-    gpu = Gpu(DEVICE.backend.adapter)
+    gpu = Gpu(DEVICE.backend.handle.adapter)
     with pytest.MonkeyPatch.context() as patch:
         account_only(gpu, patch)
         for workload in workloads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,10 +12,10 @@ from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
 from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
 from volta_fn.targets.wgsl.runtime.device.adapter import adapters
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, release_abandoned
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
+from volta_fn.targets.wgsl.runtime.device.handle import GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
@@ -32,32 +31,16 @@ class GpuBackend:
     """One GPU, which is opened when it is first needed."""
 
     def __init__(self, adapter: Any) -> None:
-        self.adapter = adapter
-        self._gpu: Gpu | None = None
-        self._lock = threading.Lock()
         #: The compiled functions, each with one that drops its program.
         self._programs: Attached[Callable[..., Any], Callable[[], None]] = Attached()
+        self.handle = GpuHandle(adapter, self._drop_programs)
         #: What makes the loss of the device good, if `set_recovery` asks for it.
         self.recovery: Recovery | None = None
 
     @property
     def gpu(self) -> Gpu:
         """The open device; a lost one is opened again."""
-        found = self._gpu
-        if found is not None and not found.watched.lost:
-            return found
-        with self._lock:
-            if self._gpu is found:  # no other thread has opened it in the meantime
-                gpu = Gpu(self.adapter) if found is None else self._opened_again()
-                if found is not None:
-                    gpu.pool.limit = found.pool.limit
-                gpu.remake = self._remake()
-                self._gpu = gpu
-                if found is not None:
-                    self._drop_programs()
-            release_abandoned()
-            assert self._gpu is not None
-            return self._gpu
+        return self.handle.gpu
 
     def _drop_programs(self) -> None:
         """Free the lost device's programs, which would keep it.
@@ -69,32 +52,13 @@ class GpuBackend:
             if drop is not None:
                 drop()
 
-    def _opened_again(self) -> Gpu:
-        """Open the device after a loss; a reset may have changed what the driver calls it."""
-        try:
-            return Gpu(self.adapter)
-        except DeviceError:
-            adapters.cache_clear()
-            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
-            return Gpu(self.adapter)
-
-    @property
-    def open_gpu(self) -> Gpu | None:
-        """The device as it is, which may be lost; None if it was not needed yet."""
-        return self._gpu
-
     def recover(self, every: int | None) -> None:
         """Survive the loss of the device, with copies after every so many calls.
 
         None ends that.
         """
-        with self._lock:
-            self.recovery = None if every is None else Recovery(self, every)
-            if self._gpu is not None:
-                self._gpu.remake = self._remake()
-
-    def _remake(self) -> Callable[[Gpu, Buffer], None] | None:
-        return None if self.recovery is None else self.recovery.remake
+        self.recovery = None if every is None else Recovery(self.handle, every)
+        self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
         """Return the result of an operation, tried again if the policy says so."""

@@ -33,7 +33,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
 
     monkeypatch.delenv("VOLTA_GPU_CHECKS", raising=False)
     monkeypatch.setattr(selftest, "_run", driven)
-    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.adapter))
+    device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     assert device.backend.gpu.pipelines.checks == needed
     monkeypatch.setattr(Pipelines, "_module", lambda self, source, checks: seen.add(checks) or module(self, source, checks))
     with vf.default_device(device):
@@ -43,7 +43,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
 
 def test_all_checks_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_GPU_CHECKS", "1")
-    assert GpuBackend(GPU.backend.adapter).gpu.pipelines.checks == selftest.ALL
+    assert GpuBackend(GPU.backend.handle.adapter).gpu.pipelines.checks == selftest.ALL
 
 
 def test_loops_are_tried_where_the_device_is_software(monkeypatch: pytest.MonkeyPatch) -> None:

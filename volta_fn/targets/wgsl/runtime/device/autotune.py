@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,12 +20,10 @@ from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.matmul.tuned_schedules import users_file
 from volta_fn.targets.wgsl.matmul.tuning import tried, tune
 from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange
 from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
-
-if TYPE_CHECKING:
-    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 #: The approximate seconds of a measurement, and how many are made, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4

@@ -13,9 +13,7 @@ from volta_fn.core.device import MemoryStats
 from volta_fn.core.interned import Left
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import variables
-from volta_fn.targets.wgsl.matmul.tuned_schedules import find_by
 from volta_fn.targets.wgsl.runtime.device.adapter import open_device
-from volta_fn.targets.wgsl.runtime.device.autotune import Trials
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines
 from volta_fn.targets.wgsl.runtime.device.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
@@ -69,8 +67,6 @@ class Gpu:
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
         if variables.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
-        if variables.value_of("VOLTA_GPU_TUNE") == "1":
-            find_by(self.capabilities.adapter, Trials(self))
 
     # buffers
 

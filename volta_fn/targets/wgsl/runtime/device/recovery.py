@@ -12,19 +12,17 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+from volta_fn.targets.wgsl.runtime.device.handle import GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import log, lost
-
-if TYPE_CHECKING:
-    from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 #: How often one operation is tried. A device that is lost more often than that is broken.
 _ATTEMPTS = 16
@@ -68,8 +66,8 @@ class Recovery:
     `lock` is held during calls and copies, so that origins always fit the elements.
     """
 
-    def __init__(self, backend: GpuBackend, every: int) -> None:
-        self.backend = backend
+    def __init__(self, handle: GpuHandle, every: int) -> None:
+        self.handle = handle
         #: Calls between two checkpoints.
         self.every = every
         self.lock = threading.RLock()
@@ -85,11 +83,11 @@ class Recovery:
         """Return the result of an operation, which is tried again if the device is lost."""
         with self.lock:
             for _ in range(_ATTEMPTS):
-                gpu = self.backend.open_gpu
+                gpu = self.handle.current
                 try:
                     return operation()
                 except DeviceError:
-                    if gpu is not None and self.backend.open_gpu is gpu and not gpu.watched.lost:
+                    if gpu is not None and self.handle.current is gpu and not gpu.watched.lost:
                         raise  # another error; without a device, it was lost while it was opened
                     self.losses += 1
                     log.debug("the GPU was lost; it is opened again")
@@ -118,7 +116,7 @@ class Recovery:
         """Return the origin of a buffer; one from before the policy is copied now."""
         found = self._known(buffer)
         if found is None:
-            found = buffer.origin = Origin(self, buffer, self.backend.gpu.get(buffer), None)
+            found = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
         return found
 
     def _known(self, buffer: Buffer) -> Origin | None:
@@ -144,11 +142,11 @@ class Recovery:
         self.checkpointed = self.calls
 
     def _copied(self, buffer: Buffer) -> np.ndarray:
-        return self.backend.gpu.get(buffer)
+        return self.handle.gpu.get(buffer)
 
     def _request(self, buffers: Iterable[Buffer]) -> None:
         """Request the copies of buffers, so that one wait is enough for all."""
-        gpu = self.backend.gpu
+        gpu = self.handle.gpu
         with gpu.queue.lock:
             for buffer in buffers:
                 if buffer.known is None and buffer.readback is None and buffer.size:

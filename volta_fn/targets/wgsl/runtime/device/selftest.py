@@ -8,16 +8,33 @@ with and without them, since drivers have compiled such loops wrongly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
-if TYPE_CHECKING:
-    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+
+class ShaderRunner(Protocol):
+    """What the tests use of a device: buffers, and shaders of one workgroup."""
+
+    @property
+    def capabilities(self) -> TargetCapabilities:
+        """What the device offers."""
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """Return a buffer with an array's elements."""
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """Return the elements of a buffer."""
+
+    def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
+        """Run one workgroup of a shader by itself."""
+
 
 #: The library's flags for checks in shaders: none, bounds of loops, all.
 NONE, LOOPS, ALL = 0, 2, 3
@@ -69,7 +86,7 @@ fn main(@builtin(local_invocation_index) i: u32) {{
 """
 
 
-def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
+def _ternary(gpu: ShaderRunner, made: str, *operands: np.ndarray) -> np.ndarray:
     """Evaluate an expression of x, y and z on the device."""
     dtype = operands[0].dtype
     result = gpu.put(np.zeros(_WIDTH, dtype))
@@ -78,7 +95,7 @@ def _ternary(gpu: Gpu, made: str, *operands: np.ndarray) -> np.ndarray:
     return gpu.get(result)
 
 
-def fuses(gpu: Gpu) -> bool:
+def fuses(gpu: ShaderRunner) -> bool:
     """Return whether fma rounds once: whether it recovers rounding errors of products."""
     x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
     for dtype in (np.float32, np.float64) if gpu.capabilities.float64 else (np.float32,):
@@ -94,7 +111,7 @@ def _lost(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.array([float(Fraction(a) * Fraction(b) - Fraction(product)) for a, b, product in pairs], x.dtype)
 
 
-def keeps_subnormals(gpu: Gpu) -> bool:
+def keeps_subnormals(gpu: ShaderRunner) -> bool:
     """Return whether float32 arithmetic reads and gives subnormal numbers."""
     least = np.finfo(np.float32).smallest_subnormal
     x, y = np.arange(1, _WIDTH + 1, dtype=np.float32) * least, np.full(_WIDTH, 2, np.float32)
@@ -118,7 +135,7 @@ fn main() {
 _ITERATIONS = 1 << 18
 
 
-def loop_iterations(gpu: Gpu) -> int:
+def loop_iterations(gpu: ShaderRunner) -> int:
     """Return how many iterations loops may take: Mesa ends them after 65,535."""
     done = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _ITERATIONS, np.uint32)), done], frozenset([1]), ALL)
@@ -126,7 +143,7 @@ def loop_iterations(gpu: Gpu) -> int:
     return iterations if iterations < _ITERATIONS else TargetCapabilities().iterations
 
 
-def needed_checks(gpu: Gpu) -> int:
+def needed_checks(gpu: ShaderRunner) -> int:
     """Return the fewest checks that give the same result as all of them."""
     expected = _run(gpu, ALL)
     for checks in (NONE, LOOPS):
@@ -138,7 +155,7 @@ def needed_checks(gpu: Gpu) -> int:
     return ALL
 
 
-def _run(gpu: Gpu, checks: int) -> np.ndarray:
+def _run(gpu: ShaderRunner, checks: int) -> np.ndarray:
     given = gpu.put(np.random.default_rng(0).integers(0, 1 << 32, _WIDTH, np.uint32))
     made = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_SHADER, [given, made], frozenset([1]), checks)
