@@ -45,6 +45,9 @@ _FACTOR = 16.0
 #: Perturbed runs before a difference is believed: those of every program, then more and stronger ones where a result seems to be wrong.
 _RUNS = ((1.0,) * 3, (1.0, 2.0, 4.0) * 4, (1.0, 2.0, 4.0, 8.0) * 12)
 
+#: The scale of perturbed runs in which float32 is rounded as float64 is.
+_ROUNDING_OF_FLOAT64 = 2.0**-29
+
 
 class Difference(NamedTuple):
     """A result that differs from the float64 evaluation by more than rounding explains."""
@@ -105,7 +108,7 @@ def slope_difference(
 ) -> str | None:
     """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
 
-    One of several steps must give the same: long ones cross kinks and jumps, short ones cancel.
+    One of several steps must give the same, up to the rounding of the loss: long ones cross kinks and jumps, short ones cancel.
     """
     rng = np.random.default_rng(seed)
     evaluator = Evaluator(rng)
@@ -117,12 +120,16 @@ def slope_difference(
             values[position] = values[position] + step * direction
         return float(evaluator.program(loss, values)[0])
 
-    slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in (1e-4, 1e-5, 1e-6, 1e-7)])
+    steps = np.array([1e-4, 1e-5, 1e-6, 1e-7])
+    slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in steps])
     products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
-    bound = 1e-6 * (abs(loss_at(0.0)) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
+    value = loss_at(0.0)
+    bound = 1e-6 * (abs(value) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
+    evaluator.scale = _ROUNDING_OF_FLOAT64
+    bound = bound + _FACTOR * max([abs(loss_at(0.0) - value) for _ in _RUNS[0]]) / steps
     if not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
         return None
-    return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound:.3g}"
+    return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound[-1]:.3g}"
 
 
 def wide(value: Any) -> np.ndarray:

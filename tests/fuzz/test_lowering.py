@@ -125,6 +125,13 @@ def test_slopes_tell_wrong_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowering.fault(program, lowering.SLOPES) is not None
 
 
+def test_losses_whose_terms_cancel_have_no_slope_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = lowering.Program.parse("x0 = normal(772797, (7, 8))\nv0 = x0[:, None, :] - x0[None, :, :]\nreturn v0\ngrad sum x0")
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] + 1e-5)
+    assert lowering.fault(program, lowering.SLOPES) is not None
+
+
 def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the program, its other result and its derivative go."""
     program = lowering.Program.parse(

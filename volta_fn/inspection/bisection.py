@@ -335,7 +335,8 @@ class _Walk:
             right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(found, last.results, strict=True))
             low, high = (middle, high) if right else (low, middle)
         equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
-        return _of_memory(f"the assignment of memory for {program.target.name}", equations, output, mine, other)
+        merging = "" if self.compiled.is_native else ", or the merging of dispatches,"
+        return _of_memory(f"the assignment of memory{merging} for {program.target.name}", equations, output, mine, other)
 
 
 def _interpreted(kernel: Kernel, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -131,8 +131,9 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
         here = common_device(values) if device is None else find_device(device)
         closed = make_jaxpr(plain)(*args, **kwargs)
         run, arrays = _Run(here), [device_put(v, here) for v in values]
+        together = _run_compiled(closed, here, arrays)  # first: constants that the equations read are folded, as those of jit need not be
         outputs = run.program(closed, arrays)
-        stages, compiled = _compare_compiled(closed, here, arrays, outputs)
+        stages, compiled = _compare_compiled(together, outputs)
         name = getattr(f, "__name__", "a function")
         return Crosscheck(name, repr(here), run.count, tuple(run.differences), tuple(sorted(run.skipped)), tuple(stages), compiled)
 
@@ -151,17 +152,29 @@ def _runs_once(program: ClosedJaxpr) -> bool:
     )
 
 
-def _compare_compiled(
-    closed: ClosedJaxpr, device: Device, arguments: Sequence[Array], outputs: Sequence[Array]
-) -> tuple[list[Miscompilation], str]:
-    """Return the stages that made a compiled program wrong, and that in words."""
+class _Compiled(NamedTuple):
+    """A compiled program that ran: its arguments, and what it gave."""
+
+    program: CompiledProgram
+    arguments: list[np.ndarray]
+    outputs: list[np.ndarray]
+
+
+def _run_compiled(closed: ClosedJaxpr, device: Device, arguments: Sequence[Array]) -> _Compiled | None:
+    """Run a program as `jit` compiles it; return None if it must not run twice."""
     if _runs_once(closed):
-        return [], "not run as jit compiles it, as it calls Python functions or other processes"
+        return None
     program, values = CompiledProgram(closed, device), list(map(host_buffer, _concrete(arguments)))
-    found = program.run(values)
-    if not any(map(differ, found, map(host_buffer, _concrete(outputs)))):
+    return _Compiled(program, values, program.run(values))
+
+
+def _compare_compiled(compiled: _Compiled | None, outputs: Sequence[Array]) -> tuple[list[Miscompilation], str]:
+    """Return the stages that made a compiled program wrong, and that in words."""
+    if compiled is None:
+        return [], "not run as jit compiles it, as it calls Python functions or other processes"
+    if not any(map(differ, compiled.outputs, map(host_buffer, _concrete(outputs)))):
         return [], "compiled by jit, the program agrees with its equations"
-    stages = find_miscompilations(program, values, found)
+    stages = find_miscompilations(*compiled)
     if stages:
         return stages, "compiled by jit, the program differs from its equations:"
     return [], "compiled by jit, the program differs from its equations by rounding, which it amplifies: each kernel is right"

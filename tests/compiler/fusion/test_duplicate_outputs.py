@@ -28,3 +28,14 @@ def test_values_are_stored_several_times() -> None:
         assert len(set(found.closed.jaxpr.outvars)) == different
         for result, wanted in zip(run(found, X), [X + 1, X + 1, 2 * (X + 1), X + 1, X, X], strict=True):
             np.testing.assert_array_equal(result, wanted)
+
+
+def test_outputs_keep_their_shapes() -> None:
+    """A reshape of a value in memory is stored again in its own shape."""
+    found = fuse_function(lambda x: [(y := x + 1), y.reshape(2, 3)], X)
+    (y, reshaped), (kernel, _) = found.closed.jaxpr.outvars, found.nodes
+    separate = duplicate_outputs(found._replace(nodes=(kernel,), roots={reshaped: y}, nested=True), 8)
+    assert len(set(map(separate.root, separate.closed.jaxpr.outvars))) == 2
+    assert [v.aval.shape for v in separate.closed.jaxpr.outvars] == [(6,), (2, 3)]
+    for result, wanted in zip(run(separate, X), [X + 1, (X + 1).reshape(2, 3)], strict=True):
+        np.testing.assert_array_equal(result, wanted)

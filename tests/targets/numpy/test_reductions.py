@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.numpy.kernels import KERNELS as FUNCTIONS
+from volta_fn.targets.numpy.kernels import TYPED
 
 DTYPES = ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16]
 KERNELS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
@@ -88,3 +90,21 @@ def test_agrees_with_jax(name, dtype):
         expected = np.asarray(getattr(lax, name)(x, axis=axis, reverse=reverse))
         # JAX adds pairwise, here elements add in their order: six roundings at most.
         np.testing.assert_allclose(got.astype("float64"), expected.astype("float64"), rtol=6 * eps, atol=6 * eps)
+
+
+@pytest.mark.parametrize(
+    "shape, axes",
+    [
+        ((5000, 3), (0,)),
+        ((130, 90, 2), (0, 1)),
+        ((16, 33, 2), (0, 1)),
+        ((64, 64, 3, 2), (0, 1, 3)),
+        ((4, 3000, 5, 2), (1, 3)),
+        ((60, 70), (0, 1)),
+    ],
+)
+def test_sums_of_many_rows_do_not_add_up_rounding_errors(shape, axes):
+    x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(np.float32)
+    got = TYPED["reduce_sum"](ShapedArray(x.shape, x.dtype), axes=axes)(x)
+    np.testing.assert_allclose(got, x.astype(np.float64).sum(axes), rtol=4e-7)
+    assert got.dtype == x.dtype

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,29 +19,50 @@ from volta_fn.targets.wgsl.target import WgslTarget
 GPU = vf.devices("gpu")[0]
 
 
+@contextmanager
+def replaced(monkeypatch: pytest.MonkeyPatch, op: str, wrong: str) -> Iterator[None]:
+    """Compute another operation in kernels of several."""
+
+    def planted(kernel: Kernel) -> Kernel:
+        several = sum(isinstance(n, Apply) for n in kernel.nodes) > 1
+        nodes = [replace(n, op=wrong) if isinstance(n, Apply) and n.op == op and several else n for n in kernel.nodes]
+        return replace(kernel, nodes=tuple(nodes))
+
+    original = WgslTarget.kernel_routine
+    monkeypatch.setattr(WgslTarget, "kernel_routine", lambda self, kernel, batch=0: original(self, planted(kernel), batch))
+    monkeypatch.setattr(settings, "verify", False)
+    GPU.backend.gpu.routine.__init__()
+    try:
+        yield
+    finally:
+        GPU.backend.gpu.routine.__init__()
+
+
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(x: Any) -> Any:
         y = lax.sort(jnp.tanh(x))
         z = y * 2 + x  # the wrong one
         return lax.sort(z), z.sum()
 
-    def subtracting(kernel: Kernel) -> Kernel:
-        several = sum(isinstance(n, Apply) for n in kernel.nodes) > 1
-        nodes = [replace(n, op="sub") if isinstance(n, Apply) and n.op == "add" and several else n for n in kernel.nodes]
-        return replace(kernel, nodes=tuple(nodes))
-
     x = vf.device_put(jnp.sin(jnp.arange(8192.0)).reshape(64, 128), GPU)
     assert vf.crosscheck(program)(x)
-    original = WgslTarget.kernel_routine
-    monkeypatch.setattr(WgslTarget, "kernel_routine", lambda self, kernel, batch=0: original(self, subtracting(kernel), batch))
-    monkeypatch.setattr(settings, "verify", False)
-    GPU.backend.gpu.routine.__init__()
-    try:
+    with replaced(monkeypatch, "add", "sub"):
         found = vf.crosscheck(program)(x)
-    finally:
-        GPU.backend.gpu.routine.__init__()
     assert not found and not found.differences
     (wrong,) = found.miscompilations
     assert wrong.stage == "the code generation of a kernel"
     assert {x.lineno - program.__code__.co_firstlineno for x in wrong.locations} >= {2}
     assert {e.split()[0] for e in wrong.equations} >= {"mul", "add"}
+
+
+def test_constants_on_the_gpu_are_computed_with_as_jit_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the equations have read them, the compiler would fold them, and leave out the kernel that is wrong."""
+
+    def program(x: Any) -> Any:
+        return jnp.cos(jnp.arange(48.0)) * x
+
+    with vf.default_device(GPU), replaced(monkeypatch, "cos", "sin"):
+        found = vf.crosscheck(program)(jnp.ones(48))
+    assert not found and not found.differences
+    (wrong,) = found.miscompilations
+    assert {e.split()[0] for e in wrong.equations} >= {"cos", "mul"}

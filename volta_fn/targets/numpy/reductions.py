@@ -68,23 +68,36 @@ def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
 _MANY = 256
 
 
-def _sum_in_blocks(axis: int, x: np.ndarray) -> np.ndarray:
-    """Sum along an axis other than the last by sums of blocks.
+def _sum_by_axes(inner: tuple[int, ...], outer: tuple[int, ...], x: np.ndarray) -> np.ndarray:
+    """Sum along the last axes, then along each of the outer ones.
 
-    NumPy adds one row after another there, and with them their rounding errors.
+    NumPy sums the last axes pairwise. Of outer axes it adds all rows one after another, and with them their rounding errors.
     """
-    rows = np.moveaxis(x, axis, 0)
+    total: np.ndarray = np.add.reduce(x, axis=inner) if inner else x
+    for axis in reversed(outer):
+        total = _sum_of_rows(np.moveaxis(total, axis, 0))
+    return total
+
+
+def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    """Sum along the first axis; many rows by sums of blocks."""
+    total: np.ndarray
+    if len(rows) < _MANY:
+        total = np.add.reduce(rows, axis=0)
+        return total
     size = math.isqrt(len(rows))
     covered = len(rows) // size * size
     blocks = rows[:covered].reshape(-1, size, *rows.shape[1:])
-    total: np.ndarray = np.add.reduce(np.add.reduce(blocks, axis=1), axis=0)
+    total = np.add.reduce(np.add.reduce(blocks, axis=1), axis=0)
     return total if covered == len(rows) else total + np.add.reduce(rows[covered:], axis=0)
 
 
 def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
     if operand.dtype.itemsize > 2 and operand.dtype in dtypes.INEXACT and operand.size:
-        if step is np.add and len(axes) == 1 and axes[0] < operand.ndim - 1 and operand.shape[axes[0]] >= _MANY:
-            return partial(_sum_in_blocks, axes[0])
+        last_kept = max([axis for axis in range(operand.ndim) if axis not in axes], default=-1)
+        outer, inner = tuple([axis for axis in axes if axis < last_kept]), tuple([axis for axis in axes if axis > last_kept])
+        if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
+            return partial(_sum_by_axes, inner, outer)
         return partial(step.reduce, axis=axes)
     evaluate: Any = primitive.evaluate
     return partial(evaluate, axes=axes)
