@@ -22,6 +22,7 @@ COMPILED = (
     "docs/test_pages.py",
     "jit/test_function.py",
     "jit/test_fused.py",
+    "numpy/test_large_indices.py",
     "test_random_programs.py",
     "test_threads.py",
 )

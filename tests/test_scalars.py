@@ -52,6 +52,7 @@ OTHER_ALGORITHMS = {
     "numpy.polyfit": "an exact fit, whose covariance is the rounding errors",
     "numpy.polydiv": "a remainder that is zero but for rounding errors",
     "numpy.empty_like": "zeros where NumPy's are not initialised",
+    "numpy.sinc": "NumPy rounds pi x, so its zeros are not zero",
     "numpy.linalg.svd": "singular vectors have no unique phase",
     "numpy.linalg.pinv": "NumPy ignores that the matrix is not Hermitian",
     "scipy.special.betainc": "a continued fraction, rounded at every step",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +81,25 @@ def test_a_damaged_array_of_an_archive_is_refused(content: bytes) -> None:
     found = vnp.load(io.BytesIO(zipped(content)))
     with pytest.raises(CorruptFileError):
         found["x"]
+
+
+@pytest.mark.parametrize("content", [archive_of(x=np.ones(3))[:-9], b"PK\x03\x04", b"PK"])
+def test_the_file_of_a_damaged_archive_is_closed(content: bytes, tmp_path: Path) -> None:
+    """Python warns about a file that is left open, which fails a test."""
+    path = tmp_path / "x.npz"
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError):
+        vnp.load(path)
+    gc.collect()
+
+
+def test_an_archive_closes_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    path.write_bytes(archive_of(x=np.ones(3)))
+    with vnp.load(str(path)) as found:
+        file = found.fid
+        assert found["x"].tolist() == [1, 1, 1]
+    assert file.closed
 
 
 def test_pickles_of_an_archive_are_refused() -> None:

@@ -140,7 +140,7 @@ def available_memory() -> int:
 
 @pytest.mark.skipif(available_memory() < 8 << 30, reason="needs 5 GB")
 @pytest.mark.parametrize("jitted", [True, False], ids=["jit", "eager"])
-def test_elements_beyond_2_31_are_found(jitted: bool) -> None:
+def test_elements_beyond_2_31_are_found(jitted: bool, on_cpu: None) -> None:
     host = np.zeros(2**31 + 9, np.int8)
     host[[1, -3, -1]] = 3, 2, 5
     x, last = jnp.asarray(host), 2**31 + 8
@@ -151,7 +151,7 @@ def test_elements_beyond_2_31_are_found(jitted: bool) -> None:
 
     check(jnp.argmax, last)
     check(lambda a: jnp.argmax(a == 2), last - 2)
-    if jitted:  # without jit the truth values become 64-bit numbers first, of 16 GiB
+    if jitted and vf.devices("cpu")[0].backend.native:  # else the truth values become 64-bit numbers first, of 16 GiB
         check(jnp.count_nonzero, 3)
         check(lambda a: jnp.count_nonzero(a > -1), host.size)
     check(lambda a, i: a[i], [5, 3, 2], np.array([last, 1, -3]))

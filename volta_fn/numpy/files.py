@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -25,7 +27,7 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     claims more than 64 times its compressed size, and more than 256 MiB, is refused: read such an archive, if you trust it, by NumPy.
     """
     try:
-        loaded = np.load(file, *args, **kwargs)
+        loaded = _loaded(file, *args, **kwargs)
     except MemoryError as error:
         raise OutOfMemoryError(f"numpy.load: there is no room for what {file!r:.200} says that it holds: {error}") from error
     except Exception as error:
@@ -35,6 +37,22 @@ def load(file: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(loaded, np.lib.npyio.NpzFile):
         return Archive(loaded)
     return array(_with_bfloat16(loaded)) if isinstance(loaded, np.ndarray) else loaded
+
+
+def _loaded(file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `numpy.load`, which leaves the file of a damaged archive open."""
+    if hasattr(file, "read"):
+        return np.load(file, *args, **kwargs)
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(open(os.fspath(file), "rb"))
+        if stream.read(2) != b"PK":
+            return np.load(file, *args, **kwargs)
+        stream.seek(0)
+        loaded = np.load(stream, *args, **kwargs)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            loaded.fid = stream  # the archive closes it
+            stack.pop_all()
+        return loaded
 
 
 def _with_bfloat16(loaded: np.ndarray) -> np.ndarray:

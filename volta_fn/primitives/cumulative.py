@@ -123,9 +123,11 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
 def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
     """Return the derivatives of log(exp(before) + exp(x)), as `logaddexp` has them.
 
-    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x.
+    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x, which stands for
+    it, lest the derivatives of the fraction be NaN.
     """
     first = comparison.bitwise_and(comparison.ne(before, before), comparison.eq(out, out))
+    before = select(first, x, before)
     by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, before)))
     return logistic(gap(before, x)), by_x
 

@@ -194,7 +194,16 @@ name_p: Primitive = Primitive(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """Name `x`, a pytree of arrays, for policies."""
+    """Name `x`, a pytree of arrays, for policies.
+
+    >>> import volta_fn as vf
+    >>> float(vf.checkpoint_name(vf.numpy.sin(0.0), "sine"))
+    0.0
+    >>> policy = vf.checkpoint_policies.save_only_these_names("sine")
+    >>> f = vf.checkpoint(lambda x: vf.numpy.exp(vf.checkpoint_name(vf.numpy.sin(x), "sine")), policy=policy)
+    >>> vf.grad(f)(0.0)  # its backward pass computes exp again, not sin
+    Array(1., dtype=float32)
+    """
     return tree.map(lambda leaf: bind(name_p, as_value(leaf), name=name), x)
 
 
