@@ -101,7 +101,7 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     Every equation runs on the device, compiled by itself, and in NumPy with the same operands in 64 bits. So the first equation that is
     reported is where digits are lost, not one that inherits the loss.
 
-    Then the program runs as `jit` compiles it. Where that differs from the equations by more than a few units in the last digit, its
+    The program also runs as `jit` compiles it. Where that differs from the equations by more than a few units in the last digit, its
     kernels run one by one, each is compared with the equations that it computes, and the programs before and after each pass are compared.
     So the pass, the kernel or the assignment of memory that is wrong is reported (`miscompilations`), with equations and lines; if all are
     right, the difference is rounding that the program amplifies. Programs with effects run equation by equation only.
