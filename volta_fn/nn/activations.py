@@ -286,7 +286,8 @@ def _root(x: Array, b: Array) -> Array:
     is_small = b < 2.0 ** -(most * 3 // 4)
     is_huge = x * x + b > 2.0 ** (most * 15 // 16)
     scaled = vnp.where(is_huge, x * down, x)  # before the square, since numbers below the normal ones take long
-    total = lax.square(scaled) + vnp.where(is_huge, b * down * down, b)
+    # A GPU's compiler may multiply two constants first: b * down * down would be b * 0.
+    total = lax.square(scaled) + vnp.where(is_huge, lax.square(vnp.sqrt(b) * down), b)
     root = lax.sqrt(vnp.where(is_small, 1.0, total)) * vnp.where(is_huge, up, vnp.ones_like(x))
     return vnp.where(is_small, vnp.hypot(x, vnp.sqrt(b)), root)
 

@@ -44,7 +44,7 @@ def _loaded(file: Any, *args: Any, **kwargs: Any) -> Any:
     if hasattr(file, "read"):
         return np.load(file, *args, **kwargs)
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(open(os.fspath(file), "rb"))
+        stream: Any = stack.enter_context(open(os.fspath(file), "rb"))
         if stream.read(2) != b"PK":
             return np.load(file, *args, **kwargs)
         stream.seek(0)

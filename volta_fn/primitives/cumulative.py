@@ -123,8 +123,8 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
 def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
     """Return the derivatives of log(exp(before) + exp(x)), as `logaddexp` has them.
 
-    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x, which stands for
-    it, lest the derivatives of the fraction be NaN.
+    Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x. There x
+    stands for it, lest the derivatives of the fraction be NaN.
     """
     first = comparison.bitwise_and(comparison.ne(before, before), comparison.eq(out, out))
     before = select(first, x, before)
