@@ -123,7 +123,7 @@ def bilinear(d: Draft) -> str:
         bias = d.new((*batch[:1], *[1] * len(batch), m)[: len(batch) + 2] if batch else (1, m))
         return d.emit(f"{d.low(x)} @ {d.low(_weights(d, *batch, k, m, fan=k))} + {d.low(bias)}")
     if form == 3:
-        return d.emit(f"{d.low(x)} @ jnp.swapaxes({d.low(x)}, -1, -2) * {k**-0.5:.3g}")
+        return d.emit(f"{d.low(x)} @ jnp.swapaxes({d.low(x)}, -1, -2) * {max(k, 1) ** -0.5:.3g}")
     return d.emit(f"jnp.tensordot({d.low(x)}, {d.low(_weights(d, k, n, m, fan=k * n))}, ((-1, -2), (0, 1)))")
 
 

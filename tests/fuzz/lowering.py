@@ -52,8 +52,8 @@ def normal(seed: int, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
 
 
 def integers(seed: int, shape: tuple[int, ...], low: int, high: int) -> np.ndarray:
-    """Return integers from `low` up to but without `high`."""
-    return np.asarray(np.random.default_rng(seed).integers(low, high, shape), np.int32)
+    """Return integers from `low` up to but without `high`, or `low` alone where an axis without elements leaves none."""
+    return np.asarray(np.random.default_rng(seed).integers(low, max(high, low + 1), shape), np.int32)
 
 
 _NAMESPACE = {"jax": vf, "jnp": jnp, "lax": lax, "nn": nn, "np": np, "cells": cells}

@@ -62,7 +62,7 @@ CHOICES: dict[str, Choices] = {
     "window": [*each("library.pooling", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
     "gather": [],
     "scatter": [
-        *each("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(0, 1)),
+        *each("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(1,)),
         together("in groups", library__scatter={"_FEW": 0, "_ROWS_OF_GROUP": 1}),
         Choice("sorted", _SORTED),
         together("sorted, in chunks", _SORTED, library__segment_reduce={"_SHORTEST": 1, "_LONG": 1}),
@@ -86,7 +86,7 @@ CHOICES: dict[str, Choices] = {
         Choice("by tiles", _BY_TILES),
         together("by 4 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
         together("by 6 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
-        *each("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(12,)),
+        *each("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(1,)),
         Counted(functools.partial(_schedule, others=_BY_TILES)),
     ],
     "linalg": [
