@@ -20,11 +20,11 @@ circle.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections import defaultdict
 from pathlib import Path
@@ -615,16 +615,15 @@ def is_taken(tree, stem: str, target: str, moved: dict[str, str]) -> bool:
     return False
 
 
-def rewrite(path: Path, moved: dict[str, str], renames: dict[str, dict[str, str]], problems: list[str]) -> str | None:
-    """Return the new text of a file that imports from members, or None."""
-    text = path.read_text()
+def rewrite(path: Path, text: str, moved: dict[str, str], renames: dict[str, dict[str, str]]) -> str:
+    """Return the text of a file with imports and mentions of the merged modules."""
     stems = {m.rpartition(".")[2] for m in moved}
     if "volta_fn" not in text:
-        return None
+        return text
     new_text = text
     if path.suffix in (".py", ".pyi") and any(stem in text for stem in stems):
         try:
-            s = Source(path)
+            s = Source(path, text)
         except SyntaxError:
             s = None
         if s is not None:
@@ -712,15 +711,16 @@ def rewrite(path: Path, moved: dict[str, str], renames: dict[str, dict[str, str]
                 return new.replace(".", "/") + ".py"
         return match.group(0)
 
-    new_text = re.sub(r"\b((?:\w+/)+\w+)\.py\b", slashed, new_text)
-    return new_text if new_text != text else None
+    return re.sub(r"\b((?:\w+/)+\w+)\.py\b", slashed, new_text)
 
 
 def main() -> None:
-    plan = Path(sys.argv[1]).read_text()
-    only = sys.argv[3] if len(sys.argv) > 3 else ""
-    dry = "--dry" in sys.argv
-    groups = [g for g in read_plan(plan) if g.name.startswith(only)]
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--dry", action="store_true", help="tell what clashes, and change nothing")
+    options = parser.parse_args()
+    groups = read_plan(options.plan.read_text())
     moved: dict[str, str] = {}
     renames: dict[str, dict[str, str]] = {}
     problems: list[str] = []
@@ -731,7 +731,6 @@ def main() -> None:
             ast.parse(text)
         except SyntaxError as e:
             problems.append(f"SYNTAX {g.name}: {e}")
-            Path("/tmp/bad.py").write_text(text)
         results.append((g, text, files))
         for m in g.members:
             moved[m] = g.name
@@ -740,7 +739,7 @@ def main() -> None:
             renames.setdefault(m, {})
     for p in problems:
         print(p)
-    if dry:
+    if options.dry:
         return
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True
@@ -760,15 +759,11 @@ def main() -> None:
     for path in others:
         if path in gone:
             continue
-        new = rewrite(path, moved, renames, problems)
-        if new is not None:
-            path.write_text(new)
-    texts_after = {}
-    for target, text in new_files.items():
-        tmp = Path("/tmp/merge_target.py")
-        tmp.write_text(text)
-        new = rewrite(tmp, moved, renames, problems)
-        texts_after[target] = new or text
+        before = path.read_text()
+        after = rewrite(path, before, moved, renames)
+        if after != before:
+            path.write_text(after)
+    texts_after = {target: rewrite(target, text, moved, renames) for target, text in new_files.items()}
     for f in gone:
         f.unlink()
         stub = f.with_suffix(".pyi")
@@ -779,9 +774,6 @@ def main() -> None:
     for target, text in texts_after.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    for p in problems:
-        if p.startswith(("HID", "MOD")):
-            print(p)
 
 
 if __name__ == "__main__":
