@@ -84,7 +84,7 @@ class Array(ArrayMethods):
         """Bytes of all elements."""
         return self.aval.nbytes
 
-    #: As `==` compares element by element, an array in a set or as a key would never be found by its value.
+    #: `==` compares element by element, so an array in a set or as a key could never be found by its value.
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:

@@ -390,7 +390,7 @@ class _Fuser:
     def _merged_with_first(self, others: Sequence[Group], group: Group) -> Group:
         """Merge a group with the first of others that reduces over the same columns.
 
-        Return the group that both are now, or else the given one.
+        Return the merged group, or the unchanged one if none fits.
         """
         for other in others:
             union = union_of_columns(other, group) if self.items[other.position] is other and other is not group else None

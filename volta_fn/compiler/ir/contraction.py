@@ -119,7 +119,7 @@ def contraction_of(kernel: Kernel) -> Contraction | None:
 def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:
     """Return the operands of a summed product; None if the node sums something else.
 
-    An operand may be converted to a dtype that has all numbers of its own, as they are read so.
+    An operand may be converted to a dtype that represents all of its numbers: such a conversion changes no product.
     """
     reduce = kernel.nodes[total]
     assert isinstance(reduce, Reduce)

@@ -214,11 +214,12 @@ def stages(kernel: Kernel) -> tuple[int, ...]:
 
 
 def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tuple[int, ...]] | None:
-    """Return all that a kernel computes but some nodes, as a kernel over its rows.
+    """Return what a kernel computes except some nodes, without inner axes.
 
-    A recogniser that computes reductions in loops of its own generates everything else from the remainder, which has every store of the
-    kernel and no row. `computed` replaces nodes by loads, whose inputs come first. Also return which inputs of the kernel are the others.
-    None if a store, or a node that it needs, is per element of a row, or is another reduction.
+    A recogniser computes the nodes `computed` itself, such as the sums of a matrix product, and generates all other code from the
+    remainder, which has every store of the kernel. There loads replace those nodes; their inputs come first, and the numbers of the
+    kernel's inputs that follow are returned, too. None if a store, or a node that a store needs, depends on inner axes or is another
+    reduction.
     """
     needed: set[int] = set()
     pending = [store.value for store in kernel.stores]

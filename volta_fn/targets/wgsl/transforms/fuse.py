@@ -63,7 +63,8 @@ def fused(shaders: Sequence[ShaderModule], counts: Sequence[int]) -> ShaderModul
         if times > 1:
             selected = f"p{number}_which"
             shader = _switched(shader, times, selected)
-            # Not constants: shaders derive a one that compilers do not know from z, and round by adding and subtracting a large number.
+            # y and z are no literals: shaders make an opaque 1 of z, and with a known 1 compilers cancel the large number that is added
+            # and subtracted for rounding.
             group = f"let p{number}_{_GROUP} = vec3<u32>((_{_GROUP}.x - {first}u) % {count}u, _{_GROUP}.yz);"
             group += f"\n  {selected} = (_{_GROUP}.x - {first}u) / {count}u;"
         declarations += shader.declarations
