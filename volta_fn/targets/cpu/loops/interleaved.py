@@ -25,9 +25,11 @@ def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | N
 
     None if there is none, or if vectors along `axis` can be stored as they are.
     """
-    if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or dtypes.COMPLEX.intersection(analysis.dtypes()):
+    kernel = analysis.kernel
+    is_complex = dtypes.COMPLEX.intersection([kernel.nodes[s.value].dtype for s in kernel.stores])
+    if analysis.reduces or lanes < 4 or axis not in analysis.parallel_axes or is_complex:
         return None
-    for inner, size in enumerate(analysis.kernel.sizes):
+    for inner, size in enumerate(kernel.sizes):
         others = analysis.reduction_axes - {inner}
         if inner == axis or others or not 2 <= size <= _MOST:
             continue
