@@ -75,7 +75,10 @@ def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
 
 
 def _is_well_formed(params: Mapping[str, Any]) -> bool:
-    """Return whether flags are single values, and windows and convolutions have a positive number per axis."""
+    """Return whether parameters fit each other.
+
+    Flags must be single values; windows and convolutions have positive numbers, one per axis.
+    """
     if "left_side" in params:
         return all(type(value) is bool for value in params.values())
     columns = [params[name] for name in _PER_AXIS if name in params]

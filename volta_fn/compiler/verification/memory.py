@@ -92,7 +92,7 @@ class _PlanVerifier:
                         self._fail_overwritten(step, m)
             elif buffers and buffers[position] is not None:
                 memory = (buffers[position],)
-                self._place(number, step, buffers[position])
+                self._store(number, step, buffers[position])
             elif eqn.primitive.views:
                 memory = (var, *[m for operand in eqn.invars if type(operand) is Var for m in memory_of.get(operand) or (operand,)])
             else:
@@ -103,8 +103,11 @@ class _PlanVerifier:
                 if until.get(m, -1) < last:
                     until[m] = last
 
-    def _place(self, number: int, step: Step, buffer: int) -> None:
-        """Store a result in an array of the block, where nothing may lie that this step or a later one reads."""
+    def _store(self, number: int, step: Step, buffer: int) -> None:
+        """Store a result in an array of the block.
+
+        Nothing may lie there that this step or a later one reads.
+        """
         first, end = self.extents[buffer]
         block = self.block
         position = bisect.bisect_left(block, (first,))
@@ -118,7 +121,7 @@ class _PlanVerifier:
 
     def _fail_overwritten(self, step: Step, memory: Any) -> NoReturn:
         values = [memory] if type(memory) is Var else []
-        values += [v for v, places in self.memory.items() if memory in places]
+        values += [v for v, owners in self.memory.items() if memory in owners]
         value = max(values, key=lambda v: self.last.get(v, -1))
         _fail_step(step, f"its result shares memory with {value.aval}, which is read later")
 

@@ -94,7 +94,10 @@ class Pipelines:
         return found
 
     def replace(self, key: Key, source: str) -> None:
-        """Compile a pipeline anew, from another text with the same results, unless nothing uses it any more."""
+        """Compile a pipeline anew, from another text with the same results.
+
+        Nothing is compiled if no program uses it any more.
+        """
         pipeline = self._found.get(key)
         if pipeline is not None:
             pipeline.handles.append(self.make(source, *key[1:], self.checks).handles.pop())
