@@ -47,7 +47,7 @@ class _PlanVerifier:
         self.last.update({v: len(plan.steps) for v in outvars if type(v) is Var})
         self.readonly = {*invars, *constvars} - {v for v, is_donated in zip(invars, donated, strict=False) if is_donated}
         #: The memory that values may lie in, unless it is memory of their own, and the last step that reads what lies in memory.
-        self.memory: dict[Var, tuple[Any, ...]] = {}
+        self.memory: dict[Atom, tuple[Any, ...]] = {}
         self.until: dict[Any, int] = {**self.last}
         self.extents = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
         #: Offset, end and number of the arrays in the block that hold values, in the order of offsets.
@@ -90,9 +90,9 @@ class _PlanVerifier:
                         _fail_step(step, "it overwrites an argument that is not donated, or a constant")
                     if until.get(m, -1) > number:
                         self._fail_overwritten(step, m)
-            elif buffers and buffers[position] is not None:
-                memory = (buffers[position],)
-                self._store(number, step, buffers[position])
+            elif buffers and (buffer := buffers[position]) is not None:
+                memory = (buffer,)
+                self._store(number, step, buffer)
             elif eqn.primitive.views:
                 memory = (var, *[m for operand in eqn.invars if type(operand) is Var for m in memory_of.get(operand) or (operand,)])
             else:
@@ -120,7 +120,7 @@ class _PlanVerifier:
         block.insert(position, (first, end, buffer))
 
     def _fail_overwritten(self, step: Step, memory: Any) -> NoReturn:
-        values = [memory] if type(memory) is Var else []
+        values: list[Any] = [memory] if type(memory) is Var else []
         values += [v for v, owners in self.memory.items() if memory in owners]
         value = max(values, key=lambda v: self.last.get(v, -1))
         _fail_step(step, f"its result shares memory with {value.aval}, which is read later")
