@@ -116,7 +116,7 @@ def record_wgsl(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
         return Pipeline(None, None)
 
     setattr(Pipelines, "make", make)  # noqa: B010
-    return vf.devices("gpu")[0], pipelines._found.clear
+    return vf.devices("gpu")[0], pipelines._recent.clear
 
 
 def generated(target: str, only: str) -> Texts:

@@ -40,7 +40,7 @@ def _machine_code(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
 
 def _shaders(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
     gpu = vf.devices("gpu")[0].backend.gpu  # type: ignore[attr-defined]  # of GPUs only
-    gpu.pipelines._found.clear()
+    gpu.pipelines._recent.clear()
     gpu.routine = Routines()
     Program(gpu, closed, donated, pipeline, called=False)
 

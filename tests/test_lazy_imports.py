@@ -117,3 +117,39 @@ def test_dir_lists_public_names_alone(package):
 def test_dir_of_the_package_has_no_machinery():
     assert not {"TYPE_CHECKING", "on_demand", "source", "core", "lazy_imports", "primitives"} & set(dir(volta_fn))
     assert {"grad", "jit", "nn", "numpy", "__version__"} <= set(dir(volta_fn))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of open files to set")
+def test_without_free_descriptors_errors_are_typed_and_pass():
+    program = """
+import os, resource
+import numpy as np
+import volta_fn as vf
+from volta_fn.errors import SerializationError
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+x = np.eye(4, dtype=np.float32)
+calls = {
+    "jit": lambda: vf.jit(lambda x: vf.lax.sin(x) @ x)(x),
+    "package": lambda: vf.random.key(0),
+    "submodule": lambda: vf.numpy.linalg.inv(vf.numpy.asarray(x)),
+    "gradient": lambda: vf.grad(lambda x: vf.numpy.fft.fft(x).real.sum())(x),
+}
+for name, call in calls.items():
+    files = []
+    try:
+        while True:
+            files.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    try:
+        call()
+    except SerializationError as error:
+        assert "too many files are open" in str(error)
+        print(name)
+    for file in files:
+        os.close(file)
+    call()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["jit", "package", "submodule", "gradient"]

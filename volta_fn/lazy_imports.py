@@ -7,16 +7,19 @@ it when the package is first asked for a name that it has not loaded. No other m
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from volta_fn.errors import SerializationError
 from volta_fn.interrupts import held_back
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
@@ -29,12 +32,25 @@ _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 def load(module: str) -> Any:
     """Return the module with this full name; import it first if needed.
 
-    Ctrl-C waits for the end of the import.
+    Ctrl-C waits for the end of the import. Raises `SerializationError` if the process may open no more files; the next call tries again.
     """
     if module in sys.modules:
         return importlib.import_module(module)  # which waits for a thread that imports it
-    with held_back:
+    with held_back, _open_files(module):
         return importlib.import_module(module)
+
+
+@contextmanager
+def _open_files(module: str) -> Iterator[None]:
+    """Say what to do if a module's files cannot be opened because too many are open."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise SerializationError(
+            f"{module} cannot be loaded, since too many files are open ({error}). Close some, or raise the limit of the process (ulimit -n)"
+        ) from error
 
 
 class _Deferred:
@@ -70,9 +86,10 @@ def installed_file(package: str, name: str) -> str | None:
 def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str]]:
     """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
-    stub = module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
-    names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
-    names |= {name: (home, name) for home in _STAR.findall(stub) for name in _exported(home)}
+    with _open_files(package):
+        stub = module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
+        names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
+        names |= {name: (home, name) for home in _STAR.findall(stub) for name in _exported(home)}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}
 
 

@@ -278,6 +278,72 @@ def test_forged_manifests_are_refused(where: tuple[Any, ...], value: Any) -> Non
         export.deserialize(blob).call(np.ones(2, np.float32))
 
 
+WINDOW = ((1, 3, 2), (1, 2, 1), ((0, 0), (1, 1), (0, 0)))
+#: Programs of one primitive whose rule takes any keywords, and wrong values of its parameters, which were accepted or failed when called.
+FORGED_WINDOWS: dict[str, tuple[Any, list[tuple[int, ...]], list[tuple[tuple[Any, ...], Any]]]] = {
+    "conv_general_dilated": (
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 2), ((1, 1), (0, 1)), (1, 1), (2, 1), feature_group_count=2),
+        [(1, 4, 8, 8), (4, 2, 3, 3)],
+        [
+            (("dimension_numbers", "record", 1, 3), -1),
+            (("dimension_numbers", "record", 2, 1), True),
+            (("padding", 0), [1, 1, 1]),
+            (("lhs_dilation",), [1, 1, 1]),
+            (("window_strides", 0), 0),
+            (("batch_group_count",), [1]),
+            (("more",), 1),
+        ],
+    ),
+    "triangular_solve": (
+        lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        [(3, 3), (3, 2)],
+        [(("lower",), []), (("unit_diagonal",), [[]]), (("more",), False)],
+    ),
+    "reduce_window_max": (
+        lambda x: lax.reduce_window(x, -np.inf, lax.max, *WINDOW),
+        [(2, 8, 8)],
+        [
+            (("window_strides", 0), -1),
+            (("window_dilation", 0), 2**70),
+            (("base_dilation",), [0, 1, 1]),
+            (("padding", 2), [0, 0, 0]),
+            (("more",), 1),
+        ],
+    ),
+    "select_and_scatter_add": (
+        vf.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, *WINDOW).sum()),
+        [(2, 8, 8)],
+        [(("select",), "add"), (("select",), []), (("padding",), [[0, 0]] * 4), (("window_dilation", 0), 0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED_WINDOWS)
+def test_forged_windows_are_refused(name: str) -> None:
+    function, shapes, forged = FORGED_WINDOWS[name]
+    arguments = [np.eye(*shape, dtype=np.float32) if len(shape) == 2 else np.ones(shape, np.float32) for shape in shapes]
+    exported = export.export(vf.jit(function))(*[vf.ShapeDtypeStruct(shape, "float32") for shape in shapes])
+    manifest, chunks = unpack(exported.serialize())
+
+    def blob() -> bytes:
+        return bytes(pack(manifest, [np.frombuffer(chunk, np.uint8) for chunk in chunks]))
+
+    np.testing.assert_array_equal(export.deserialize(blob()).call(*arguments), exported.call(*arguments))
+    (params,) = [equation[3] for program in manifest["programs"] for equation in program["equations"] if equation[0] == name]
+    for where, value in forged:
+        node: Any = params
+        for key in where[:-1]:
+            node = node[key]
+        is_new = isinstance(node, dict) and where[-1] not in node
+        original, node[where[-1]] = None if is_new else node[where[-1]], value
+        with pytest.raises(CorruptFileError, match="damaged"):
+            export.deserialize(blob())
+        if is_new:
+            del node[where[-1]]
+        else:
+            node[where[-1]] = original
+
+
 def test_damaged_files_give_typed_errors_only() -> None:
     refused = 0
     for blob in mutated(1000):

@@ -4,7 +4,8 @@ Every floating-point value is a float64 array, whatever dtype the program gives 
 program runs again, several times, and every result that its dtype would round is changed at random by as much. A sum changes by the
 rounding of its accumulator times the sum of its terms' absolute values. Values beyond a dtype's range become infinite; those below its
 normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
-the bound covers both outcomes.
+the bound covers both outcomes. Changes at random hardly ever make two values equal, as rounding does: where they differ by less than their
+difference moves between runs, some runs compare them as equal.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "
 #: Primitives that depend on the dtype of their operands.
 _IN_OWN_DTYPE = frozenset({"bitcast_convert_type", "nextafter", "reduce_precision", "random_bits"})
 
+#: Primitives that compare two operands, or one with zero.
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})
+
 #: How many times as far as it moved in the perturbed runs a result may be: functions err by some units in the last place, and the largest
 #: of a few random changes falls short of the largest possible one.
 _FACTOR = 16.0
@@ -70,7 +74,7 @@ class Reference:
     def __init__(self, closed: ClosedJaxpr, arguments: Sequence[np.ndarray], seed: int = 0) -> None:
         self._evaluator = Evaluator(np.random.default_rng(seed))
         self._closed, self._arguments = closed, arguments
-        self.values = self._evaluator.program(closed, arguments)
+        self.values = self._evaluator.run(closed, arguments)
         self._spreads = [np.zeros(value.shape) for value in self.values]
         self._level = 0
 
@@ -86,7 +90,7 @@ class Reference:
 
     def _perturb(self, scale: float) -> None:
         self._evaluator.scale = scale
-        for spread, other, value in zip(self._spreads, self._evaluator.program(self._closed, self._arguments), self.values, strict=True):
+        for spread, other, value in zip(self._spreads, self._evaluator.run(self._closed, self._arguments), self.values, strict=True):
             np.fmax(spread, _distance(other, value) / scale, out=spread)
 
     def _compare(self, results: Sequence[np.ndarray]) -> Difference | None:
@@ -118,7 +122,7 @@ def slope_difference(
         values = [wide(x) for x in arguments]
         for position, direction in zip(positions, directions, strict=True):
             values[position] = values[position] + step * direction
-        return float(evaluator.program(loss, values)[0])
+        return float(evaluator.run(loss, values)[0])
 
     steps = np.array([1e-4, 1e-5, 1e-6, 1e-7])
     slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in steps])
@@ -170,11 +174,20 @@ class Evaluator:
     def __init__(self, rng: np.random.Generator) -> None:
         self.scale = 0.0
         self._rng = rng
+        #: By equation and how often it ran: the differences of compared operands without rounding, and how far rounding moved them.
+        self._differences: dict[tuple[int, int], np.ndarray] = {}
+        self._moves: dict[tuple[int, int], np.ndarray] = {}
+        self._comparisons: dict[int, int] = {}
         self._kernels: dict[int, tuple[Equation, Callable[..., Any]]] = {}
         self._programs: dict[int, tuple[Equation, ClosedJaxpr | None]] = {}
 
+    def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
+        """Return the results of a whole program."""
+        self._comparisons.clear()
+        return self.program(closed, arguments)
+
     def program(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
-        """Return a program's results."""
+        """Return the results of a program, which may be part of another."""
         jaxpr = closed.jaxpr
         values: dict[Var, np.ndarray] = dict(zip(jaxpr.constvars, map(wide, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, map(wide, arguments), strict=True))
@@ -197,8 +210,29 @@ class Evaluator:
             return self.program(called, operands)
         if name == "convert_element_type":
             return [self._converted(eqn, operands[0])]
-        results = self._apply(eqn, operands)
+        results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
         return [self._rounded(eqn, operands, result, v.aval) for result, v in zip(results, eqn.outvars, strict=True)]
+
+    def _with_ties(self, eqn: Equation, operands: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the operands of a comparison; in perturbed runs some of those that rounding could make equal are."""
+        first, second = operands if len(operands) == 2 else (operands[0], np.zeros_like(operands[0]))
+        if first.dtype.kind not in "fc":
+            return operands
+        count = self._comparisons[id(eqn)] = self._comparisons.get(id(eqn), -1) + 1
+        with np.errstate(all="ignore"):
+            difference = first - second
+        if not self.scale:
+            self._differences[id(eqn), count] = difference
+            return operands
+        expected = self._differences.get((id(eqn), count))
+        if expected is None or expected.shape != difference.shape:  # loops may end after another number of iterations
+            return operands
+        with np.errstate(all="ignore"):
+            move = np.abs(difference - expected) / self.scale
+        move = np.fmax(self._moves.get((id(eqn), count), 0.0), np.where(np.isfinite(move), move, 0.0))
+        self._moves[id(eqn), count] = move
+        tied = np.abs(difference) < move * self.scale * self._rng.random(difference.shape)
+        return [np.where(tied, second, first), *operands[1:]]
 
     def _apply(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         own = eqn.primitive.name in _IN_OWN_DTYPE

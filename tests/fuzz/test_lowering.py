@@ -101,6 +101,18 @@ def test_near_ties_may_go_either_way_and_others_not() -> None:
         assert (found is None) is accepted
 
 
+@pytest.mark.parametrize("cancelled, accepted", [(1.0 + 2.0**-10, True), (1.125, False)])
+def test_near_ties_may_be_ties(cancelled: float, accepted: bool) -> None:
+    """Rounding to bfloat16 makes near numbers equal, whose sign and order are none."""
+    x = np.float32([[1.0, cancelled, 3.0]])
+    rounded = lambda x: jnp.asarray(x, jnp.float32).astype(jnp.bfloat16).astype(jnp.float32)
+    exact = lambda x: (jnp.sign(x[:, 0] - x[:, 1]), vf.grad(lambda x: jnp.maximum(x[:, 0], x[:, 1]).sum())(x), x[:, 0] == x[:, 1])
+    tied = lambda x: exact(jnp.asarray(x).at[:, 1].set(x[:, 0]))
+    for number in range(3):
+        found = difference(lambda x, n=number: exact(rounded(x))[n], lambda x, n=number: tied(rounded(x))[n], x)
+        assert (found is None) is accepted, (number, found)
+
+
 def test_values_beyond_a_dtype_are_infinite() -> None:
     x = jnp.asarray([300.0], jnp.float16)
     assert difference(lambda x: x * x, lambda x: x * x, x) is None

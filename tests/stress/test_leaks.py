@@ -1,15 +1,19 @@
-"""Functions that are dropped free their machine code."""
+"""Functions that are dropped free their programs and their machine code."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
+import numpy as np
 import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
+from tests.fuzz.programs import on_target
 from tests.stress.amount import rounds
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.llvm import machine
 from volta_fn.runtime.recent import Recent
 from volta_fn.targets.cpu.runtime import compile, program_cache
@@ -43,3 +47,30 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
     machine.load_objects([], [])  # frees what was dropped, and is dropped itself
     assert len(machine._engines._gone) <= 1
     assert kept(x).tolist() == first
+
+
+@pytest.mark.parametrize("target, count", [("numpy", 200), ("native", 40)])
+def test_programs_of_dropped_functions_are_gone(target: str, count: int) -> None:
+    x = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    functions: list[weakref.ref[Any]] = []
+
+    def one(number: int) -> None:
+        inner = vf.jit(lambda x: jnp.sin(x) * number)
+        step = lambda c, r: (jnp.tanh(c + r) * number, c * r)
+        loss = lambda x: (inner(x) + vf.vmap(inner)(x)).sum() + vf.lax.scan(step, x[0], x)[1].sum()
+        functions.extend([weakref.ref(f) for f in (inner, step, loss)])
+        vf.jit(vf.value_and_grad(loss))(x)
+        vf.grad(loss)(x)
+        jitted = vf.jit(loss)
+        functions.append(weakref.ref(jitted.lower(x).jaxpr))
+
+    with on_target(target):
+        for number in range(count):
+            one(number)
+        gc.collect()
+        programs = sum(type(o) is ClosedJaxpr for o in gc.get_objects())
+        for number in range(count, count + 10):
+            one(number)
+    gc.collect()
+    assert [f for f in functions if f() is not None] == []
+    assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs

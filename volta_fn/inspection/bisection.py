@@ -120,8 +120,10 @@ class CompiledProgram:
     """A program as `jit` runs it on a device, and its items."""
 
     def __init__(self, closed: ClosedJaxpr, device: Device) -> None:
-        self.closed, self.device = closed, device
+        self.closed, self.device = closed.replace(), device  # without the results of passes, which are observed
         self.target: Target | None = device.backend.target
+        #: The passes that changed the program, with what it was before and after each.
+        self.changes: list[tuple[Pass, ClosedJaxpr, ClosedJaxpr]] = []
         self._compiled: dict[int, tuple[Any, Callable[..., Any]]] = {}
 
     @property
@@ -132,11 +134,19 @@ class CompiledProgram:
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs, in memory that holds a pattern before."""
         donated = (False,) * len(arguments)
-        if self.is_native:
-            run = _in_marked_memory(load("volta_fn.targets.cpu.runtime.program").Program.of(self.closed, donated, PIPELINE))
-        else:
-            run = self.device.backend.compile(self.closed, donated, PIPELINE)
+        with PIPELINE.observed(self._note_change):
+            if self.target is not None:  # the program may be in a cache of machine code, which needs no passes
+                PIPELINE.lower(self.closed, self.target)
+            if self.is_native:
+                run = _in_marked_memory(load("volta_fn.targets.cpu.runtime.program").Program.of(self.closed, donated, PIPELINE))
+            else:
+                run = self.device.backend.compile(self.closed, donated, PIPELINE)
         return self._called(run, arguments, self.closed.jaxpr.outvars)
+
+    def _note_change(self, one: Pass, before: Any, after: Any) -> None:
+        latest = self.changes[-1][2] if self.changes else self.closed
+        if before is latest and isinstance(after, ClosedJaxpr) and after is not before:  # not of a program inside
+            self.changes.append((one, before, after))
 
     def _called(self, run: Callable[..., Any], arguments: Sequence[np.ndarray], outputs: Sequence[Atom]) -> list[np.ndarray]:
         backend = self.device.backend
@@ -417,16 +427,11 @@ _CONTROL_FLOW: dict[str, Callable[[Run, Item, list[np.ndarray]], list[np.ndarray
 
 
 def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
-    """Return the first pass after which a program computes something else."""
-    changes: list[tuple[Pass, ClosedJaxpr, ClosedJaxpr]] = []
+    """Return the first pass after which a program computes something else.
 
-    def note(one: Pass, before: Any, after: Any) -> None:
-        if isinstance(after, ClosedJaxpr) and after is not before:
-            changes.append((one, before, after))
-
-    fresh = compiled.closed.replace()  # without the results of passes that are kept on it
-    with PIPELINE.observed(note):
-        PIPELINE.plan(fresh) if compiled.target is None else PIPELINE.fused(fresh, compiled.target)
+    The programs are those of its compilation: once constants are known, passes may do something else.
+    """
+    changes = compiled.changes
     wanted = expected_outputs(compiled.closed, arguments)
 
     def fault(program: ClosedJaxpr) -> tuple[int, tuple[int, float], np.ndarray] | None:

@@ -47,6 +47,14 @@ def test_calls_are_inlined_to_any_depth() -> None:
     assert names(pipeline.plan(closed)) == ["sin", "mul", "add"]  # and what is equal after that is merged
 
 
+def test_equations_without_a_call_stay_the_same_objects() -> None:
+    inner = vf.jit(lambda x: lax.sin(x))
+    closed = vf.make_jaxpr(lambda x: lax.tan(inner(lax.exp(x))) + lax.cos(x))(X)
+    inlined = inline_calls(closed)
+    assert [e.primitive.name for e in inlined.eqns] == ["exp", "sin", "tan", "cos", "add"]
+    assert [e in closed.eqns for e in inlined.eqns] == [True, False, False, True, True]
+
+
 def test_registers_are_reused_in_a_long_chain() -> None:
     def chain(x: Any) -> Any:
         for _ in range(50):

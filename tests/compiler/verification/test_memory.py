@@ -21,7 +21,7 @@ from volta_fn.compiler.buffers.memory_layout import Lifetime
 from volta_fn.compiler.buffers.plan import BlockBuffer, Plan
 from volta_fn.compiler.program import LoweredProgram
 from volta_fn.compiler.verification.memory import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
-from volta_fn.core.jaxpr import ClosedJaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.errors import CompilerError
 from volta_fn.targets.cpu.runtime import program_cache
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
@@ -81,6 +81,25 @@ def test_buffers_of_the_block_do_not_overlap() -> None:
     verify_plan(plan, program, ())
     with pytest.raises(CompilerError, match="bytes .* of a block of"):
         verify_plan(plan._replace(block=64), program, ())
+
+
+def test_a_result_does_not_lie_where_an_operand_that_dies_is_still_read() -> None:
+    plan, program = planned(lambda x, w: lax.exp(lax.sin(x) @ w) + 1.0, LARGE, vf.ShapeDtypeStruct((128, 128), "float32"))
+    assert [(s.eqn.primitive.name, s.buffers) for s in plan.steps[:2]] == [("sin", (0,)), ("dot_general", (1,))]
+    verify_plan(plan, program, ())
+    together = plan._replace(buffers=(plan.buffers[0], plan.buffers[0]))
+    with pytest.raises(CompilerError, match=r"(?s)shares memory with f32.64,128., which is read later.*in dot_general"):
+        verify_plan(together, program, ())
+
+
+def test_operands_and_outputs_are_those_of_the_program() -> None:
+    plan, program = planned(lambda x: (x * 2.0 + 3.0, x))
+    assert [type(s.operands[1]) for s in plan.steps] == [Literal, Literal]
+    verify_plan(plan, program, ())
+    with pytest.raises(CompilerError, match="a literal is not the one of the program"):
+        verify_plan(with_step(plan, 0, operands=(plan.steps[0].operands[0], plan.steps[1].operands[1])), program, ())
+    with pytest.raises(CompilerError, match="does not hold an output"):
+        verify_plan(plan._replace(outputs=plan.outputs[::-1]), program, ())
 
 
 def test_views_share_memory() -> None:

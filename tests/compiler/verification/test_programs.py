@@ -19,6 +19,7 @@ from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.target import ProgramPass
 from volta_fn.compiler.verification.programs import effects_of, is_kept, verify_lowered, verify_pass
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
+from volta_fn.errors import CompilerError
 from volta_fn.settings import current as settings
 
 Change = Callable[[list[Equation]], Any]
@@ -65,14 +66,19 @@ def test_outputs_keep_their_types() -> None:
     refused(lambda: verify_pass("a pass", closed, closed.replace(outvars=[Var(outputs[0].aval), outputs[1]])), "a pass", "is not computed")
 
 
-def test_programs_of_control_flow_are_verified() -> None:
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (lambda eqns: eqns.insert(0, eqns.pop(1)), "an operand .* is read before it is computed.*in sin"),
+        (lambda eqns: eqns.append(wider(eqns[1])), "results of other types than the primitive's rule gives.*in sin"),
+    ],
+)
+def test_programs_of_control_flow_are_verified(change: Change, problem: str) -> None:
     closed = traced(lambda x: lax.scan(lambda c, r: (jnp.sin(c * r), c + r), x[0], x), X)
     (scan,) = [e for e in closed.eqns if e.primitive.name == "scan"]
-    body = with_equations(scan.params["jaxpr"], lambda eqns: eqns.insert(0, eqns.pop(1)))
+    body = with_equations(scan.params["jaxpr"], change)
     changed = with_equations(closed, lambda eqns: eqns.__setitem__(eqns.index(scan), scan.replace(params={**scan.params, "jaxpr": body})))
-    with pytest.raises(
-        vf.errors.CompilerError, match=r"(?s)a pass: an operand .* is read before it is computed.*in sin .*test_programs.py"
-    ):
+    with pytest.raises(CompilerError, match=f"(?s)a pass: {problem} .*test_programs.py"):
         verify_pass("a pass", closed, changed)
 
 

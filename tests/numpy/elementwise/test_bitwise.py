@@ -38,6 +38,13 @@ def test_divisors(name):
         getattr(vnp, name)(1.5, 2)
 
 
+def test_the_divisor_of_the_least_integer_is_positive():
+    for dtype in INTEGERS:
+        least = np.iinfo(dtype).min
+        numbers = np.array([least, least, least, 6, least // 2], dtype), np.array([6, least + 2, 3, least, least], dtype)
+        check(lambda xp, x, y: xp.gcd(x, y), *numbers)
+
+
 @pytest.mark.parametrize("bitorder", ["big", "little"])
 def test_packing(bitorder):
     bits = sample((3, 13), bool, 1)

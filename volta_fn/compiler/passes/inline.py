@@ -44,6 +44,9 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
                 rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
             continue
         eqn = left.pop()
+        if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
+            eqns.append(eqn)
+            continue
         invars = [read(v) for v in eqn.invars]
         if not is_inlined(eqn):
             # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.

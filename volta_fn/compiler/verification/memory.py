@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from volta_fn.compiler.buffers.buffer_assignment import Slot
-from volta_fn.compiler.buffers.plan import Plan, Step
+from volta_fn.compiler.buffers.plan import Operand, Plan, Step
 from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.ir.views import row_major
@@ -46,65 +46,91 @@ class _PlanVerifier:
         self.last = {v: number for number, step in enumerate(plan.steps) for v in step.eqn.invars if type(v) is Var}
         self.last.update({v: len(plan.steps) for v in outvars if type(v) is Var})
         self.readonly = {*invars, *constvars} - {v for v, is_donated in zip(invars, donated, strict=False) if is_donated}
-        #: The memory that values may lie in, unless it is memory of their own, and the values that may lie in memory.
-        self.memory: dict[Var, frozenset[Any]] = {}
-        self.owners: dict[Any, list[Var]] = {}
-        self.meeting = _meeting(plan)
+        #: The memory that values may lie in, unless it is memory of their own, and the last step that reads what lies in memory.
+        self.memory: dict[Atom, tuple[Any, ...]] = {}
+        self.until: dict[Any, int] = {**self.last}
+        self.extents = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
+        #: Offset, end and number of the arrays in the block that hold values, in the order of offsets.
+        self.block: list[tuple[int, int, int]] = []
 
     def verify(self) -> None:
         """Follow the steps, then look at the outputs."""
-        held = self.held
+        for first, end in self.extents:
+            if first < 0 or end > self.plan.block:
+                raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {self.plan.block}")
+        held, last = self.held, self.last
         for number, step in enumerate(self.plan.steps):
-            for operand, atom in zip(step.operands, step.eqn.invars, strict=True):
-                if type(operand) is int and held.get(operand) is not atom:
-                    _fail_step(step, f"register {operand} does not hold the operand {atom.aval}, but {self._contents(operand)}")
-            if step.into is not None or step.buffers or step.eqn.primitive.views:
+            eqn, operands, results, frees, into, buffers = step
+            if [held.get(operand) if type(operand) is int else operand for operand in operands] != eqn.invars:
+                _fail_step(step, self._wrong_operand(operands, eqn.invars, "the operand"))
+            if into is not None or buffers or eqn.primitive.views:
                 self._verify_memory(number, step)
-            for register in step.frees:
-                held.pop(register, None)
-            for register, var in zip(step.results, step.eqn.outvars, strict=True):
-                if register in held and self.last.get(held[register], -1) > number:
+            for register, var in zip(results, eqn.outvars, strict=True):
+                if register in held and register not in frees and last.get(held[register], -1) > number:
                     _fail_step(step, f"register {register} holds {held[register].aval}, which is read later")
                 held[register] = var
-            for register in step.frees:
-                if register in held and self.last.get(held[register], -1) > number:
-                    _fail_step(step, f"register {register} is freed, but {held[register].aval} is read later")
+            for register in frees:
                 held.pop(register, None)
-        for operand, atom in zip(self.plan.outputs, self.jaxpr.outvars, strict=True):
-            if type(operand) is int and held.get(operand) is not atom:
-                raise CompilerError.of(_PLAN, f"register {operand} does not hold an output {atom.aval}, but {self._contents(operand)}")
-            if isinstance(atom, Var) and any(isinstance(m, int) for m in self._memory_of(atom)):
+        outputs = self.jaxpr.outvars
+        if [held.get(operand) if type(operand) is int else operand for operand in self.plan.outputs] != outputs:
+            raise CompilerError.of(_PLAN, self._wrong_operand(self.plan.outputs, outputs, "an output"))
+        for atom in outputs:
+            if any(type(m) is int for m in self.memory.get(atom, ())):
                 raise CompilerError.of(_PLAN, f"an output {atom.aval} lies in the block, which ends with the call")
 
     def _verify_memory(self, number: int, step: Step) -> None:
         """Find the memory of results, and verify that no value in it is read later."""
-        eqn = step.eqn
+        eqn, memory_of, until, into, buffers = step.eqn, self.memory, self.until, step.into, step.buffers
         for position, var in enumerate(eqn.outvars):
-            memory: frozenset[Any] = frozenset((var,))
-            overwritten: frozenset[Any] = frozenset()
-            if position == 0 and step.into is not None:
-                memory = overwritten = self._memory_of(eqn.invars[step.into])
-            elif step.buffers and step.buffers[position] is not None:
-                memory = overwritten = frozenset((step.buffers[position],))
+            if into is not None and not position:
+                operand = eqn.invars[into]
+                memory = memory_of.get(operand) or (operand,)
+                for m in memory:
+                    if m in self.readonly:
+                        _fail_step(step, "it overwrites an argument that is not donated, or a constant")
+                    if until.get(m, -1) > number:
+                        self._fail_overwritten(step, m)
+            elif buffers and (buffer := buffers[position]) is not None:
+                memory = (buffer,)
+                self._store(number, step, buffer)
             elif eqn.primitive.views:
-                memory = memory.union(*map(self._memory_of, eqn.invars))
-            if not overwritten.isdisjoint(self.readonly):
-                _fail_step(step, "it overwrites an argument that is not donated, or a constant")
-            for other in [other for m in overwritten for other in self.meeting.get(m, (m,))]:
-                for value in (*self.owners.get(other, ()), *([other] if isinstance(other, Var) else [])):
-                    if self.last.get(value, -1) > number:
-                        _fail_step(step, f"its result shares memory with {value.aval}, which is read later")
-            self.memory[var] = memory
+                memory = (var, *[m for operand in eqn.invars if type(operand) is Var for m in memory_of.get(operand) or (operand,)])
+            else:
+                continue
+            memory_of[var] = memory
+            last = self.last.get(var, number)
             for m in memory:
-                self.owners.setdefault(m, []).append(var)
+                if until.get(m, -1) < last:
+                    until[m] = last
 
-    def _memory_of(self, atom: Atom) -> frozenset[Any]:
-        if not isinstance(atom, Var):
-            return frozenset()
-        return self.memory.get(atom) or frozenset((atom,))
+    def _store(self, number: int, step: Step, buffer: int) -> None:
+        """Store a result in an array of the block.
 
-    def _contents(self, register: int) -> str:
-        return str(self.held[register].aval) if register in self.held else "nothing"
+        Nothing may lie there that this step or a later one reads.
+        """
+        first, end = self.extents[buffer]
+        block = self.block
+        position = bisect.bisect_left(block, (first,))
+        if position and block[position - 1][1] > first:
+            position -= 1
+        while position < len(block) and block[position][0] < end:
+            if self.until[block[position][2]] >= number:
+                self._fail_overwritten(step, block[position][2])
+            del block[position]
+        block.insert(position, (first, end, buffer))
+
+    def _fail_overwritten(self, step: Step, memory: Any) -> NoReturn:
+        values: list[Any] = [memory] if type(memory) is Var else []
+        values += [v for v, owners in self.memory.items() if memory in owners]
+        value = max(values, key=lambda v: self.last.get(v, -1))
+        _fail_step(step, f"its result shares memory with {value.aval}, which is read later")
+
+    def _wrong_operand(self, operands: Sequence[Operand], atoms: Sequence[Atom], kind: str) -> str:
+        for operand, atom in zip(operands, atoms, strict=True):
+            if type(operand) is int and self.held.get(operand) is not atom:
+                contents = str(self.held[operand].aval) if operand in self.held else "nothing"
+                return f"register {operand} does not hold {kind} {atom.aval}, but {contents}"
+        return "a literal is not the one of the program"
 
 
 _PLAN = "register assignment"
@@ -112,24 +138,6 @@ _PLAN = "register assignment"
 
 def _fail_step(step: Step, problem: str) -> NoReturn:
     raise CompilerError.of(_PLAN, problem, describe(step.eqn), step.eqn.source)
-
-
-def _meeting(plan: Plan) -> dict[int, list[int]]:
-    """Return the numbers of the arrays in a plan's block that share bytes with each."""
-    extents = [(b.offset, b.offset + b.aval.size * b.aval.dtype.itemsize) for b in plan.buffers]
-    order = sorted(range(len(extents)), key=lambda n: extents[n])
-    found: dict[int, list[int]] = {n: [n] for n in order}
-    living: list[int] = []
-    for n in order:
-        first, end = extents[n]
-        if first < 0 or end > plan.block:
-            raise CompilerError.of(_PLAN, f"an array lies at bytes {first} to {end} of a block of {plan.block}")
-        living = [other for other in living if extents[other][1] > first]
-        for other in living:
-            found[n].append(other)
-            found[other].append(n)
-        living.append(n)
-    return found
 
 
 # slots

@@ -64,21 +64,36 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
     """Raise `CompilerError` unless a program and those in it are well formed.
 
     Every variable is bound once, before its uses; every equation's results have the types that its primitive gives them. Equations that
-    the program `before` the pass has, too, were verified with it.
+    the program `before` the pass has, too, itself or in those that it holds, were verified with it.
     """
-    known = frozenset(map(id, before.eqns)) if before is not None else frozenset()
+    known = set(before.eqns) if before is not None else set()
     pending = [program]
     while pending:
         current = pending.pop()
         if _VERIFIED in current.derived:
             continue
+        if current is not program and before is not None:
+            known.update(_inner_equations(before))
+            before = None
         _verify_bindings(stage, current)
-        for eqn in current.eqns:
-            if id(eqn) not in known:
-                _verify_types(stage, eqn)
-                if eqn.primitive.holds_programs or eqn.primitive.call_param:
-                    pending.extend(sub_jaxprs(eqn.params))
+        for eqn in [eqn for eqn in current.eqns if eqn not in known]:
+            _verify_types(stage, eqn)
+            if eqn.primitive.holds_programs or eqn.primitive.call_param:
+                pending.extend(sub_jaxprs(eqn.params))
         current.derived[_VERIFIED] = (True,)
+
+
+def _inner_equations(program: ClosedJaxpr) -> list[Equation]:
+    """Return the equations of the programs that a program holds."""
+    equations: list[Equation] = []
+    pending = [program]
+    while pending:
+        for eqn in pending.pop().eqns:
+            if eqn.primitive.holds_programs or eqn.primitive.call_param:
+                for inner in sub_jaxprs(eqn.params):
+                    equations += inner.eqns
+                    pending.append(inner)
+    return equations
 
 
 def _verify_bindings(stage: str, program: ClosedJaxpr) -> None:
@@ -109,8 +124,10 @@ def _verify_types(stage: str, eqn: Equation) -> None:
         derived = primitive.result_avals(avals, eqn.params)
     except (VoltaError, TypeError) as error:
         _fail(stage, f"operands that the primitive does not take: {error.args[0]}", eqn)
-    expected: Sequence[ShapedArray] = derived if primitive.multiple_results else (derived,)
     results = eqn.outvars
+    if len(results) == 1 and results[0].aval is derived:  # types are interned
+        return
+    expected: Sequence[ShapedArray] = derived if primitive.multiple_results else (derived,)
     if len(expected) != len(results) or not all(map(_is_type, expected, results)):
         _fail(stage, f"results of other types than the primitive's rule gives: {' '.join(map(str, expected))}", eqn)
 
@@ -121,6 +138,8 @@ def _is_type(aval: ShapedArray, var: Var) -> bool:
 
 
 def _verify_interface(stage: str, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
+    if before.in_avals == after.in_avals and before.out_avals == after.out_avals:
+        return
     for kind, old, new in zip(("inputs", "outputs"), _interface(before), _interface(after), strict=True):
         if old != new:
             raise CompilerError.of(stage, f"{kind} of types {_named(old)} became {_named(new)}")
@@ -143,19 +162,25 @@ def effects_of(program: ClosedJaxpr) -> Effects:
 
     Calls count as what they call, loops of one iteration as their body.
     """
-    return tuple([effect for eqn in program.eqns for effect in _effects(eqn)])
+    return _effects_of(program.eqns)
+
+
+def _effects_of(equations: Iterable[Equation]) -> Effects:
+    special = [e for e in equations if (p := e.primitive).effectful or p.holds_programs or p.call_param or p.expand]
+    return tuple([effect for eqn in special for effect in _effects(eqn)])
 
 
 def _effects(eqn: Equation) -> Effects:
     primitive = eqn.primitive
     if primitive.effectful:
         return ((primitive.name, _Parameters(eqn.params)),)
-    is_plain = not (primitive.holds_programs or primitive.call_param or primitive.expand)
-    if is_plain or not has_effects(eqn):
+    if primitive.expand is not None and not has_effects(eqn):
         return ()
     if (called := called_program(eqn)) is not None:
         return effects_of(called)
     inner = tuple([effects_of(sub) for sub in sub_jaxprs(eqn.params)])
+    if not any(inner):
+        return ()
     if "branches" in eqn.params:
         return ((primitive.name, inner),)
     length = eqn.params.get("length")
@@ -235,7 +260,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
     for number, atom in enumerate(program.outputs):
         if not isinstance(atom, Literal) and program.root(atom) not in bound:
             raise CompilerError.of(stage, f"output {number}, {atom.aval}, is not computed")
-    _verify_effects(stage, effects_of(closed), tuple([e for node in program.nodes if isinstance(node, Equation) for e in _effects(node)]))
+    _verify_effects(stage, effects_of(closed), _effects_of([node for node in program.nodes if isinstance(node, Equation)]))
 
 
 def _fail_node(stage: str, problem: str, closed: ClosedJaxpr, node: Node) -> NoReturn:

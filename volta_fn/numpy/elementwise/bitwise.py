@@ -63,7 +63,7 @@ def gcd(x1: Any, x2: Any, /) -> Array:
         return lax.select(done, large, small), lax.select(done, zero, rest)
 
     result, _ = lax.while_loop(unfinished, step, (_magnitude(a), _magnitude(b)))
-    return result
+    return _magnitude(result)  # the least integer has no magnitude, and its remainders are negative
 
 
 @fused

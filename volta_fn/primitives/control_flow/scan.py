@@ -28,12 +28,15 @@ from volta_fn.settings import current as settings
 def _scan_abstract(
     *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int
 ) -> tuple[ShapedArray, ...]:
-    rows = [*avals[: num_consts + num_carry], *[a.update(shape=a.shape[1:]) for a in avals[num_consts + num_carry :]]]
-    for given, wanted in zip(rows, jaxpr.in_avals, strict=True):
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-            raise ShapeError(f"scan's program takes {wanted} where {given} is given")
+    stacked = num_consts + num_carry
+    for number, (aval, wanted) in enumerate(zip(avals, jaxpr.in_avals, strict=True)):
+        if aval is wanted and number < stacked:
+            continue
+        shape = aval.shape[1:] if number >= stacked else aval.shape
+        if shape != wanted.shape or aval.dtype != wanted.dtype:
+            raise ShapeError(f"scan's program takes {wanted} where {aval.update(shape=shape)} is given")
     outs = jaxpr.out_avals
-    return (*outs[:num_carry], *[a.update(shape=(length, *a.shape)) for a in outs[num_carry:]])
+    return (*outs[:num_carry], *[ShapedArray((length, *a.shape), a.dtype, a.weak_type) for a in outs[num_carry:]])
 
 
 #: Parameters: the body, the number of steps, whether they go from last to first, how the operands divide, and the steps per iteration

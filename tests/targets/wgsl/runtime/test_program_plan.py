@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from benchmarks.workloads import WORKLOADS, large
 from benchmarks.workloads.case import Workload, library, map_arrays
+from volta_fn import lax
 from volta_fn.compiler import pipeline
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.memory.donations import pairs_of
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, OutOfMemoryError
 from volta_fn.targets.wgsl.profiles import WEBGPU, profile_of
 from volta_fn.targets.wgsl.runtime import call as call_module
+from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
@@ -156,6 +160,38 @@ def main() -> int:
         print(f"{name:40s} planned {planned:14,d} reported {reported:14,d}", flush=True)
     print(f"largest difference {worst:.2%}")
     return worst > 0.02
+
+
+@pytest.mark.parametrize(
+    "function, shape, problem",
+    [
+        (lambda x: vnp.concatenate([x, x]), (3_000_000_000,), "an array of 6000000000 elements"),
+        (lambda x: x[::-1], (5_000_000_000,), "an array of 5000000000 elements"),
+        (vnp.argmax, (3_000_000_000,), "an extremum among 3000000000 elements"),
+        (lambda x: vnp.argmin((x[:, None] * x).reshape(-1)), (99_991,), "an extremum among 9998200081 elements"),
+        (lambda x: lax.scan(lambda c, r: (c + r, c), vnp.int8(0), x), (3_000_000_000,), "elements is more than a GPU's shader can number"),
+    ],
+)
+def test_what_32_bits_cannot_number_is_refused_before_it_runs(function: Callable[..., Any], shape: tuple[int, ...], problem: str) -> None:
+    capabilities = TargetCapabilities(buffers=64, binding=1 << 40, int64=True)
+    lowered = vf.jit(function).lower(vf.ShapeDtypeStruct(shape, "int8"))
+    with pytest.raises(OutOfMemoryError, match=problem):
+        plan_program(lowered.jaxpr, (False,), pipeline, WgslTarget(capabilities), Routines())
+
+
+def test_numbers_of_32_bits_reach_as_far_as_they_say() -> None:
+    """Between 2³¹ and 2³² elements positions are unsigned, and become 64-bit integers without a sign."""
+    capabilities = TargetCapabilities(buffers=64, binding=1 << 40, int64=True)
+    for function, shape in (
+        (lambda x: x[::-1], 3_000_000_000),
+        (vnp.argmax, 2_000_000_000),
+        (lambda x: vnp.arange(3_000_000_000) + x[0], 1),
+    ):
+        lowered = vf.jit(function).lower(vf.ShapeDtypeStruct((shape,), "int8"))
+        plan = plan_program(lowered.jaxpr, (False,), pipeline, WgslTarget(capabilities), Routines())
+        texts = [run.source for run in runs(plan.commands)]
+        assert texts and not any(int(n) >= 1 << 32 for text in texts for n in re.findall(r"\b(\d+)u\b", text))
+        assert "i64(i32(" not in "".join(texts)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,29 @@ way, as do integers that wrap; in 32 bits, partial results are words of memory, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.kernel import Apply, Kernel, Node, Reduce
+from volta_fn.errors import OutOfMemoryError
 
 INT32 = np.dtype(np.int32)
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """Return the kernel with reductions of at least four bytes and int32 indices."""
+    """Return the kernel with reductions of at least four bytes and int32 indices.
+
+    Raises `OutOfMemoryError` if those cannot number the elements of a row.
+    """
     reduced = [node for node in kernel.nodes if isinstance(node, Reduce)]
+    count = math.prod(kernel.sizes[kernel.parallel :])
+    if count > np.iinfo(INT32).max and any(node.is_index for node in reduced):
+        raise OutOfMemoryError(
+            f"the position of an extremum among {count} elements does not fit the 32 bits that a GPU's shader has; split it"
+        )
     if not any(node.is_index or kernel.nodes[node.operand].dtype.itemsize < 4 for node in reduced):
         return kernel
     nodes: list[Node] = []

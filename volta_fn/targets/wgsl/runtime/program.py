@@ -17,12 +17,13 @@ from volta_fn.targets.wgsl.runtime.commands import runs
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, Lease, size_class
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
 from volta_fn.targets.wgsl.runtime.results import Results, shaped
 from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList, command_lists
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler import program
 
 #: Returns the number of a lease's block.
 _number = attrgetter("block.number")
@@ -32,7 +33,14 @@ class Program:
     """A compiled program: a function ``(donate, *buffers) -> buffers``."""
 
     def __init__(
-        self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool = True, called: bool = True
+        self,
+        gpu: Gpu,
+        closed: ClosedJaxpr,
+        donated: Sequence[bool],
+        pipeline: program.Pipeline,
+        *,
+        reads_ahead: bool = True,
+        called: bool = True,
     ) -> None:
         """Compile a program.
 
@@ -43,7 +51,9 @@ class Program:
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
         for dtype in dict.fromkeys([aval.dtype for aval in avals]):
             gpu.check_dtype(dtype)
-        with gpu.pipelines.ahead() as begin:
+        #: The compiled shaders, which are released with the program.
+        self.pipelines: list[Pipeline] = []
+        with gpu.pipelines.ahead(self.pipelines) as begin:
             plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routine, begin)
             #: Results that take the memory of donated arguments: result -> argument.
             self.reuse = plan.reuse

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from volta_fn.compiler.buffers.memory_layout import Lifetime, Output
 from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
@@ -16,6 +16,7 @@ from volta_fn.compiler.target import CommandPass
 from volta_fn.compiler.verification.memory import Extent, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.runtime.recent import Recent
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, While, runs
 from volta_fn.targets.wgsl.runtime.control_flow import CONTROL_FLOW
@@ -32,17 +33,23 @@ if TYPE_CHECKING:
 Begin = Callable[[str, int, frozenset[int]], None]
 
 
+#: Routines that are kept, at most.
+_MOST_ROUTINES = 1024
+
+
 class Routines:
-    """The routines of a target, each generated once."""
+    """The routines of a target that were used last."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Routine | None] = {}
+        #: By their keys; False for keys without a routine.
+        self._recent: Recent[Routine | Literal[False]] = Recent(_MOST_ROUTINES)
 
     def __call__(self, key: RoutineKey) -> Routine | None:
         """Return the routine of a key; None if the target has none."""
-        if key.key not in self._known:
-            self._known[key.key] = key.make()
-        return self._known[key.key]
+        routine = self._recent.get(key.key)
+        if routine is None:
+            routine = self._recent.setdefault(key.key, key.make() or False)
+        return routine or None
 
 
 class Memory(NamedTuple):

@@ -77,7 +77,10 @@ class Writer(ProgramWriter):
         return self.regions[-1]
 
     def ladder(self, length: int) -> Slot:
-        """Return the slot of a constant with at least `length` numbers that can be bound."""
+        """Return the slot of a constant with at least `length` numbers that can be bound.
+
+        Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
+        """
         return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
 
     def constant(self, value: Any) -> Slot:
@@ -243,6 +246,7 @@ class Writer(ProgramWriter):
 
 @lru_cache(maxsize=32)
 def _ladder(length: int, spacing: int) -> np.ndarray:
+    check_elements([length * spacing])
     numbers = np.zeros((length, spacing), np.uint32)
     numbers[:, 0] = np.arange(length)
     return numbers

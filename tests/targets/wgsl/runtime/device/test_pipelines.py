@@ -1,7 +1,8 @@
-"""Pipelines compiled ahead, on other threads, while a program is still being written."""
+"""Pipelines: compiled ahead, on other threads, while a program is still being written, and released with their programs."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
+from volta_fn.compiler.program import RoutineKey
 from volta_fn.errors import DeviceError
+from volta_fn.runtime.recent import Recent
+from volta_fn.targets.wgsl.runtime import program_plan
 from volta_fn.targets.wgsl.runtime.call import Call
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
+from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
+from volta_fn.targets.wgsl.runtime.program_plan import Routines
 
 GPU = vf.devices("gpu")[0]
 
@@ -40,18 +45,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def test_what_is_begun_is_there_in_the_end(made: list[tuple[str, int]]) -> None:
     pipelines = GPU.backend.gpu.pipelines
     keys = [(_SHADER.format(value=f"{value}u"), 1, frozenset([0])) for value in (71, 72, 71)]
-    with pipelines.ahead() as begin:
+    compiled: list[Pipeline] = []
+    with pipelines.ahead(compiled) as begin:
         for key in keys:
             begin(*key)
     assert sorted(source for source, _ in made) == sorted({source for source, _, _ in keys})
     assert threading.get_ident() not in [thread for _, thread in made]
     first, _, again = [pipelines.find(*key) for key in keys]
-    assert first is again
+    assert first is again and set(compiled) == {first, pipelines.find(*keys[1])}
     assert len(made) == 2
 
 
 def test_a_shader_that_cannot_be_compiled_is_an_error_in_the_end() -> None:
-    with pytest.raises(DeviceError, match="cannot be compiled"), GPU.backend.gpu.pipelines.ahead() as begin:
+    with pytest.raises(DeviceError, match="cannot be compiled"), GPU.backend.gpu.pipelines.ahead([]) as begin:
         begin(_SHADER.format(value="nothing_like_it"), 1, frozenset([0]))
 
 
@@ -69,3 +75,34 @@ def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: p
     monkeypatch.setattr(Call, "step", lambda call, run: done.append(run.source) or one(call, run))
     vf.block_until_ready(step(w, x))
     assert {source for source, _ in made} <= set(done)
+
+
+def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = GPU.backend.gpu
+    pipelines = gpu.pipelines
+    monkeypatch.setattr(pipelines, "_recent", Recent(2))
+    monkeypatch.setattr(gpu, "routine", Routines())
+    x = vf.device_put(np.arange(5, dtype=np.float32), GPU)
+    retained = vf.jit(lambda x: x * 1234.5 + 0.25)
+    first = np.asarray(retained(x))
+    for number in range(10):
+        vf.jit(lambda x, number=number: jnp.tanh(x * (number + 0.125)) + 0.0625)(x)
+        if number == 4:
+            gc.collect()
+            pipelines._release_dropped()
+            alive = len(pipelines._dropped._ends)
+    gc.collect()
+    pipelines._release_dropped()
+    assert len(pipelines._dropped._ends) == alive
+    np.testing.assert_array_equal(np.asarray(retained(x)), first)  # replayed
+    np.testing.assert_array_equal(np.asarray(retained(vf.device_put(x + 0, GPU))), first)
+
+
+def test_routines_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_plan, "_MOST_ROUTINES", 4)
+    routines, generated = Routines(), list[int]()
+    key = lambda number: RoutineKey(number, lambda: generated.append(number))  # type: ignore[arg-type,func-returns-value]
+    for number in (0, 0, *range(6), 5, 0):
+        assert routines(key(number)) is None
+    assert generated == [0, *range(1, 6), 0]
+    assert len(routines._recent) == 4

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.matmul.tuning import tried, tune
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 
 #: The approximate seconds of a measurement, and how many are made, of which the least counts.
@@ -39,6 +39,7 @@ class Trials:
         self._lock = threading.Lock()
         self._operands: Sequence[np.ndarray] = ()
         self._leases: list[Lease] = []
+        self._pipelines: list[Pipeline] = []
 
     def __call__(self, c: IndexedContraction, work: Working, capabilities: TargetCapabilities) -> Schedule:
         """Return the fastest schedule."""
@@ -47,9 +48,10 @@ class Trials:
                 tiled(c, work, schedule, capabilities, rounded(c.target.dtype), BufferNumbers())
                 for schedule in tried(c, work, capabilities)
             ]
-            self.gpu.pipelines.prepare([(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches])
+            keys = [(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches]
+            self._pipelines = self.gpu.pipelines.prepare(keys)
             found = tune(c, work, capabilities, self.trial, path=users_file())
-            self._operands, self._leases = (), []
+            self._operands, self._leases, self._pipelines = (), [], []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
         return found[0].schedule
 

@@ -13,6 +13,7 @@ from volta_fn.core.device import MemoryStats
 from volta_fn.core.interned import Left
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import variables
+from volta_fn.runtime.recent import Recent
 from volta_fn.targets.wgsl.runtime.device.adapter import open_device
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines
@@ -22,6 +23,9 @@ from volta_fn.targets.wgsl.runtime.program_plan import Routines
 from volta_fn.targets.wgsl.runtime.submission.queue import Queue
 from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
 from volta_fn.targets.wgsl.target import WgslTarget
+
+#: Constants that equal ones of later programs share, at most.
+_MOST_CONSTANTS = 1024
 
 
 class Counters(NamedTuple):
@@ -63,7 +67,7 @@ class Gpu:
         self.scratch: dict[int, list[Lease]] = {}
         # No method of this object: what is left to be released must not refer to it.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
-        self._constants: dict[Any, Buffer] = {}
+        self._constants: Recent[Buffer] = Recent(_MOST_CONSTANTS)
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
         if variables.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
@@ -144,7 +148,7 @@ class Gpu:
             found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
             self.lease_of(found)
             if key is not None:
-                self._constants[key] = found
+                found = self._constants.setdefault(key, found)
         return found
 
     def check_dtype(self, dtype: np.dtype) -> None:

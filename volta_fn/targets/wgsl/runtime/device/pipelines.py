@@ -10,13 +10,18 @@ from contextlib import contextmanager, suppress
 from queue import Empty, PriorityQueue
 from typing import Any, NamedTuple
 
+from volta_fn.core.interned import Interned, Left
 from volta_fn.errors import DeviceError
+from volta_fn.runtime.recent import Recent
 from volta_fn.targets.wgsl.runtime.device.selftest import ALL
 from volta_fn.targets.wgsl.runtime.device.tiered import Upgrades
 from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import Watched, native
 
 #: Bind groups that are kept before all are released.
 _MOST_GROUPS = 1 << 14
+
+#: Pipelines that are kept though no program uses them: those that were used last.
+_MOST = 128
 
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
 _THREADS, _LEFT = 16, 1
@@ -25,11 +30,22 @@ _THREADS, _LEFT = 16, 1
 Key = tuple[str, int, frozenset[int]]
 
 
-class Pipeline(NamedTuple):
+class Pipeline:
     """A compiled shader and the layout of its bind group."""
 
-    handle: Any
-    layout: Any
+    __slots__ = ("__weakref__", "handles", "has_better", "layout")
+
+    def __init__(self, handle: Any, layout: Any) -> None:
+        #: The last one is in use; recordings may still hold those that it replaced.
+        self.handles = [handle]
+        self.layout = layout
+        #: Whether a faster one was requested.
+        self.has_better = False
+
+    @property
+    def handle(self) -> Any:
+        """The driver's object."""
+        return self.handles[-1]
 
 
 class BoundRange(NamedTuple):
@@ -41,7 +57,10 @@ class BoundRange(NamedTuple):
 
 
 class Pipelines:
-    """The compiled shaders of a device, with the checks that its driver needs."""
+    """The compiled shaders of a device, with the checks that its driver needs.
+
+    Programs keep the pipelines that they use; others are released, but for the last ones.
+    """
 
     def __init__(self, device: Any, watched: Watched) -> None:
         library = native()
@@ -49,11 +68,12 @@ class Pipelines:
         self.device = device
         self.watched = watched
         self.checks = ALL
-        self._found: dict[Key, Pipeline] = {}
+        self._found: Interned[Key, Pipeline] = Interned()
+        self._recent: Recent[Pipeline] = Recent(_MOST)
+        #: The handles of pipelines that nothing uses any more.
+        self._dropped: Left[list[Any]] = Left()
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
-        #: The handles of all pipelines, those included that were replaced, which recordings may still hold.
-        self._handles: list[Any] = []
         self._lock = threading.Lock()
         #: How often bind groups were released.
         self.drops = 0
@@ -67,18 +87,26 @@ class Pipelines:
         if found is None:
             made = self.make(source, count, written, self.checks)
             with self._lock:
-                found = self._found.setdefault(key, made)
+                found = self._found.get(key)
+                if found is None:
+                    self._found.add(key, made)
+                    found = self._recent.setdefault(key, made)
         return found
 
     def replace(self, key: Key, source: str) -> None:
-        """Replace the pipeline of a key by one of another text with the same results."""
-        self._found[key] = self.make(source, *key[1:], self.checks)
+        """Compile a pipeline anew, from another text with the same results.
+
+        Nothing is compiled if no program uses it any more.
+        """
+        pipeline = self._found.get(key)
+        if pipeline is not None:
+            pipeline.handles.append(self.make(source, *key[1:], self.checks).handles.pop())
 
     @contextmanager
-    def ahead(self) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
+    def ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """Compile pipelines on other threads.
 
-        ``with ahead() as begin:`` yields a function that starts one; all are compiled at the end of the block.
+        ``with ahead(pipelines) as begin:`` yields a function that starts one. At the end of the block all are compiled, and in the list.
         """
         begun: set[Key] = set()
         #: Keys that no thread has started, longest texts first, since they take longest.
@@ -88,33 +116,41 @@ class Pipelines:
 
         def one() -> None:
             with suppress(Empty):  # another thread has taken it
-                self.find(*waiting.get_nowait()[2])
+                pipelines.append(self.find(*waiting.get_nowait()[2]))
 
         with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
 
             def begin(source: str, count: int, written: frozenset[int]) -> None:
                 key = (source, count, written)
-                if key not in self._found and key not in begun:
-                    begun.add(key)
-                    waiting.put((-len(source), len(begun), key))
-                    work.append(threads.submit(one))
+                if key in begun:
+                    return
+                begun.add(key)
+                pipeline = self._found.get(key)
+                if pipeline is not None:
+                    pipelines.append(self._recent.setdefault(key, pipeline))
+                    return
+                waiting.put((-len(source), len(begun), key))
+                work.append(threads.submit(one))
 
             yield begin
             work += [more.submit(one) for _ in range(waiting.qsize())]
         for done in work:
             done.result()
 
-    def prepare(self, wanted: Iterable[Key]) -> None:
-        """Compile missing pipelines on several threads."""
-        with self.ahead() as begin:
+    def prepare(self, wanted: Iterable[Key]) -> list[Pipeline]:
+        """Compile missing pipelines on several threads, and return all."""
+        pipelines: list[Pipeline] = []
+        with self.ahead(pipelines) as begin:
             for key in wanted:
                 begin(*key)
+        return pipelines
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
         """Compile a pipeline.
 
         Raises `DeviceError` if the shader is refused or the device is lost.
         """
+        self._release_dropped()
         with self._lock:
             if (count, written) not in self._layouts:
                 self._layouts[count, written] = self._layout(count, written)
@@ -135,8 +171,14 @@ class Pipelines:
                 raise
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
         self.lib.wgpuShaderModuleRelease(module)
-        self._handles.append(handle)
-        return Pipeline(handle, layout._internal)
+        pipeline = Pipeline(handle, layout._internal)
+        self._dropped.leave(pipeline, pipeline.handles)
+        return pipeline
+
+    def _release_dropped(self) -> None:
+        for handles in self._dropped.take():
+            for handle in handles:
+                self.lib.wgpuComputePipelineRelease(handle)
 
     def _module(self, source: str, checks: int) -> Any:
         ffi, text = self.ffi, source.encode()
@@ -190,5 +232,5 @@ class Pipelines:
     def release(self) -> None:
         """Release all pipelines and bind groups; nothing uses the device any more."""
         self._release_groups()
-        while self._handles:
-            self.lib.wgpuComputePipelineRelease(self._handles.pop())
+        self._recent.clear()
+        self._release_dropped()

@@ -28,7 +28,6 @@ class Upgrades:
 
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
-        self._asked: set[Key] = set()
         self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
@@ -39,8 +38,9 @@ class Upgrades:
         """Compile faster shaders for existing pipelines, unless requested before."""
         with self._changed:
             for key, better in wanted:
-                if key not in self._asked:
-                    self._asked.add(key)
+                pipeline = self._pipelines.find(*key)
+                if not pipeline.has_better:
+                    pipeline.has_better = True
                     self._waiting.append((key, better))
             for _ in range(min(len(self._waiting), _THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
                 self._threads += 1
@@ -60,8 +60,8 @@ class Upgrades:
                     self.rounds += not self._threads
                     self._changed.notify_all()
                     return
-                (source, count, written), better = self._waiting.popleft()
+                key, better = self._waiting.popleft()
             try:
-                self._pipelines.replace((source, count, written), better().text)
+                self._pipelines.replace(key, better().text)
             except DeviceError as error:  # the slower one remains
                 log.warning("a faster shader cannot be compiled: %s", error)
