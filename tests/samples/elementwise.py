@@ -15,6 +15,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import scipy.special
+import scipy.stats
 
 from tests.laws.integers import BY_PYTHON, by_python, extremes
 from tests.samples.sample import USUAL_SHAPE, Arg, Draw, Sample, uniform
@@ -115,6 +116,13 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "beta_density": lambda a, b, x: x ** (a - 1) * (1 - x) ** (b - 1) / scipy.special.beta(a, b),
     "betainc_grad_a": _BETAINC_BY_A,
     "betainc_grad_b": _BETAINC_BY_B,
+    "gamma_pdf": scipy.stats.gamma.pdf,
+    "beta_pdf": scipy.stats.beta.pdf,
+    "t_pdf": scipy.stats.t.pdf,
+    "normal_pdf": scipy.stats.norm.pdf,
+    "exponential_pdf": lambda x, loc, scale: 2.0 * scipy.stats.laplace.pdf(x, loc, scale),
+    "logistic_pdf": scipy.stats.logistic.pdf,
+    "cauchy_pdf": scipy.stats.cauchy.pdf,
     "beta": scipy.special.beta,
     "betaln": scipy.special.betaln,
     "comb": scipy.special.binom,

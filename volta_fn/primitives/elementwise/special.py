@@ -26,6 +26,7 @@ from volta_fn.primitives.formulas import (
     hypergeometric,
     normal_quantile,
     oscillating_integrals,
+    stirling,
 )
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
@@ -62,12 +63,32 @@ def _density(x: Array) -> Array:
     return exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
+def scaled_slope(g: Array, out: Array, slope: Array) -> Array:
+    """Return g out slope, and 0 where out is 0.
+
+    The slope, that of a logarithm, may be infinite or NaN there.
+    """
+    zero = eq(out, 0.0)
+    return g * select(zero, out, out * select(zero, as_value(np.zeros((), out.dtype)), slope))
+
+
+normal_pdf: Elementwise = elementwise(
+    "normal_pdf", formula=stirling.normal_pdf, operands=dtypes.FLOATS,
+    derivatives=[
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (loc - x) / scale / scale),
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (x - loc) / scale / scale),
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (((x - loc) / scale) * ((x - loc) / scale) - 1.0) / scale),
+    ],
+    domain=Domain(-2.0, 2.0, operands={2: (0.5, 2.0)}), doc="The normal density at x.",
+)  # fmt: skip
+
+
 ndtr: Elementwise = elementwise(
-    "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _density(x)],
+    "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * normal_pdf(x, 0.0, 1.0)],
     doc="The normal distribution's function, exact far on the left.",
 )  # fmt: skip
 ndtri: Elementwise = elementwise(
-    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / _density(out)],
+    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / normal_pdf(out, 0.0, 1.0)],
     domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
 )  # fmt: skip
 gelu: Elementwise = elementwise(
@@ -258,7 +279,7 @@ spence: Elementwise = elementwise(
 owens_t: Elementwise = elementwise(
     "owens_t", formula=owen.owens_t, operands=dtypes.FLOATS,
     derivatives=[
-        lambda g, out, h, a: g * (-0.5 * _density(h) * erf(a * h * math.sqrt(0.5))),
+        lambda g, out, h, a: g * (-0.5 * normal_pdf(h, 0.0, 1.0) * erf(a * h * math.sqrt(0.5))),
         lambda g, out, h, a: g * (exp(-0.5 * h * h * (1.0 + a * a)) / (1.0 + a * a) * (0.5 / math.pi)),
     ],
     doc="Owen's T function, the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a.",

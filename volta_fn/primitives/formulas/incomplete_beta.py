@@ -105,6 +105,12 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
     return u.inside.select(_weight(u) * (u.p / u.y / u.z), _outside(a, b, x, proper.select(end, 0.0)))
 
 
+@in_float64
+def beta_pdf(x: Values, a: Values, b: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the beta distribution, moved and stretched."""
+    return beta_density(a, b, (x - loc) / scale) / scale
+
+
 def _outside(a: Values, b: Values, x: Values, value: Values) -> Values:
     """Return a value at the edges of the domain, NaN beyond them."""
     valid = a.compare("oge", 0.0) & b.compare("oge", 0.0) & x.compare("oge", 0.0) & x.compare("ole", 1.0)

@@ -199,6 +199,12 @@ def gamma_density(a: Values, x: Values) -> Values:
     return (x.equals(0.0) & a.above(0.0) & a.below(math.inf)).select(at_zero, out)
 
 
+@in_float64
+def gamma_pdf(x: Values, a: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the gamma distribution, moved and stretched."""
+    return gamma_density(a, (x - loc) / scale) / scale
+
+
 def _slope(q: _Quadrant) -> Values:
     return q.large.select(_slope_by_expansion(q), q.beyond.select(_slope_by_fraction(q), _slope_by_series(q)))
 

@@ -115,13 +115,13 @@ def _fourth_power(ratio: Values) -> Values:
 def _fresnel(x: Values) -> tuple[Values, ...]:
     """Return |x|, whether it is near, both amplitudes, sine and cosine of pi x^2 / 2.
 
-    The square is exact, so that its remainder modulo 4 is.
+    The square is exact, so that its remainder modulo 4 is. Mesa's compilers lose its error in a sum with a plain difference.
     """
     size = x.abs()
     near = size.below(FRESNEL_BORDER)
     far = near.select(FRESNEL_BORDER, size.capped(_CONSTANT))
     square, lost = exact_product(far, far)
-    phase = ((square - (square * 0.25).nearest() * 4.0) + lost) * (0.5 * math.pi)
+    phase = ((square * 0.25).nearest().fma(-4.0, square) + lost) * (0.5 * math.pi)
     inverse = 1.0 / far
     variable = _fourth_power(FRESNEL_BORDER * inverse)
     amplitude_f = inverse * (1.0 / math.pi) * variable.polynomial(FRESNEL_F)

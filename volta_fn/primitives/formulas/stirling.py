@@ -5,12 +5,15 @@ lgamma(x) is (x - 1/2) log x - x + log(2 pi)/2 plus a small remainder, for which
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.primitives.formulas.gamma import gamma_positive
 from volta_fn.primitives.formulas.logarithm import log, log1p
 from volta_fn.primitives.formulas.powers import pow
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64
 from volta_fn.primitives.formulas.values import Values
 
 #: From here on the remainder's series is exact to the last bit of float64.
@@ -21,6 +24,9 @@ _SERIES = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 
 
 #: Where e^-x x^10 is 0, and e^(-x/2) a normal number, by width.
 _ZERO_FROM = {32: 150.0, 64: 1400.0}
+
+#: From here on exp(-z) over any scale is 0, in every width.
+_END = 1e4
 
 #: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
 _ATANH_TERMS = {32: 5, 64: 13}
@@ -96,3 +102,79 @@ def beta_quotient(p: Values, q: Values) -> Values:
     """Return gamma(p + q) / (gamma(p + 1) gamma(q)) for p, q > 0 of at most some ten."""
     top, below, after = ((v + 1.0).called("gamma_positive", gamma_positive) for v in (p + q, p, q))
     return top / below / after * (q / (p + q))
+
+
+# densities of x, a location and a scale: an exponential of the rounded (x - loc) / scale is off by as many units as its exponent is large
+
+
+def _unless_fused(formula: Callable[..., Values]) -> Callable[..., Values]:
+    """Decorate a formula to compute in float64 without a compiler.
+
+    There rounding errors of products are not cheap, and NumPy's exponential is off by some units.
+    """
+    widened = in_float64(formula)
+    return functools.wraps(formula)(lambda *operands: (formula if operands[0].fuses else widened)(*operands))
+
+
+def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values]:
+    """Return |x - loc| / scale, at most `_END`, and its rounding error."""
+    difference, lost = exact_sum(x, -loc)
+    z = difference / scale
+    rest = ((-z).fma(scale, difference) + lost) / scale
+    return z.abs().capped(_END), z.abs().below(_END).select(z.below(0.0).select(-rest, rest), 0.0)
+
+
+@_unless_fused
+def normal_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the normal distribution.
+
+    The root of the exponential is a normal number wherever the density is.
+    """
+    z, rest = _standardized(x, loc, scale)
+    square, lost = exact_product(z, z)
+    root = exp(square * -0.25)
+    return root * ((1.0 / math.sqrt(2.0 * math.pi)) / scale) * (root - root * z.mad(rest, lost * 0.5))
+
+
+@_unless_fused
+def exponential_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return exp(-|x - loc| / scale) / scale, by the root of the exponential as well."""
+    z, rest = _standardized(x, loc, scale)
+    root = exp(z * -0.5)
+    return root / scale * (root - root * rest)
+
+
+@in_float64
+def logistic_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the logistic distribution, e^-z / (1 + e^-z)^2 / scale."""
+    power = exp(-((x - loc) / scale).abs())
+    return exponential_pdf(x, loc, scale) / (1.0 + power) / (1.0 + power)
+
+
+@in_float64
+def cauchy_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of Cauchy's distribution, 1 / (pi scale (1 + z^2)).
+
+    The square does not overflow.
+    """
+    size = ((x - loc) / scale).abs()
+    large = size.above(1.0)
+    ratio = large.select(1.0 / large.select(size, 1.0), size)
+    return large.select(ratio * ratio, 1.0) / (ratio * ratio + 1.0) * (1.0 / math.pi) / scale
+
+
+@in_float64
+def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of Student's t distribution.
+
+    For infinite `df` it is the normal one.
+    """
+    infinite = df.equals(math.inf)
+    degrees = infinite.select(1.0, df)
+    size = ((x - loc) / scale / degrees.sqrt()).abs()
+    large = size.above(1.0)
+    near = large.select(1.0 / large.select(size, 1.0), size)
+    growth = log1p(near * near) + large.select(2.0 * log(large.select(size, 1.0)), 0.0)
+    rise = log_rise_of_less_than_one(degrees * 0.5, x.like(0.5))
+    student = exp(rise - (degrees + 1.0) * 0.5 * growth) / (degrees * math.pi).sqrt() / scale
+    return infinite.select(normal_pdf(x, loc, scale), student)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
 from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
 from volta_fn.scipy.stats.gamma import log_density, log_distribution, log_survival
@@ -24,7 +25,7 @@ def _parameters(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
 _chi2 = Continuous(_parameters, support=POSITIVE, valid=lambda df: df > 0)
 
 logpdf = _chi2.logpdf(lambda z, df: log_density(0.5 * z, 0.5 * df) - math.log(2.0))
-pdf = _chi2.pdf()
+pdf = _chi2.pdf(lambda x, df, loc, scale: incomplete.gamma_pdf(x, 0.5 * df, loc, 2.0 * scale))
 cdf = _chi2.cdf(lambda z, df: gammainc(0.5 * df, 0.5 * z))
 sf = _chi2.sf(lambda z, df: gammaincc(0.5 * df, 0.5 * z))
 logcdf = _chi2.logcdf(lambda z, df: log_distribution(0.5 * z, 0.5 * df))
