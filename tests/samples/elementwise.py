@@ -61,6 +61,16 @@ _GAMMAINC_BY_A = _difference(lambda a, x: mpmath.gammainc(a, 0, x, regularized=T
 _BETAINC_BY_A, _BETAINC_BY_B = (_difference(lambda a, b, x: mpmath.betainc(a, b, 0, x, regularized=True), k) for k in (0, 1))
 
 
+def _of_half_square(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return function(x^2 / 2), which no float of x^2 would give for large x."""
+
+    def value(x: float) -> float:
+        with mpmath.workprec(4400):
+            return float(function(mpmath.mpf(float(x)) ** 2 / 2)) if np.isfinite(x) else np.nan
+
+    return np.vectorize(value, otypes=[float])
+
+
 def _gamma_density(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return x ** (a - 1) * np.exp(-x) / scipy.special.gamma(a)
 
@@ -94,6 +104,9 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "hyp2f1": scipy.special.hyp2f1,
     "dawsn": scipy.special.dawsn,
     "fresnel_sin": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[0],  # SciPy's is NaN at the largest numbers
+    "fresnel_sin_slope": _of_half_square(mpmath.sinpi),
+    "fresnel_cos_slope": _of_half_square(mpmath.cospi),
+    "gaussian": lambda x: np.exp(-x * x),
     "fresnel_cos": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[1],
     "sin_integral": lambda x: scipy.special.sici(x)[0],
     "cos_integral": lambda x: scipy.special.sici(x)[1],

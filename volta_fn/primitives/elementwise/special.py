@@ -37,16 +37,19 @@ _POSITIVE = Domain(0.2, 4.0)
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
+gaussian: Elementwise = elementwise(
+    "gaussian", formula=error.gaussian, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-2.0 * x * out)], doc="exp(-x^2).",
+)  # fmt: skip
 erf: Elementwise = elementwise(
-    "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * gaussian(x))],
     doc="Error function.",
 )  # fmt: skip
 erfc: Elementwise = elementwise(
-    "erfc", formula=error.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erfc", formula=error.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * gaussian(x))],
     doc="1 - erf(x), exact for large x.",
 )  # fmt: skip
 erf_inv: Elementwise = elementwise(
-    "erf_inv", formula=error.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    "erf_inv", formula=error.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g / (_TWO_OVER_SQRT_PI * gaussian(out))],
     domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
 )  # fmt: skip
 
@@ -239,14 +242,22 @@ erfcx: Elementwise = elementwise(
 #: Farther away, x * x rounded gives the derivatives fewer and fewer digits, as near their zeros.
 _FRESNEL_SMALL = Domain(-1.3, 1.3, avoid=(-1.0, 1.0), margin=0.1)
 
+fresnel_sin_slope: Elementwise = elementwise(
+    "fresnel_sin_slope", formula=oscillating_integrals.fresnel_sin_slope, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (math.pi * x * fresnel_cos_slope(x))], domain=_FRESNEL_SMALL, doc="sin(pi x^2 / 2).",
+)  # fmt: skip
+fresnel_cos_slope: Elementwise = elementwise(
+    "fresnel_cos_slope", formula=oscillating_integrals.fresnel_cos_slope, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (-math.pi * x * fresnel_sin_slope(x))], domain=_FRESNEL_SMALL, doc="cos(pi x^2 / 2).",
+)  # fmt: skip
 fresnel_sin: Elementwise = elementwise(
     "fresnel_sin", formula=oscillating_integrals.fresnel_sin, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * sin(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    derivatives=[lambda g, out, x: g * fresnel_sin_slope(x)], domain=_FRESNEL_SMALL,
     doc="The integral of sin(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 fresnel_cos: Elementwise = elementwise(
     "fresnel_cos", formula=oscillating_integrals.fresnel_cos, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * cos(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    derivatives=[lambda g, out, x: g * fresnel_cos_slope(x)], domain=_FRESNEL_SMALL,
     doc="The integral of cos(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 

@@ -5,15 +5,13 @@ lgamma(x) is (x - 1/2) log x - x + log(2 pi)/2 plus a small remainder, for which
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 
 from volta_fn.primitives.formulas.exponential import exp
 from volta_fn.primitives.formulas.gamma import gamma_positive
 from volta_fn.primitives.formulas.logarithm import log, log1p
 from volta_fn.primitives.formulas.powers import pow
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64
+from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64, in_float64_unless_fused
 from volta_fn.primitives.formulas.values import Values
 
 #: From here on the remainder's series is exact to the last bit of float64.
@@ -107,15 +105,6 @@ def beta_quotient(p: Values, q: Values) -> Values:
 # densities of x, a location and a scale: an exponential of the rounded (x - loc) / scale is off by as many units as its exponent is large
 
 
-def _unless_fused(formula: Callable[..., Values]) -> Callable[..., Values]:
-    """Decorate a formula to compute in float64 without a compiler.
-
-    There rounding errors of products are not cheap, and NumPy's exponential is off by some units.
-    """
-    widened = in_float64(formula)
-    return functools.wraps(formula)(lambda *operands: (formula if operands[0].fuses else widened)(*operands))
-
-
 def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values]:
     """Return |x - loc| / scale, at most `_END`, and its rounding error."""
     difference, lost = exact_sum(x, -loc)
@@ -124,7 +113,7 @@ def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values
     return z.abs().capped(_END), z.abs().below(_END).select(z.below(0.0).select(-rest, rest), 0.0)
 
 
-@_unless_fused
+@in_float64_unless_fused
 def normal_pdf(x: Values, loc: Values, scale: Values) -> Values:
     """Return the density of the normal distribution.
 
@@ -136,7 +125,7 @@ def normal_pdf(x: Values, loc: Values, scale: Values) -> Values:
     return root * ((1.0 / math.sqrt(2.0 * math.pi)) / scale) * (root - root * z.mad(rest, lost * 0.5))
 
 
-@_unless_fused
+@in_float64_unless_fused
 def exponential_pdf(x: Values, loc: Values, scale: Values) -> Values:
     """Return exp(-|x - loc| / scale) / scale, by the root of the exponential as well."""
     z, rest = _standardized(x, loc, scale)
