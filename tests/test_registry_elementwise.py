@@ -29,7 +29,7 @@ ELEMENTWISE = [p for p in PRIMITIVES.values() if p.arity]
 ELSEWHERE = {"polygamma", "zeta", "faddeeva_real", "faddeeva_imag", "hyp1f1", "hyp2f1"}
 #: SciPy's functions, and plain formulas of densities, are wrong, NaN or end the process at extreme shapes.
 _BETA = {"regularized_incomplete_beta", "regularized_incomplete_beta_complement", "betainc_grad_a", "betainc_grad_b"}
-_BETA |= {"beta_density", "beta_pdf"}
+_BETA |= {"beta_density", "beta_pdf", "nbinom_pmf"}
 _GAMMA = {"igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "gamma_density", "digamma_rise", "expn", "gamma_pdf"}
 #: Densities are defined for positive scales; those of the public functions have tests of their own.
 ELSEWHERE |= {"normal_pdf", "exponential_pdf", "logistic_pdf", "cauchy_pdf", "t_pdf"}

@@ -131,6 +131,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "betainc_grad_b": _BETAINC_BY_B,
     "gamma_pdf": scipy.stats.gamma.pdf,
     "beta_pdf": scipy.stats.beta.pdf,
+    "nbinom_pmf": lambda k, n, p: scipy.special.poch(n, k) / scipy.special.gamma(k + 1) * p**n * (1 - p) ** k,
     "t_pdf": scipy.stats.t.pdf,
     "normal_pdf": scipy.stats.norm.pdf,
     "exponential_pdf": lambda x, loc, scale: 2.0 * scipy.stats.laplace.pdf(x, loc, scale),

@@ -143,6 +143,16 @@ beta_pdf: Elementwise = elementwise(
     domain=Domain(0.5, 4.0, operands={0: (0.4, 0.9), 3: (-0.1, 0.1), 4: (1.2, 1.5)}), doc="The density of the beta distribution at x.",
 )  # fmt: skip
 
+nbinom_pmf: Elementwise = elementwise(
+    "nbinom_pmf", formula=incomplete_beta.nbinom_pmf, operands=dtypes.FLOATS,
+    derivatives=[
+        lambda g, out, k, n, p: scaled_slope(g, out, _log(1.0 - p) + digamma(k + n) - digamma(k + 1.0)),
+        lambda g, out, k, n, p: scaled_slope(g, out, _log(p) + digamma_rise(n, k)),
+        lambda g, out, k, n, p: scaled_slope(g, out, n / p - _quotient(k, 1.0 - p)),
+    ],
+    domain=_SHARE, doc="The probability of k failures before the n-th success.",
+)  # fmt: skip
+
 
 def _elasticity_of_beta(a: Array, b: Array, x: Array) -> Array:
     return a - x * _quotient(b - 1.0, 1.0 - x)

@@ -34,4 +34,4 @@ def _log_mass(k: Array, n: Array, p: Array) -> Array:
 _nbinom = Discrete(_parameters, support=from_zero, valid=lambda n, p: (n > 0) & (p > 0) & (p <= 1))
 
 logpmf = _nbinom.logpmf(_log_mass)
-pmf = _nbinom.pmf(lambda k, n, p: incomplete.beta_density(n, k + 1.0, p) * p / (n + k))
+pmf = _nbinom.pmf(incomplete.nbinom_pmf)
