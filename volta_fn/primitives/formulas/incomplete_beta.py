@@ -108,7 +108,24 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
     weight = _weight(u)
     density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
+    if a.bits == 32:
+        density = u.least.compare("oge", LEAST).select(density, _density_in_float32(u))
     return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
+
+
+def _density_in_float32(u: _Unit) -> Values:
+    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST, where y^p z^q may be 0."""
+    below_one = u.p.below(1.0), u.q.below(1.0)
+    p, q = (less.select(v, v - 1.0) for less, v in zip(below_one, (u.p, u.q), strict=True))
+    factor = u.p * below_one[0].select(1.0 / u.y, 1.0) * below_one[1].select(1.0 / u.z, 1.0)
+    direct = u.most.below(_DIRECT)
+    powers = _power(u.y, u.y_rest, direct.select(p, 1.0)) * _power(u.z, u.z_rest, direct.select(q, 1.0))
+    plain = powers * beta_quotient(direct.select(u.p, 1.0), direct.select(u.q, 1.0))
+    least, most = direct.select(1.0, u.least), direct.select(LEAST, u.most)
+    scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
+    mixed = exp(direct.select(0.0, p * u.log_y + q * u.log_z) + log_rise(most, least)) * scale
+    value = direct.select(plain, mixed)
+    return value.equals(0.0).select(0.0, value * factor)
 
 
 @in_float64
