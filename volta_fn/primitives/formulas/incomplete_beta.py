@@ -114,7 +114,10 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
 
 
 def _density_in_float32(u: _Unit) -> Values:
-    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST, where y^p z^q may be 0."""
+    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST.
+
+    y^p z^q may be 0 where that is not.
+    """
     below_one = u.p.below(1.0), u.q.below(1.0)
     p, q = (less.select(v, v - 1.0) for less, v in zip(below_one, (u.p, u.q), strict=True))
     factor = u.p * below_one[0].select(1.0 / u.y, 1.0) * below_one[1].select(1.0 / u.z, 1.0)
