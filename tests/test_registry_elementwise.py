@@ -28,8 +28,11 @@ ELEMENTWISE = [p for p in PRIMITIVES.values() if p.arity]
 #: sign, at infinities where it has limits; hypergeometric series have no value for most extreme parameters. Their edges are elsewhere.
 ELSEWHERE = {"polygamma", "zeta", "faddeeva_real", "faddeeva_imag", "hyp1f1", "hyp2f1"}
 #: SciPy's functions, and plain formulas of densities, are wrong, NaN or end the process at extreme shapes.
-_BETA = {"regularized_incomplete_beta", "regularized_incomplete_beta_complement", "betainc_grad_a", "betainc_grad_b", "beta_density"}
-_GAMMA = {"igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "gamma_density", "digamma_rise", "expn"}
+_BETA = {"regularized_incomplete_beta", "regularized_incomplete_beta_complement", "betainc_grad_a", "betainc_grad_b"}
+_BETA |= {"beta_density", "beta_pdf", "nbinom_pmf"}
+_GAMMA = {"igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "gamma_density", "digamma_rise", "expn", "gamma_pdf"}
+#: Densities are defined for positive scales; those of the public functions have tests of their own.
+ELSEWHERE |= {"normal_pdf", "exponential_pdf", "logistic_pdf", "cauchy_pdf", "t_pdf"}
 ELSEWHERE |= _BETA | _GAMMA | {"beta", "betaln", "comb", "poch", "boxcox", "boxcox1p"}
 ON_EDGES = [p for p in ELEMENTWISE if np.dtype(np.float32) in (p.dtypes or ()) and p.name not in ELSEWHERE]
 

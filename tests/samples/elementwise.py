@@ -15,6 +15,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import scipy.special
+import scipy.stats
 
 from tests.laws.integers import BY_PYTHON, by_python, extremes
 from tests.samples.sample import USUAL_SHAPE, Arg, Draw, Sample, uniform
@@ -60,6 +61,16 @@ _GAMMAINC_BY_A = _difference(lambda a, x: mpmath.gammainc(a, 0, x, regularized=T
 _BETAINC_BY_A, _BETAINC_BY_B = (_difference(lambda a, b, x: mpmath.betainc(a, b, 0, x, regularized=True), k) for k in (0, 1))
 
 
+def _of_half_square(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return function(x^2 / 2), which no float of x^2 would give for large x."""
+
+    def value(x: float) -> float:
+        with mpmath.workprec(4400):
+            return float(function(mpmath.mpf(float(x)) ** 2 / 2)) if np.isfinite(x) else np.nan
+
+    return np.vectorize(value, otypes=[float])
+
+
 def _gamma_density(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     return x ** (a - 1) * np.exp(-x) / scipy.special.gamma(a)
 
@@ -93,6 +104,9 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "hyp2f1": scipy.special.hyp2f1,
     "dawsn": scipy.special.dawsn,
     "fresnel_sin": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[0],  # SciPy's is NaN at the largest numbers
+    "fresnel_sin_slope": _of_half_square(mpmath.sinpi),
+    "fresnel_cos_slope": _of_half_square(mpmath.cospi),
+    "gaussian": lambda x: np.exp(-x * x),
     "fresnel_cos": lambda x: scipy.special.fresnel(np.clip(x, -1e100, 1e100))[1],
     "sin_integral": lambda x: scipy.special.sici(x)[0],
     "cos_integral": lambda x: scipy.special.sici(x)[1],
@@ -115,6 +129,14 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "beta_density": lambda a, b, x: x ** (a - 1) * (1 - x) ** (b - 1) / scipy.special.beta(a, b),
     "betainc_grad_a": _BETAINC_BY_A,
     "betainc_grad_b": _BETAINC_BY_B,
+    "gamma_pdf": scipy.stats.gamma.pdf,
+    "beta_pdf": scipy.stats.beta.pdf,
+    "nbinom_pmf": lambda k, n, p: scipy.special.poch(n, k) / scipy.special.gamma(k + 1) * p**n * (1 - p) ** k,
+    "t_pdf": scipy.stats.t.pdf,
+    "normal_pdf": scipy.stats.norm.pdf,
+    "exponential_pdf": lambda x, loc, scale: 2.0 * scipy.stats.laplace.pdf(x, loc, scale),
+    "logistic_pdf": scipy.stats.logistic.pdf,
+    "cauchy_pdf": scipy.stats.cauchy.pdf,
     "beta": scipy.special.beta,
     "betaln": scipy.special.betaln,
     "comb": scipy.special.binom,

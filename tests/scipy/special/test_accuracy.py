@@ -18,7 +18,7 @@ INF, NAN = np.inf, np.nan
 SEED = int(os.environ.get("GITHUB_SHA", "0")[:8], 16)
 
 
-#: Without a compiler the logarithm is NumPy's, which is off by up to 4 units itself.
+#: Without a compiler logarithms and exponentials are NumPy's, off by up to 3.83 and 2.52 units in float32; one more rounds the result.
 LIMITS = {"kl_div": 5.0, "log_ndtr": 5.0, "exprel": 5.0}
 
 
@@ -28,17 +28,18 @@ def test_worst_errors(name: str) -> None:
     assert report.worst <= LIMITS.get(name, 4.0), report
 
 
-#: An exponential of v loses v / 2 units: v is x^2 / 2 in the normal density, and up to 12 log 24 in a power.
-STEEP = {"erfinv": 40.0, "ndtri": 60.0, "ndtr": 160.0, "log_ndtr": 160.0, "boxcox": 40.0, "boxcox1p": 40.0, "owens_t": 160.0}
-#: Terms cancel in the derivative of these: 1 - expit(x), I0 - I1, 2 x erfcx(x) - 2 / sqrt(pi), and by the orders of zeta.
-STEEP |= {"i0e": 100.0, "i1e": 1000.0, "erfcx": 100.0, "zeta": 40.0, "gamma": 40.0, "gammaincc": 8.0, "gammainc": 8.0}
-#: The angle pi x^2 / 2 is not reduced exactly, 1 - expit(x) and 2 i / sqrt(pi) - 2 z w(z) have only an absolute precision.
-ABSOLUTE = {"fresnel, S", "fresnel, C", "expit", "wofz, real", "wofz, imaginary"}
+#: A derivative is a product of at most four values, each off by up to 2 units of its own.
+SLOPES = 8.0
+#: An exponent v that is rounded costs v / 2 units, and as many for each further rounding of it. At ordinary points v
+#: is x^2, of a value that is off by up to 2.5 units, in erfinv: 2.04^2 · 2.5 + 8; h^2 (1 + a^2) / 2 < 88, as more underflows, in Owen's T;
+#: (power - 1) log x < 24 log 24 = 77 in power transforms; (s + 1) log q < 77 in zeta.
+STEEP = {"erfinv": 22.0, "owens_t": 2 * 88.0, "boxcox": 77.0 + SLOPES, "boxcox1p": 77.0 + SLOPES, "zeta": 77.0 / 2 + SLOPES}
 
 
-@pytest.mark.parametrize("name", sorted(CASES.keys() - ABSOLUTE))
+@pytest.mark.parametrize("name", CASES)
 def test_slopes(name: str) -> None:
-    assert slope_error(CASES[name], 6, SEED) <= STEEP.get(name, 6.0)
+    """Where terms cancel, units are those of the terms."""
+    assert slope_error(name, 24, SEED) <= STEEP.get(name, SLOPES)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_slopes_at_the_ends(function: Callable[..., Any], argument: int, args: t
 
 
 #: Compositions in the dtype itself, some of which take complex numbers, and one that has none of these dtypes.
-NARROW = sorted(CASES.keys() - {"numpy.sinc", "logit", "xlogy", "xlog1py", "wofz, real", "wofz, imaginary"})
+NARROW = sorted(CASES.keys() - {"binom.pmf", "numpy.sinc", "logit", "xlogy", "xlog1py", "wofz, real", "wofz, imaginary"})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

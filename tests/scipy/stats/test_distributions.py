@@ -227,6 +227,47 @@ def test_values_far_out_by_mpmath(name, dtype):
     np.testing.assert_allclose(ours(distribution, function)(*np.array(args, dtype)), expected, rtol=rtol)
 
 
+#: Shape parameters of densities that were exponentials of their logs, which lost as many units as those were large.
+DENSITIES: dict[str, tuple[tuple[float, ...], ...]] = {
+    "norm": ((),), "expon": ((),), "laplace": ((),), "logistic": ((),), "cauchy": ((),), "t": ((0.5,), (3,), (40,), (3000,), (np.inf,)),
+    "gamma": ((0.3,), (4.5,), (300,), (5000,)), "chi2": ((1,), (9,), (700,)), "beta": ((0.5, 3), (40, 3), (3000, 900)),
+    "poisson": ((8,), (160,), (990,)), "binom": ((21, 1e-3), (1000, 0.15), (1500, 0.7)), "nbinom": ((0.5, 0.3), (200, 0.5), (900, 0.6)),
+    "geom": ((1e-3,), (0.4,)),
+}  # fmt: skip
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("name", DENSITIES)
+def test_densities_in_float32_are_off_by_four_units(name: str) -> None:
+    """Also moved and stretched, where (x - loc) / scale is no float32."""
+    rng = np.random.default_rng(0)
+    function = "pmf" if name in DISCRETE else "pdf"
+    for shape in DENSITIES[name]:
+        shapes = [np.float32(s) for s in shape]
+        quantiles = scipys(name, "ppf")(rng.random(300), *[float(s) for s in shapes])
+        far = quantiles**4 if name == "beta" else quantiles * np.exp2(rng.uniform(-4, 4, quantiles.size))
+        z = np.concatenate([quantiles, far]).astype(np.float32)
+        for loc, scale in [(0, 1)] if name in DISCRETE else [(0, 1), (-0.7, 0.037), (0.3, 1700)]:
+            located = [] if name in DISCRETE else [np.float32(loc), np.float32(scale)]
+            x = np.round(z) if name in DISCRETE else z * located[1] + located[0]
+            expected = scipys(name, function)(x.astype(float), *[float(v) for v in (*shapes, *located)])
+            normal = (expected > 1.2e-38) & (expected < 3e38)
+            off = np.abs(np.asarray(ours(name, function)(x, *shapes, *located)).astype(float)[normal] - expected[normal])
+            unit = np.spacing(expected[normal].astype(np.float32)).astype(float)
+            assert np.all(off <= 4 * unit), (shape, loc, scale, (off / unit).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "slope"),
+    [
+        ("gamma", (0.0, 1.0), -1), ("gamma", (0.0, 2.0), 1), ("gamma", (0.0, 3.0), 0), ("gamma", (0.0, 1.5), np.inf),
+        ("beta", (0.0, 1.0, 3.0), -6), ("beta", (1.0, 3.0, 1.0), 6), ("norm", (1e30,), 0), ("cauchy", (1e30,), 0), ("t", (0.0, np.inf), 0),
+    ],
+)  # fmt: skip
+def test_slopes_of_densities_at_the_ends(name: str, args: tuple[float, ...], slope: float) -> None:
+    assert float(vf.grad(getattr(stats, name).pdf)(*map(np.float32, args))) == pytest.approx(slope, abs=1e-6)
+
+
 @pytest.mark.wide
 def test_entropy_of_poisson():
     mu = np.array([0.0, 1e-3, 0.5, 3.0, 20.0, 49.9, 50.0, 80.0, 1e3])

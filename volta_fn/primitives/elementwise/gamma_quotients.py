@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from volta_fn import dtypes
-from volta_fn.core.array import Array, as_value
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
-from volta_fn.primitives.elementwise.comparison import eq
-from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.elementwise.special import digamma, polygamma
+from volta_fn.primitives.elementwise.special import digamma, polygamma, scaled_slope
 from volta_fn.primitives.formulas import gamma_quotients
 
 _POSITIVE = Domain(0.2, 4.0)
-
-
-def _scaled(g: Array, out: Array, slope: Array) -> Array:
-    """Return g out slope, and 0 where out is 0: digamma may be infinite or NaN there."""
-    zero = eq(out, 0.0)
-    return g * select(zero, out, out * select(zero, as_value(np.zeros((), out.dtype)), slope))
 
 
 digamma_rise: Elementwise = elementwise(
@@ -37,29 +26,29 @@ betaln: Elementwise = elementwise(
 beta: Elementwise = elementwise(
     "beta", formula=gamma_quotients.beta, operands=dtypes.FLOATS,
     derivatives=[
-        lambda g, out, a, b: _scaled(g, out, -digamma_rise(a, b)),
-        lambda g, out, a, b: _scaled(g, out, -digamma_rise(b, a)),
+        lambda g, out, a, b: scaled_slope(g, out, -digamma_rise(a, b)),
+        lambda g, out, a, b: scaled_slope(g, out, -digamma_rise(b, a)),
     ],
     domain=_POSITIVE, doc="gamma(a) gamma(b) / gamma(a + b).",
 )  # fmt: skip
 comb: Elementwise = elementwise(
     "comb", formula=gamma_quotients.comb, operands=dtypes.FLOATS,
     derivatives=[
-        lambda g, out, n, k: _scaled(g, out, digamma_rise(n - k + 1.0, k)),
-        lambda g, out, n, k: _scaled(g, out, digamma_rise(k + 1.0, n - 2.0 * k)),
+        lambda g, out, n, k: scaled_slope(g, out, digamma_rise(n - k + 1.0, k)),
+        lambda g, out, n, k: scaled_slope(g, out, digamma_rise(k + 1.0, n - 2.0 * k)),
     ],
     domain=Domain(0.2, 1.9, operands={0: (2.0, 4.0)}), doc="gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)) for 0 <= k <= n, else 0.",
 )  # fmt: skip
 poch: Elementwise = elementwise(
     "poch", formula=gamma_quotients.poch, operands=dtypes.FLOATS,
     derivatives=[
-        lambda g, out, z, m: _scaled(g, out, digamma_rise(z, m)),
-        lambda g, out, z, m: _scaled(g, out, digamma(z + m)),
+        lambda g, out, z, m: scaled_slope(g, out, digamma_rise(z, m)),
+        lambda g, out, z, m: scaled_slope(g, out, digamma(z + m)),
     ],
     domain=_POSITIVE, doc="gamma(z + m) / gamma(z).",
 )  # fmt: skip
 factorial: Elementwise = elementwise(
     "factorial", formula=gamma_quotients.factorial, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, n: _scaled(g, out, digamma(n + 1.0))],
+    derivatives=[lambda g, out, n: scaled_slope(g, out, digamma(n + 1.0))],
     domain=_POSITIVE, doc="gamma(n + 1) for n >= 0, else 0.",
 )  # fmt: skip

@@ -26,6 +26,7 @@ from volta_fn.primitives.formulas import (
     hypergeometric,
     normal_quantile,
     oscillating_integrals,
+    stirling,
 )
 from volta_fn.primitives.formulas import owens_t as owen
 from volta_fn.primitives.formulas import spence as dilogarithm
@@ -36,16 +37,19 @@ _POSITIVE = Domain(0.2, 4.0)
 
 _TWO_OVER_SQRT_PI = 2.0 / math.sqrt(math.pi)
 
+gaussian: Elementwise = elementwise(
+    "gaussian", formula=error.gaussian, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-2.0 * x * out)], doc="exp(-x^2).",
+)  # fmt: skip
 erf: Elementwise = elementwise(
-    "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erf", formula=error.erf, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (_TWO_OVER_SQRT_PI * gaussian(x))],
     doc="Error function.",
 )  # fmt: skip
 erfc: Elementwise = elementwise(
-    "erfc", formula=error.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * exp(-x * x))],
+    "erfc", formula=error.erfc, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (-_TWO_OVER_SQRT_PI * gaussian(x))],
     doc="1 - erf(x), exact for large x.",
 )  # fmt: skip
 erf_inv: Elementwise = elementwise(
-    "erf_inv", formula=error.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (exp(out * out) / _TWO_OVER_SQRT_PI)],
+    "erf_inv", formula=error.erf_inv, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g / (_TWO_OVER_SQRT_PI * gaussian(out))],
     domain=Domain(-0.9, 0.9), doc="The inverse of erf.",
 )  # fmt: skip
 
@@ -62,12 +66,32 @@ def _density(x: Array) -> Array:
     return exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
+def scaled_slope(g: Array, out: Array, slope: Array) -> Array:
+    """Return g out slope, and 0 where out is 0.
+
+    The slope, that of a logarithm, may be infinite or NaN there.
+    """
+    zero = eq(out, 0.0)
+    return g * select(zero, out, out * select(zero, as_value(np.zeros((), out.dtype)), slope))
+
+
+normal_pdf: Elementwise = elementwise(
+    "normal_pdf", formula=stirling.normal_pdf, operands=dtypes.FLOATS,
+    derivatives=[
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (loc - x) / scale / scale),
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (x - loc) / scale / scale),
+        lambda g, out, x, loc, scale: scaled_slope(g, out, (((x - loc) / scale) * ((x - loc) / scale) - 1.0) / scale),
+    ],
+    domain=Domain(-2.0, 2.0, operands={2: (0.5, 2.0)}), doc="The normal density at x.",
+)  # fmt: skip
+
+
 ndtr: Elementwise = elementwise(
-    "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _density(x)],
+    "ndtr", formula=error.ndtr, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * normal_pdf(x, 0.0, 1.0)],
     doc="The normal distribution's function, exact far on the left.",
 )  # fmt: skip
 ndtri: Elementwise = elementwise(
-    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / _density(out)],
+    "ndtri", formula=normal_quantile.ndtri, operands=dtypes.FLOATS, derivatives=[lambda g, out, p: g / normal_pdf(out, 0.0, 1.0)],
     domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
 )  # fmt: skip
 gelu: Elementwise = elementwise(
@@ -218,14 +242,22 @@ erfcx: Elementwise = elementwise(
 #: Farther away, x * x rounded gives the derivatives fewer and fewer digits, as near their zeros.
 _FRESNEL_SMALL = Domain(-1.3, 1.3, avoid=(-1.0, 1.0), margin=0.1)
 
+fresnel_sin_slope: Elementwise = elementwise(
+    "fresnel_sin_slope", formula=oscillating_integrals.fresnel_sin_slope, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (math.pi * x * fresnel_cos_slope(x))], domain=_FRESNEL_SMALL, doc="sin(pi x^2 / 2).",
+)  # fmt: skip
+fresnel_cos_slope: Elementwise = elementwise(
+    "fresnel_cos_slope", formula=oscillating_integrals.fresnel_cos_slope, operands=dtypes.FLOATS,
+    derivatives=[lambda g, out, x: g * (-math.pi * x * fresnel_sin_slope(x))], domain=_FRESNEL_SMALL, doc="cos(pi x^2 / 2).",
+)  # fmt: skip
 fresnel_sin: Elementwise = elementwise(
     "fresnel_sin", formula=oscillating_integrals.fresnel_sin, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * sin(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    derivatives=[lambda g, out, x: g * fresnel_sin_slope(x)], domain=_FRESNEL_SMALL,
     doc="The integral of sin(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 fresnel_cos: Elementwise = elementwise(
     "fresnel_cos", formula=oscillating_integrals.fresnel_cos, operands=dtypes.FLOATS,
-    derivatives=[lambda g, out, x: g * cos(0.5 * math.pi * x * x)], domain=_FRESNEL_SMALL,
+    derivatives=[lambda g, out, x: g * fresnel_cos_slope(x)], domain=_FRESNEL_SMALL,
     doc="The integral of cos(pi t^2 / 2) from 0 to x.",
 )  # fmt: skip
 
@@ -258,7 +290,7 @@ spence: Elementwise = elementwise(
 owens_t: Elementwise = elementwise(
     "owens_t", formula=owen.owens_t, operands=dtypes.FLOATS,
     derivatives=[
-        lambda g, out, h, a: g * (-0.5 * _density(h) * erf(a * h * math.sqrt(0.5))),
+        lambda g, out, h, a: g * (-0.5 * normal_pdf(h, 0.0, 1.0) * erf(a * h * math.sqrt(0.5))),
         lambda g, out, h, a: g * (exp(-0.5 * h * h * (1.0 + a * a)) / (1.0 + a * a) * (0.5 / math.pi)),
     ],
     doc="Owen's T function, the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.exponential import LN2_SHORT, LOG2_E, exp, expm1_and_power, one_less_exp
 from volta_fn.primitives.formulas.logarithm import log, log1p
-from volta_fn.primitives.formulas.precision import exact_product
+from volta_fn.primitives.formulas.precision import exact_product, in_float64_unless_fused
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values
 
 #: erf(x) = x T(x^2) for |x| <= 1: the Taylor series (Abramowitz & Stegun 7.1.5) to float64's precision.
@@ -176,6 +176,16 @@ def exp_minus_square(x: Values, factor: float = 1.0) -> Values:
     square, lost = exact_product(x, x)
     power = exp(square * -factor)
     return power.mad(lost * -factor, power)
+
+
+#: From here on e^(-x^2) is 0, in every width.
+_GAUSSIAN_END = 50.0
+
+
+@in_float64_unless_fused
+def gaussian(x: Values) -> Values:
+    """Return e^(-x^2)."""
+    return exp_minus_square(x.abs().capped(_GAUSSIAN_END))
 
 
 def erf_inv(x: Values) -> Values:

@@ -191,20 +191,39 @@ _TINY = 2.0**-56
 def gamma(x: Values) -> Values:
     """Return the gamma function; NaN at the negative integers and at -infinity.
 
-    The exponential of a logarithm of size v has an error of v / 2 ulp, which is left to negative numbers.
+    For x < 0 it is -pi / (x sin(pi x) gamma(-x)).
     """
-    pole = x.below(0.0) & x.floor().equals(x)
-    value = x.above(0.0).choose(gamma_positive, _by_logarithm, x)
-    return pole.select(math.nan, x.abs().below(_TINY).select(1.0 / x, value))
-
-
-def _by_logarithm(x: Values) -> Values:
-    return gamma_sign(x) * exp(lgamma(x))
+    negative = x.below(0.0)
+    size = x.abs()
+    root, rest = gamma_factors(size)
+    sine = sin(_fraction_from_integer(size) * math.pi).abs()
+    reflected = gamma_sign(x) * (math.pi / (size * negative.select(sine, 1.0))) / rest / root / root
+    value = negative.select(reflected, root * rest * root)
+    return (negative & x.floor().equals(x)).select(math.nan, size.below(_TINY).select(1.0 / x, value))
 
 
 def gamma_positive(x: Values) -> Values:
     """Return gamma of positive numbers; from some number on it is infinite."""
-    return x.below(FAR).choose(_gamma_near, _gamma_far, x.capped(_GAMMA_LIMITS[x.bits]))
+    root, rest = gamma_factors(x)
+    return root * rest * root
+
+
+def gamma_one_more(x: Values) -> Values:
+    """Return gamma(x + 1) for x > -1.
+
+    For x > 1 the sum, which may be rounded, is not computed.
+    """
+    large = x.above(1.0)
+    return large.select(x, 1.0) * large.select(x, x + 1.0).called("gamma_positive", gamma_positive)
+
+
+def gamma_factors(x: Values) -> tuple[Values, Values]:
+    """Return r and s, r s r being gamma(x) for x > 0.
+
+    It may overflow, but not r.
+    """
+    near, bounded = x.below(FAR), x.capped(_GAMMA_LIMITS[x.bits])
+    return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 
 
 def _gamma_near(x: Values) -> Values:
@@ -212,13 +231,14 @@ def _gamma_near(x: Values) -> Values:
     return x.below(1.0).select(unit / x, unit * _factors_above_two(x))
 
 
-def _gamma_far(x: Values) -> Values:
-    """Return sqrt(2 pi) x^(x - 1/2) e^-x times Stirling's series.
+def _gamma_root(x: Values) -> Values:
+    """Return the root of x^(x - 1/2), to x = 8 and beyond."""
+    return x.called("pow", pow, (x - 0.5) * 0.5)
 
-    The power may overflow, but not its root.
-    """
-    root = x.called("pow", pow, (x - 0.5) * 0.5)
-    return root * exp(-x) * (exp(_stirling(x)) * math.sqrt(2.0 * math.pi)) * root
+
+def _gamma_rest(x: Values) -> Values:
+    """Return sqrt(2 pi) e^-x times Stirling's series."""
+    return exp(-x) * (exp(_stirling(x)) * math.sqrt(2.0 * math.pi))
 
 
 def gamma_sign(x: Values) -> Values:
@@ -257,22 +277,37 @@ def zeta(s: Values, q: Values) -> Values:
     return (s.below(1.0) | s.is_nan() | q.is_nan()).select(math.nan, pole.select(math.inf, out))
 
 
-def _zeta_positive(s: Values, q: Values) -> Values:
+#: From here on a factorial is infinite in float32; not so its product with zeta.
+_MOST_FACTORS = 33.0
+#: Of x^n with a larger logarithm the inverse is small in float32; not so its product with n!.
+_SMALLEST_LOG = 60.0
+
+
+def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Values:
     """Return zeta for q > 0 (Abramowitz & Stegun 23.1.30).
+
+    Given the logarithm of a factor, it is the product.
 
     Terms are added one by one, and the Euler-Maclaurin formula, which begins with the last of them, gives the rest.
     """
 
     def add(k: Values, total: Values, power: Values) -> list[Values]:
-        return [total + power, (q + k).called("pow", pow, -s)]
+        following = (q + k).called("pow", pow, -s) if log_factor is None else exp(log_factor - s * log(q + k))
+        return [total + power, following]
 
     total, last = s.iterated(DIRECT_TERMS + 1, add, s.like(0.0), s.like(0.0))
     start = q + float(DIRECT_TERMS)
-    rest, factor, square = start / (s - 1.0) + 0.5, s / start, start * start
+    if log_factor is not None:
+        head = exp(log_factor - (s - 1.0) * log(start))  # the last term may be subnormal
+    else:
+        head = last * start if s.bits == 64 else start.called("pow", pow, 1.0 - s)
+    rest, factor, square = s.like(0.5), s / start, start * start
     for number, bernoulli in enumerate(BERNOULLI, 1):
         rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
         factor = factor * ((s + (2.0 * number - 1.0)) * (s + 2.0 * number)) / square
-    return total + last.equals(0.0).select(0.0, last * rest)
+    at_end = last.equals(0.0) | last.equals(math.inf)
+    out = total + (head / (s - 1.0) + at_end.select(last, last * rest))
+    return total.equals(math.inf).select(total, out)
 
 
 @in_float64
@@ -284,6 +319,10 @@ def polygamma(n: Values, x: Values) -> Values:
     is_integer = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n)
     order = (is_integer & n.above(0.0)).select(n, 1.0)
     size = order.called("factorial", _factorial) * (order + 1.0).called("zeta", zeta, x)
+    if n.bits == 32:
+        large = x.above(0.0) & (order.above(_MOST_FACTORS) | (order * log(x)).above(_SMALLEST_LOG))
+        s, start = large.select(order + 1.0, 2.0), large.select(x, 1.0)
+        size = large.select(_zeta_positive(s, start, s.called("lgamma", lgamma)), size)
     half = order * 0.5
     out = half.floor().equals(half).select(-size, size)
     out = n.equals(0.0).rarely("digamma", digamma, [x], out)

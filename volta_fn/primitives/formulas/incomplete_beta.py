@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.error import erfc
 from volta_fn.primitives.formulas.exponential import exp, expm1
-from volta_fn.primitives.formulas.gamma import digamma, gamma_positive, lgamma_unit
+from volta_fn.primitives.formulas.gamma import digamma, gamma_one_more, lgamma_unit
 from volta_fn.primitives.formulas.logarithm import log, log1p
 from volta_fn.primitives.formulas.powers import pow
 from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64
@@ -23,6 +23,8 @@ from volta_fn.primitives.formulas.values import Values
 
 #: From here on both parameters are large.
 _LARGE = 1e4
+#: With so large an a and moderate b the distribution is at 1; with moderate a, and b x so large, it is before x.
+_ENOUGH = 1e18
 #: Below, powers and gamma functions of parameters do not overflow.
 _DIRECT = 14.0
 
@@ -46,6 +48,8 @@ class _Unit:
     def __init__(self, a: Values, b: Values, x: Values, upper: bool = False) -> None:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
+        if a.bits == 32:  # squares of parameters would overflow; the tail is 0 long before
+            a, b = b.below(_LARGE).select(a.capped(_ENOUGH), a), a.below(_LARGE).select(b.at_most(_ENOUGH / x), b)
         quarter = a * 0.25 + 0.25
         self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
         less, rest = exact_sum(x.like(1.0), -x)
@@ -102,7 +106,41 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
         value = power.below(1.0).select(math.inf, power.above(1.0).select(0.0, other))
         end = x.equals(point).select(value, end)
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
-    return u.inside.select(_weight(u) * (u.p / u.y / u.z), _outside(a, b, x, proper.select(end, 0.0)))
+    weight = _weight(u)
+    density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
+    if a.bits == 32:
+        density = u.least.compare("oge", LEAST).select(density, _density_in_float32(u))
+    return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
+
+
+def _density_in_float32(u: _Unit) -> Values:
+    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST.
+
+    y^p z^q may be 0 where that is not.
+    """
+    below_one = u.p.below(1.0), u.q.below(1.0)
+    p, q = (less.select(v, v - 1.0) for less, v in zip(below_one, (u.p, u.q), strict=True))
+    factor = u.p * below_one[0].select(1.0 / u.y, 1.0) * below_one[1].select(1.0 / u.z, 1.0)
+    direct = u.most.below(_DIRECT)
+    powers = _power(u.y, u.y_rest, direct.select(p, 1.0)) * _power(u.z, u.z_rest, direct.select(q, 1.0))
+    plain = powers * beta_quotient(direct.select(u.p, 1.0), direct.select(u.q, 1.0))
+    least, most = direct.select(1.0, u.least), direct.select(LEAST, u.most)
+    scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
+    mixed = exp(direct.select(0.0, p * u.log_y + q * u.log_z) + log_rise(most, least)) * scale
+    value = direct.select(plain, mixed)
+    return value.equals(0.0).select(0.0, value * factor)
+
+
+@in_float64
+def beta_pdf(x: Values, a: Values, b: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the beta distribution, moved and stretched."""
+    return beta_density(a, b, (x - loc) / scale) / scale
+
+
+@in_float64
+def nbinom_pmf(k: Values, n: Values, p: Values) -> Values:
+    """Return gamma(k + n) / (k! gamma(n)) p^n (1 - p)^k."""
+    return beta_density(n, k + 1.0, p) * p / (n + k)
 
 
 def _outside(a: Values, b: Values, x: Values, value: Values) -> Values:
@@ -123,7 +161,7 @@ def _weight(u: _Unit) -> Values:
     mixed = ~(both | direct)
     least, most = mixed.select(u.least, 1.0), mixed.select(u.most, LEAST)
     exponent = mixed.select(u.p, 1.0) * u.log_y + mixed.select(u.q, 1.0) * u.log_z + log_rise(most, least)
-    scale = u.p.above(u.q).select(least / most, 1.0) / (least + 1.0).called("gamma_positive", gamma_positive)
+    scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
     return both.select(by_series, direct.select(plain, exp(exponent) * scale))
 
 

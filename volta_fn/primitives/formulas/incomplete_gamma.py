@@ -187,7 +187,7 @@ def random_gamma_grad(a: Values, x: Values) -> Values:
 def gammainc_grad_a(a: Values, x: Values) -> Values:
     """Return the derivative of the lower incomplete gamma function by a."""
     q = _Quadrant(a, x)
-    return q.at_ends(a, x, -(_slope(q) * (power_over_gamma(q.a, q.x) * (q.a / q.x))), 0.0, 0.0)
+    return q.at_ends(a, x, -(_slope(q) * _density(q)), 0.0, 0.0)
 
 
 @in_float64
@@ -195,8 +195,20 @@ def gamma_density(a: Values, x: Values) -> Values:
     """Return x^(a-1) e^-x / gamma(a), the derivative of the lower function by x."""
     q = _Quadrant(a, x)
     at_zero = a.below(1.0).select(math.inf, a.above(1.0).select(0.0, x.like(1.0)))
-    out = q.at_ends(a, x, power_over_gamma(q.a, q.x) * (q.a / q.x), 0.0, 0.0)
+    out = q.at_ends(a, x, _density(q), 0.0, 0.0)
     return (x.equals(0.0) & a.above(0.0) & a.below(math.inf)).select(at_zero, out)
+
+
+def _density(q: _Quadrant) -> Values:
+    """Return x^(a-1) e^-x / gamma(a); for a >= 1 a - 1 is exact."""
+    below_one = q.a.below(1.0)
+    return power_over_gamma(below_one.select(q.a, q.a - 1.0), q.x) * below_one.select(q.a / q.x, 1.0)
+
+
+@in_float64
+def gamma_pdf(x: Values, a: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the gamma distribution, moved and stretched."""
+    return gamma_density(a, (x - loc) / scale) / scale
 
 
 def _slope(q: _Quadrant) -> Values:

@@ -86,6 +86,8 @@ FRESNEL_BORDER, SICI_BORDER = 2.5, 10.0
 #: The largest finite numbers, and one beyond which Fresnel integrals are 1/2, by width.
 _LARGEST = {32: 3.4028234e38, 64: 1.7976931348623157e308}
 _CONSTANT = 1e17
+#: From here on numbers, and their squares, are multiples of 4, by width.
+_EVEN = {32: 2.0**25, 64: 2.0**54}
 
 
 @in_float64
@@ -113,20 +115,41 @@ def _fourth_power(ratio: Values) -> Values:
 
 
 def _fresnel(x: Values) -> tuple[Values, ...]:
-    """Return |x|, whether it is near, both amplitudes, sine and cosine of pi x^2 / 2.
-
-    The square is exact, so that its remainder modulo 4 is.
-    """
+    """Return |x|, whether it is near, both amplitudes, sine and cosine of pi x^2 / 2."""
     size = x.abs()
     near = size.below(FRESNEL_BORDER)
     far = near.select(FRESNEL_BORDER, size.capped(_CONSTANT))
-    square, lost = exact_product(far, far)
-    phase = ((square - (square * 0.25).nearest() * 4.0) + lost) * (0.5 * math.pi)
     inverse = 1.0 / far
     variable = _fourth_power(FRESNEL_BORDER * inverse)
     amplitude_f = inverse * (1.0 / math.pi) * variable.polynomial(FRESNEL_F)
     amplitude_g = inverse * inverse * inverse * (1.0 / math.pi**2) * variable.polynomial(FRESNEL_G)
-    return size, near, amplitude_f, amplitude_g, sin(phase), cos(phase)
+    return size, near, amplitude_f, amplitude_g, *_sine_and_cosine(far)
+
+
+def _sine_and_cosine(x: Values) -> tuple[Values, Values]:
+    """Return sine and cosine of pi x^2 / 2, to full precision near their zeros.
+
+    The square is exact, so that its remainder modulo 4 is. Mesa's compilers lose its error in a sum with a plain difference.
+    """
+    square, lost = exact_product(x, x)
+    rest = (square * 0.25).nearest().fma(-4.0, square)
+    size = rest.abs()
+    beyond = size.above(1.0)
+    outward = rest.below(0.0).select(-lost, lost)
+    sine = sin((beyond.select(2.0 - size, size) + beyond.select(-outward, outward)) * (0.5 * math.pi))
+    return rest.below(0.0).select(-sine, sine), sin(((1.0 - size) - outward) * (0.5 * math.pi))
+
+
+@in_float64
+def fresnel_sin_slope(x: Values) -> Values:
+    """Return sin(pi x^2 / 2), NaN at infinity."""
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().capped(_EVEN[x.bits]))[0])
+
+
+@in_float64
+def fresnel_cos_slope(x: Values) -> Values:
+    """Return cos(pi x^2 / 2), NaN at infinity."""
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().capped(_EVEN[x.bits]))[1])
 
 
 @in_float64

@@ -61,3 +61,17 @@ def in_float64(formula: Formula) -> Formula:
         return formula(*[x.widened() for x in operands]).narrowed()
 
     return widened
+
+
+def in_float64_unless_fused(formula: Formula) -> Formula:
+    """Decorate a formula of float32 to compute in float64 without a compiler.
+
+    There rounding errors of products are not cheap, and NumPy's exponential is off by some units.
+    """
+    widened = in_float64(formula)
+
+    @functools.wraps(formula)
+    def evaluated(*operands: Values) -> Values:
+        return (formula if operands[0].fuses else widened)(*operands)
+
+    return evaluated

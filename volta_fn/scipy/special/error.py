@@ -11,6 +11,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.declare import promoted
+from volta_fn.primitives.elementwise.special import normal_pdf
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.transforms.custom.custom_jvp import custom_jvp
 
@@ -78,7 +79,8 @@ def _(series_order: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     border = _SERIES_BELOW[x.dtype.itemsize]
     far = x < border
     far_x = vnp.where(far, x, border)
-    near = vnp.exp(vnp.where(far, 0.0, _log_density(vnp.where(far, border, x)) - out))
+    near_x = vnp.where(far, border, x)
+    near = normal_pdf(near_x, 0.0, 1.0) / lax.ndtr(near_x)
     return out, tangent * vnp.where(far, -far_x / _series(far_x, series_order), near)
 
 

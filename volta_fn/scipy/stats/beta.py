@@ -48,7 +48,7 @@ def _log_survival(z: Array, a: Array, b: Array) -> Array:
 _beta = Continuous(_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
 
 logpdf = _beta.logpdf(_log_density)
-pdf = _beta.pdf()
+pdf = _beta.pdf(incomplete.beta_pdf)
 cdf = _beta.cdf(lambda z, a, b: betainc(a, b, z))
 sf = _beta.sf(_survival)
 logcdf = _beta.logcdf(_log_distribution)

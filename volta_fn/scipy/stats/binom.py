@@ -13,6 +13,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.stirling import log_beta_weight
 from volta_fn.scipy.stats.declarations.discrete import Discrete
 from volta_fn.scipy.stats.declarations.logarithms import log_power
@@ -37,4 +38,4 @@ def _is_valid(n: Array, p: Array) -> Array:
 _binom = Discrete(_parameters, support=lambda n, p: (0.0, n), valid=_is_valid)
 
 logpmf = _binom.logpmf(_log_mass)
-pmf = _binom.pmf()
+pmf = _binom.pmf(lambda k, n, p: incomplete.beta_density(k + 1.0, n - k + 1.0, p) / (n + 1.0))

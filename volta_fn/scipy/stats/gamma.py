@@ -12,6 +12,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.gamma_family import gammaln
 from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
 from volta_fn.scipy.special.stirling import log_gamma_weight
@@ -44,7 +45,7 @@ def log_survival(z: Array, a: Array) -> Array:
 _gamma = Continuous(_parameters, support=POSITIVE, valid=lambda a: a > 0)
 
 logpdf = _gamma.logpdf(log_density)
-pdf = _gamma.pdf()
+pdf = _gamma.pdf(incomplete.gamma_pdf)
 cdf = _gamma.cdf(lambda z, a: gammainc(a, z))
 sf = _gamma.sf(lambda z, a: gammaincc(a, z))
 logcdf = _gamma.logcdf(log_distribution)

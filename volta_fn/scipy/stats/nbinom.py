@@ -13,6 +13,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.stirling import log_beta_weight
 from volta_fn.scipy.stats.declarations.discrete import Discrete, from_zero
 from volta_fn.scipy.stats.declarations.logarithms import log_power
@@ -33,4 +34,4 @@ def _log_mass(k: Array, n: Array, p: Array) -> Array:
 _nbinom = Discrete(_parameters, support=from_zero, valid=lambda n, p: (n > 0) & (p > 0) & (p <= 1))
 
 logpmf = _nbinom.logpmf(_log_mass)
-pmf = _nbinom.pmf()
+pmf = _nbinom.pmf(incomplete.nbinom_pmf)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.error import log_ndtr, ndtr, ndtri
 from volta_fn.scipy.stats.declarations.continuous import Continuous
 from volta_fn.scipy.stats.declarations.signatures import of_probability, of_value
@@ -17,7 +18,7 @@ from volta_fn.scipy.stats.declarations.signatures import of_probability, of_valu
 _norm = Continuous(of_value)
 
 logpdf = _norm.logpdf(lambda z: -0.5 * (z * z) - 0.5 * math.log(2.0 * math.pi))
-pdf = _norm.pdf()
+pdf = _norm.pdf(special.normal_pdf)
 cdf = _norm.cdf(ndtr)
 sf = _norm.sf(lambda z: ndtr(-z))
 logcdf = _norm.logcdf(log_ndtr)

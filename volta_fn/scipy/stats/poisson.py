@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.incomplete_gamma import gammaincc
 from volta_fn.scipy.special.stirling import log_gamma_weight, rising
@@ -42,7 +43,7 @@ def _probability(k: Array, mu: Array) -> Array:
 _poisson = Discrete(_parameters, support=from_zero, valid=lambda mu: mu >= 0)
 
 logpmf = _poisson.logpmf(_log_mass)
-pmf = _poisson.pmf()
+pmf = _poisson.pmf(lambda k, mu: incomplete.gamma_density(k + 1.0, mu))
 cdf = _poisson.cdf(_probability)
 
 #: From here on the entropy is that of its asymptotic series.

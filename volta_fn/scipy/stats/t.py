@@ -14,6 +14,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
+from volta_fn.primitives.elementwise import incomplete
 from volta_fn.scipy.special.stirling import log_rise
 from volta_fn.scipy.stats.declarations.continuous import Continuous
 from volta_fn.scipy.stats.declarations.logarithms import log1p_square
@@ -34,4 +35,4 @@ def _log_density(z: Array, df: Array) -> Array:
 _t = Continuous(_parameters, valid=lambda df: df > 0)
 
 logpdf = _t.logpdf(_log_density)
-pdf = _t.pdf()
+pdf = _t.pdf(incomplete.t_pdf)

@@ -80,9 +80,15 @@ class Continuous(Generic[P]):
         self._formulas["logpdf"] = formula
         return self._public("logpdf", self._log_density)
 
-    def pdf(self) -> Callable[P, Array]:
-        """Make the density, of that of its log."""
-        return self._public("pdf", lambda *args: vnp.exp(self._log_density(*args)))
+    def pdf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the density, of that of its log, or of its formula.
+
+        That is a function of x, the shape parameters, and `loc` and `scale` if there are any: an exponential of a rounded logarithm, or
+        of a rounded z, has an error of as many units as that is large.
+        """
+        if formula is None:
+            return self._public("pdf", lambda *args: vnp.exp(self._log_density(*args)))
+        return self._public("pdf", lambda *args: self._density(formula, *args))
 
     def cdf(self, formula: Formula) -> Callable[P, Array]:
         """Make the distribution function of its formula."""
@@ -128,6 +134,13 @@ class Continuous(Generic[P]):
         inside = (z >= low) & (z <= high) & vnp.isfinite(z)
         value = self._formulas["logpdf"](vnp.where(inside, z, point), *given.shapes)
         return given.checked(vnp.where(inside, value, -np.inf) - (vnp.log(given.scale) if self._is_scaled else 0.0))
+
+    def _density(self, formula: Formula, *args: Array) -> Array:
+        given = self._standardize(*args)
+        z, (low, high, point) = given.z, given.support
+        inside = (z >= low) & (z <= high) & vnp.isfinite(z)
+        x = vnp.where(inside, args[0], point * given.scale + given.loc)
+        return given.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
 
     def _cumulative(self, name: str, formula: Formula, below: float, above: float) -> Callable[P, Array]:
         def evaluate(*args: Array) -> Array:

@@ -3,8 +3,9 @@
 Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
 ``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
 and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
-factor that is 1.0 but that no compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction
-where `fma` rounds once; where it does not, `fma` is made of products and sums with their errors.
+factor that is 1.0 but that no compiler knows (`one`), or a number passes through an integer (`held`). Quotients and roots, of which
+WGSL promises only some digits, get a correction where `fma` rounds once; where it does not, `fma` is made of products and sums with their
+errors.
 """
 
 from __future__ import annotations
@@ -265,8 +266,11 @@ class Lanes(Values):
         return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def held(self) -> Lanes:
-        """Return the same number, opaque to compilers that simplify sums."""
-        return self * self.one()
+        """Return the same number, opaque to compilers that simplify sums.
+
+        A factor of 1.0 would not do: Mesa's take a common factor out of sums, and found in `exact_sum` that nothing is left.
+        """
+        return self.hidden() if self.bits >= 32 else self * self.one()
 
     def hidden(self) -> Lanes:
         """Return the same number, of which compilers know nothing.
