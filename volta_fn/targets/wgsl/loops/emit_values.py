@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, PendingStores, Position
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, AxisSpan, Texts
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, unknown_float, wgsl_type
 
 Numbers = tuple[Number, ...]
 Terms = tuple[tuple[int, int], ...]
@@ -116,6 +116,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return (fill,)
         if holds == ("true",):
             return self._read(number, array)
+        fill = unknown_float(self.nest.shader, fill)
         if len(holds) == 1:
             return self._read_if(holds[0], number, array, fill)
         return self._read_where(holds, number, array, fill)

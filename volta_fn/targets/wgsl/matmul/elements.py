@@ -56,7 +56,7 @@ class Elements:
             value, type_ = f"{self.work.vector}({', '.join(four)})", self.work.vector
         else:
             value, type_ = self.work.read(f, self.array.load(address)), self.work.type
-        return f.let(type_, f"select({type_}(), {value}, {condition})" if condition else value)
+        return f.let(type_, f"select({self.work.padding(f, type_)}, {value}, {condition})" if condition else value)
 
     @property
     def _walks(self) -> list[tuple[int, ...]]:

@@ -53,10 +53,36 @@ def _incomparable(x: Lanes) -> Lanes:
     return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
+#: The most terms of a sum that are remembered.
+_MOST_TERMS = 16
+
+
+def _terms(x: Lanes) -> frozenset[str]:
+    return x.f.terms.get(x.text, frozenset((x.text.strip("(-)"),)))
+
+
+def _sum(x: Lanes, y: Lanes, add: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    """Return a sum or difference; compilers do not know the second operand if both have a term in common.
+
+    They would cancel it, though it may be NaN or infinite: (x + z) - (y + z) would be x - y.
+    """
+    mine, others = _terms(x), _terms(y)
+    result = add(_addend(x), y.hidden() if mine & others else _incomparable(_addend(y)))
+    if len(mine | others) <= _MOST_TERMS:
+        x.f.terms[result.text] = (mine | others) | {result.text}
+    return result
+
+
+def _neg(x: Lanes) -> Lanes:
+    result = -x
+    x.f.terms[result.text] = _terms(x)
+    return result
+
+
 def _sub(x: Lanes, y: Lanes) -> Lanes:
     if x.text == y.text:
         return _is_finite(x).select(0.0, x.like(float("nan")))
-    return _addend(x) - _incomparable(_addend(y))
+    return _sum(x, y, Lanes.__sub__)
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
@@ -147,9 +173,10 @@ _MORE: dict[str, Operation] = {
     "ge": equal(">="),
     "is_finite": _is_finite,
     **_extrema("ogt", "olt"),
-    "add": lambda x, y: _addend(x) + _incomparable(_addend(y)),
+    "neg": _neg,
+    "add": lambda x, y: _sum(x, y, Lanes.__add__),
     "sub": _sub,
-    "mul": lambda x, y: _opaque(x) * _opaque(y),
+    "mul": lambda x, y: x * y,
     "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 

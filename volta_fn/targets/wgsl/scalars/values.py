@@ -2,7 +2,8 @@
 
 Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
 ``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
-and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
+and one that rounds once of a product and a sum. Both make one factor of two constants, which may be zero or infinite. So NaN is told by
+its bits, constant factors are numbers that no compiler knows (`unknown_factor`), and where a rounding error is what is wanted, there is a
 factor that is 1.0 but that no compiler knows (`one`). Quotients and roots, of which WGSL promises only some digits, get a correction
 where `fma` rounds once; where it does not, `fma` is made of products and sums with their errors.
 """
@@ -98,11 +99,11 @@ class Lanes(Values):
         return self._binary("-", other)
 
     def __mul__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("*", other)
+        return self.unknown_factor()._binary("*", self.like(other).unknown_factor())
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
-            return self._binary("/", other)
+            return self._binary("/", self.like(other).unknown_factor())
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def near_log2(self) -> Lanes | None:
@@ -253,6 +254,18 @@ class Lanes(Values):
         if not self.is_float or not self.text.startswith(("bitcast", BITS_F32)):
             return self
         return self._of_unknown(self.text.partition("(")[2].removesuffix(")"))
+
+    def unknown_factor(self) -> Lanes:
+        """Return a literal, except for 1.0 and -1.0, as a number that compilers do not know.
+
+        Other values are returned as they are.
+
+        Of two constants in a chain of products and quotients they make one: x * 1e-30 * 1e-30 would be x * 0.0, and NaN * 0.0 is 0.0 then.
+        """
+        if not self.is_float or self.text[0].isalpha():
+            return self.unknown()
+        value = float(self.text.strip("()").rstrip("lf"))
+        return self if abs(value) == 1.0 else self.unknown_number(self.f, self.type, value)
 
     @classmethod
     def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
