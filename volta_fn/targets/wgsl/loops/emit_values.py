@@ -287,7 +287,7 @@ def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, number: i
 
 
 def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
-    """Return a loop nest with the kernel's arrays, which know of accesses in fours.
+    """Return a loop nest with the kernel's arrays, which know of accesses in fours: loads along any of the spans, stores along the first.
 
     Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
     """
@@ -296,7 +296,7 @@ def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], 
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
-        size = b.size if any(is_store_in_fours(analysis, span, s) for span in spans) else 0
+        size = b.size if is_store_in_fours(analysis, spans[0], s) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
         by_number[number] = outputs[-1]
     fours = {node.input for n, node in analysis.loads.items() if any(span.vector(analysis.load_offsets[n]) is not None for span in spans)}

@@ -53,29 +53,36 @@ def _incomparable(x: Lanes) -> Lanes:
     return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
-#: The most terms of a sum that are remembered.
-_MOST_TERMS = 16
+#: The most terms of a sum, or factors of a product, that are remembered.
+_MOST_PARTS = 16
 
 
-def _terms(x: Lanes) -> frozenset[str]:
-    return x.f.terms.get(x.text, frozenset((x.text.strip("(-)"),)))
+def _combined(x: Lanes, y: Lanes, parts: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    """Return a sum or a product of which compilers do not put together what both operands have in common.
+
+    They would cancel it, though it may be NaN or infinite, as in (x + z) - (y + z), and compute x * x in y * x * x, which may overflow.
+    So they do not know what an operand that is itself a sum, or a product, consists of. `parts` remembers that.
+    """
+    of_x, of_y = [parts.get(v.text, frozenset((v.text.strip("(-)"),))) for v in (x, y)]
+    if of_x & of_y and x.text != y.text:
+        if x.text in parts:
+            x, of_x = x.hidden(), frozenset()
+        else:
+            y, of_y = y.hidden(), frozenset()
+    result = combine(x, y)
+    if len(of_x | of_y) <= _MOST_PARTS:
+        parts[result.text] = of_x | of_y | {result.text}
+    return result
 
 
 def _sum(x: Lanes, y: Lanes, add: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
-    """Return a sum or difference; compilers do not know the second operand if both have a term in common.
-
-    They would cancel it, though it may be NaN or infinite: (x + z) - (y + z) would be x - y.
-    """
-    mine, others = _terms(x), _terms(y)
-    result = add(_addend(x), y.hidden() if mine & others else _incomparable(_addend(y)))
-    if len(mine | others) <= _MOST_TERMS:
-        x.f.terms[result.text] = (mine | others) | {result.text}
-    return result
+    return _combined(x, y, x.f.terms, lambda x, y: add(_addend(x), _incomparable(_addend(y))))
 
 
 def _neg(x: Lanes) -> Lanes:
     result = -x
-    x.f.terms[result.text] = _terms(x)
+    for parts in (x.f.terms, x.f.factors):
+        parts[result.text] = parts.get(x.text, frozenset((x.text,)))
     return result
 
 
@@ -176,7 +183,7 @@ _MORE: dict[str, Operation] = {
     "neg": _neg,
     "add": lambda x, y: _sum(x, y, Lanes.__add__),
     "sub": _sub,
-    "mul": lambda x, y: x * y,
+    "mul": lambda x, y: _combined(x, y, x.f.factors, Lanes.__mul__),
     "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 

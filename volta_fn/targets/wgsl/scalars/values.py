@@ -299,7 +299,7 @@ class Lanes(Values):
     def sqrt(self) -> Lanes:
         """Return the square root, correctly rounded."""
         if self.type != "f32" or not self.f.module.device.fma:
-            return self.call("sqrt")
+            return self.call("sqrt").hidden()
         return self.call(helpers.root(self.f))
 
     def nearest(self) -> Lanes:
