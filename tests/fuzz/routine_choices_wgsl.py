@@ -125,9 +125,13 @@ NO_CHOICES = {
 
 @functools.cache
 def devices() -> list[tuple[str, TargetCapabilities]]:
-    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width."""
+    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width.
+
+    How the device computes is no choice: where it flushes subnormal numbers, shaders must know.
+    """
     known = capabilities()
-    some = [("least", TargetCapabilities(float64=known.float64, int64=known.int64)), ("device", known)]
+    least = TargetCapabilities(float64=known.float64, int64=known.int64, subnormals=known.subnormals)
+    some = [("least", least), ("device", known)]
     return [*some, ("known subgroups", known_width())] if known.subgroups else some
 
 
