@@ -323,7 +323,10 @@ class _Fuser:
         self.producers[out] = group
 
     def reduced_before(self, eqn: Equation) -> frozenset[Var]:
-        """Return the values that an equation's group must load, because it compares them with what another pass chose from them."""
+        """Return the values that an equation's group must load.
+
+        It compares them with what another pass chose from them.
+        """
         comparison = self.comparisons.get(eqn.outvars[0])
         return frozenset() if comparison is None else comparison.reduced
 

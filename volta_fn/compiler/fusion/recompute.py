@@ -43,7 +43,7 @@ _CHOICES = frozenset(
 
 
 class Comparison(NamedTuple):
-    """Values that both operands of a comparison are chosen from, and that kernels may round differently."""
+    """Values from which both operands of a comparison are chosen."""
 
     #: All of them, and those of which one operand alone is chosen by more than elementwise operations: by a reduction, say.
     sources: frozenset[Var]
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
 
 def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
-    """Return the comparisons of values with what is chosen from them, by their results."""
+    """Return the comparisons of values with choices from them, by result."""
     producers = {out: eqn for eqn in program.eqns for out in eqn.outvars}
     found: dict[Var, Comparison] = {}
     for eqn in program.eqns:
@@ -65,8 +65,9 @@ def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
 
 
 def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bool]]:
-    """Return the values that one is chosen from, each with whether by more than elementwise operations.
+    """Return the values from which one is chosen.
 
+    Each has whether that takes more than elementwise operations, and may be rounded differently by another kernel.
     Sums of values in memory are not among them: they are rounded once, wherever they are computed.
     """
     found: set[tuple[Var, bool]] = set()
@@ -87,14 +88,20 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
 
 
 def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
-    """Return True for a sum or a product that compilers cannot make one operation of with what computes its operands."""
+    """Return True for a sum or a product that compilers cannot contract.
+
+    No operation that computes an operand makes one operation with it.
+    """
     if eqn.primitive.name in ("add", "sub"):
         return all(_computes(atom, producers) in (None, "add", "sub") for atom in eqn.invars)
     return eqn.primitive.name == "mul" and all(_computes(atom, producers) in (None, "mul") for atom in eqn.invars)
 
 
 def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> str | None:
-    """Return the elementwise operation of an operand, through views and changes of its sign; None if it is loaded."""
+    """Return the elementwise operation of an operand; None if it is loaded.
+
+    It is found through views and changes of sign.
+    """
     while isinstance(atom, Var) and atom in producers:
         eqn = producers[atom]
         if not (is_view(eqn) and eqn.invars) and eqn.primitive.name not in ("neg", "abs"):

@@ -287,7 +287,9 @@ def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, number: i
 
 
 def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
-    """Return a loop nest with the kernel's arrays, which know of accesses in fours: loads along any of the spans, stores along the first.
+    """Return a loop nest with the kernel's arrays, which know of accesses in fours.
+
+    Loads may be along any of the spans, stores are along the first.
 
     Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
     """

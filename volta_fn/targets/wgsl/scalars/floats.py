@@ -53,36 +53,14 @@ def _incomparable(x: Lanes) -> Lanes:
     return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
-#: The most terms of a sum, or factors of a product, that are remembered.
-_MOST_PARTS = 16
-
-
-def _combined(x: Lanes, y: Lanes, parts: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
-    """Return a sum or a product of which compilers do not put together what both operands have in common.
-
-    They would cancel it, though it may be NaN or infinite, as in (x + z) - (y + z), and compute x * x in y * x * x, which may overflow.
-    So they do not know what an operand that is itself a sum, or a product, consists of. `parts` remembers that.
-    """
-    of_x, of_y = [parts.get(v.text, frozenset((v.text.strip("(-)"),))) for v in (x, y)]
-    if of_x & of_y and x.text != y.text:
-        if x.text in parts:
-            x, of_x = x.hidden(), frozenset()
-        else:
-            y, of_y = y.hidden(), frozenset()
-    result = combine(x, y)
-    if len(of_x | of_y) <= _MOST_PARTS:
-        parts[result.text] = of_x | of_y | {result.text}
-    return result
-
-
 def _sum(x: Lanes, y: Lanes, add: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
-    return _combined(x, y, x.f.terms, lambda x, y: add(_addend(x), _incomparable(_addend(y))))
+    return x.combined(y, x.f.terms, lambda x, y: add(_addend(x), _incomparable(_addend(y))))
 
 
 def _neg(x: Lanes) -> Lanes:
     result = -x
-    for parts in (x.f.terms, x.f.factors):
-        parts[result.text] = parts.get(x.text, frozenset((x.text,)))
+    for leaves in (x.f.terms, x.f.factors):
+        leaves[result.text] = leaves.get(x.text, frozenset((x.text,)))
     return result
 
 
@@ -183,7 +161,6 @@ _MORE: dict[str, Operation] = {
     "neg": _neg,
     "add": lambda x, y: _sum(x, y, Lanes.__add__),
     "sub": _sub,
-    "mul": lambda x, y: _combined(x, y, x.f.factors, Lanes.__mul__),
     "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 

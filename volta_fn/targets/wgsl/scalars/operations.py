@@ -115,9 +115,9 @@ def unknown(f: Function, x: Number) -> Number:
 
 
 def unknown_float(f: Function, x: Number) -> Number:
-    """Return a literal float that may be chosen in place of others as a number that compilers do not know.
+    """Return a literal float, one of several choices, as an unknown number.
 
-    Where they know that a zero is chosen, they take its product with NaN or infinity for 0.
+    Where compilers know that a zero is chosen, they take its product with NaN for 0.
     """
     return unknown(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
 

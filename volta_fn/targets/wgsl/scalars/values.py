@@ -26,6 +26,9 @@ from volta_fn.targets.wgsl.text import Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
+#: The most terms of a sum, or factors of a product, that are remembered.
+_MOST_LEAVES = 16
+
 _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
 
 
@@ -99,7 +102,24 @@ class Lanes(Values):
         return self._binary("-", other)
 
     def __mul__(self, other: Lanes | Scalar) -> Lanes:
-        return self.unknown_factor()._binary("*", self.like(other).unknown_factor())
+        if not self.is_float:
+            return self._binary("*", other)
+        return self.combined(self.like(other), self.f.factors, lambda x, y: x.unknown_factor()._binary("*", y.unknown_factor()))
+
+    def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+        """Return a sum or a product whose common `leaves` compilers do not combine.
+
+        They would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow. So
+        one operand is hidden. Leaves are the terms of sums, or factors of products, by name.
+        """
+        x, y = self, other
+        of_x, of_y = [leaves.get(v.text) or frozenset((v.text.strip("(-)"),)) for v in (x, y)]
+        if of_x & of_y and x.text != y.text:
+            x, y = (x.hidden(), y) if x.text in leaves else (x, y.hidden())
+        result = combine(x, y)
+        if len(of_x | of_y) <= _MOST_LEAVES:
+            leaves[result.text] = of_x | of_y | {result.text}
+        return result
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
@@ -256,11 +276,10 @@ class Lanes(Values):
         return self._of_unknown(self.text.partition("(")[2].removesuffix(")"))
 
     def unknown_factor(self) -> Lanes:
-        """Return a literal, except for 1.0 and -1.0, as a number that compilers do not know.
+        """Return a literal factor as a number that compilers do not know.
 
-        Other values are returned as they are.
-
-        Of two constants in a chain of products and quotients they make one: x * 1e-30 * 1e-30 would be x * 0.0, and NaN * 0.0 is 0.0 then.
+        Other values are returned as they are, and 1.0 and -1.0. Of two constants in a chain of products compilers make one: x * 1e-30 *
+        1e-30 would be x * 0.0.
         """
         if not self.is_float or self.text[0].isalpha():
             return self.unknown()
@@ -279,7 +298,7 @@ class Lanes(Values):
 
     def held(self) -> Lanes:
         """Return the same number, opaque to compilers that simplify sums."""
-        return self * self.one()
+        return self._binary("*", self.one())
 
     def hidden(self) -> Lanes:
         """Return the same number, of which compilers know nothing.
