@@ -292,9 +292,9 @@ class Lanes(Values):
         bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
         return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
 
-    def _of_unknown(self, bits: str) -> Lanes:
+    def _of_unknown(self, bits: str, combine: str = "|") -> Lanes:
         zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
-        return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
+        return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def held(self) -> Lanes:
         """Return the same number, opaque to compilers that simplify sums."""
@@ -303,9 +303,9 @@ class Lanes(Values):
     def hidden(self) -> Lanes:
         """Return the same number, of which compilers know nothing.
 
-        It passes through an integer.
+        It passes through a sum of integers, which differs from what `unknown_number` makes.
         """
-        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})")
+        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})", "+")
 
     def zero(self) -> Lanes:
         """Return 0.0 as a value that compilers do not know."""
