@@ -34,6 +34,11 @@ def _schedules(c: Any, work: Any, device: TargetCapabilities, batch_products: in
     return (some + products.variations(some[0], work, device))[(c.m + 3 * c.n + 5 * c.k) % 8 :: 8]
 
 
+def _unless_empty(c: Any) -> bool:
+    """Whether a product has results and terms: nothing divides others."""
+    return bool(c.batch * c.m * c.n * c.k)
+
+
 def _schedule(k: int, others: Mapping[str, Any] = MappingProxyType({})) -> Choice:
     """The k-th schedule of a product."""
     tiled = {f"matmul.contract:{name}": constant(False) for name in ("is_of_few_terms", "is_of_few_results", "is_thin")}
@@ -72,7 +77,7 @@ CHOICES: dict[str, Choices] = {
     "pad": [],
     "product": [
         *[
-            Choice(f"{name}={value}", {f"matmul.contract:{name}": constant(value)})
+            Choice(f"{name}={value}", {f"matmul.contract:{name}": _unless_empty if value else constant(False)})
             for name in ("is_of_few_terms", "is_of_few_results")
             for value in (False, True)
         ],
@@ -125,9 +130,13 @@ NO_CHOICES = {
 
 @functools.cache
 def devices() -> list[tuple[str, TargetCapabilities]]:
-    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width."""
+    """What shaders may use: what every device has, what this one has, and that with subgroups of one known width.
+
+    How the device computes is no choice: where it flushes subnormal numbers, shaders must know.
+    """
     known = capabilities()
-    some = [("least", TargetCapabilities(float64=known.float64, int64=known.int64)), ("device", known)]
+    least = TargetCapabilities(float64=known.float64, int64=known.int64, subnormals=known.subnormals)
+    some = [("least", least), ("device", known)]
     return [*some, ("known subgroups", known_width())] if known.subgroups else some
 
 

@@ -40,6 +40,8 @@ class TargetCapabilities(NamedTuple):
     int64: bool = False
     #: Whether ``fma`` rounds once: WGSL lets it round twice.
     fma: bool = False
+    #: Whether compilers may round a product and a sum once, in one kernel and not in another.
+    contraction: bool = True
     #: Whether float32 arithmetic keeps subnormal numbers: WGSL lets it flush them to zero.
     subnormals: bool = True
     #: Whether subgroup operations may be used, and the least and greatest number of invocations in a subgroup.

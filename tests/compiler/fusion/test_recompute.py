@@ -151,3 +151,62 @@ def test_random_gradients(steps: Any) -> None:
         alone = partition._replace(nodes=tuple(partition.closed.eqns))
         for actual, expected in zip(run(partition, *inputs), run(alone, *inputs), strict=True):
             assert_close(actual, expected, 1e-10, f"{steps}", atol=1e-12)
+
+
+def peak(x: Any, y: Any) -> Any:
+    return jnp.max(jnp.abs(x * y + x), -1)
+
+
+def masked_peak(x: Any, y: Any) -> Any:
+    value = x * y + x
+    return jnp.where(value >= lax.stop_gradient(value.max(0)), value * y, 0.0)
+
+
+def rectified(x: Any, y: Any) -> Any:
+    return jnp.maximum(x * y + x, y) @ y.T
+
+
+@pytest.mark.parametrize("size", [7, 300])
+@pytest.mark.parametrize(("function", "again"), [(peak, 1), (masked_peak, 1), (rectified, 0)])
+def test_what_is_compared_with_a_choice_from_it_is_computed_once(function: Any, again: int, size: int) -> None:
+    """Compilers of shaders round the sum and the product once in one kernel and twice in another, so a second value need not be equal."""
+    x = vf.ShapeDtypeStruct((64, size), "float32")
+    gradient = vf.grad(lambda x, y: function(x, y).sum(), argnums=(0, 1))
+    target = SimpleTarget(recompute_above=0, kernel_buffers=64)
+    partition = fuse_function(gradient, x, x, target=target)
+    assert sum(fused_sums(k) for k in partition.kernels) == 1
+    for kernel in partition.kernels:
+        reduced = [n.operand for n in kernel.nodes if isinstance(n, Reduce) and n.op in ("reduce_max", "reduce_min")]
+        compared = [n for n in kernel.nodes if isinstance(n, Apply) and n.op in ("eq", "ge")]
+        assert not (again and reduced and compared), "a second pass computes what the first one reduced"
+    same_as_jit(gradient, partition, *values_for((x, x)))
+    exact = fuse_function(gradient, x, x, target=SimpleTarget(recompute_above=0, kernel_buffers=64, contraction=False))
+    assert len(exact.kernels) <= len(partition.kernels)
+
+
+def fused_sums(kernel: Any) -> int:
+    """How many sums of a kernel have a product of the kernel as an operand, of those that are compared or reduced to an extremum."""
+    nodes = kernel.nodes
+    return sum(
+        isinstance(n, Apply) and n.op == "add" and any(isinstance(nodes[o], Apply) and nodes[o].op == "mul" for o in n.operands)
+        and any(choice in reached(kernel, i) for choice in ("reduce_max", "max", "eq", "ge"))
+        for i, n in enumerate(nodes)
+    )  # fmt: skip
+
+
+def reached(kernel: Any, number: int) -> set[str]:
+    """The operations whose operands are a node, perhaps with another sign."""
+    found: set[str] = set()
+    for i, n in enumerate(kernel.nodes):
+        operands = n.operands if isinstance(n, Apply) else (n.operand,) if isinstance(n, Reduce) else ()
+        if number in operands:
+            found |= reached(kernel, i) if n.op in ("abs", "neg") else {n.op}
+    return found
+
+
+def test_values_compared_with_others_are_computed_again() -> None:
+    """The sign of a sum is no choice from it: rectifiers recompute."""
+    loss = lambda x, y: (jnp.where(x * y + x > 0, x * y + x, 0.0) @ y.T).sum()
+    partition = fuse_function(vf.grad(loss), X, X, target=SimpleTarget(recompute_above=0))
+    exact = fuse_function(vf.grad(loss), X, X, target=SimpleTarget(recompute_above=0, contraction=False))
+    assert stored(partition) == stored(exact)

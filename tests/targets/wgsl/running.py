@@ -55,9 +55,15 @@ def capabilities() -> TargetCapabilities:
 
 
 @functools.lru_cache(maxsize=1024)
-def _pipeline(source: str) -> Any:
+def _pipeline(source: str, count: int, written: frozenset[int]) -> tuple[Any, Any]:
+    """The layout of the bindings, some of which the shader may leave unread, and the pipeline."""
+    kinds = ["storage" if binding in written else "read-only-storage" for binding in range(count)]
+    visibility = wgpu.ShaderStage.COMPUTE
+    entries = [{"binding": binding, "visibility": visibility, "buffer": {"type": kind}} for binding, kind in enumerate(kinds)]
+    layout = device().create_bind_group_layout(entries=entries)
     module = device().create_shader_module(code=source)
-    return device().create_compute_pipeline(layout="auto", compute={"module": module, "entry_point": "main"})
+    whole = device().create_pipeline_layout(bind_group_layouts=[layout])
+    return layout, device().create_compute_pipeline(layout=whole, compute={"module": module, "entry_point": "main"})
 
 
 def _padded(size: int) -> int:
@@ -120,13 +126,13 @@ def _run(
         if place is not None and number == 0:
             continue
         assert place not in dispatch.buffers or place is None, f"dispatch {number} binds the operand whose memory is the result's"
-        pipeline = _pipeline(text)
+        layout, pipeline = _pipeline(text, len(dispatch.buffers), frozenset(dispatch.written_bindings))
         entries = []
         for binding, buffer in enumerate(dispatch.buffers):
             size = held[buffer].buffer.size if margins else _padded(held[buffer].size)
             entries.append({"binding": binding, "resource": {"buffer": held[buffer].buffer, "offset": 0, "size": size}})
         run.set_pipeline(pipeline)
-        run.set_bind_group(0, device().create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries))
+        run.set_bind_group(0, device().create_bind_group(layout=layout, entries=entries))
         run.dispatch_workgroups(*dispatch.groups)
     run.end()
     device().queue.submit([encoder.finish()])

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from volta_fn.compiler.fusion.emit_kernels import emit
 from volta_fn.compiler.fusion.group import Group
 from volta_fn.compiler.fusion.merge import Union, union_of, union_of_columns
-from volta_fn.compiler.fusion.recompute import recompute
+from volta_fn.compiler.fusion.recompute import Comparison, comparisons, recompute
 from volta_fn.compiler.ir.index import Index, NotAffine, loop_over
 from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.ir.views import is_alias, is_elementwise, is_lowered, is_product, is_readable, is_view, known, reduces, reduces_rows
@@ -70,6 +70,7 @@ class _Fuser:
         self.multiplied: set[Atom] = set()
         self.kernels = Kernels()
         self.row_bound = row_bound(program)
+        self.comparisons: dict[Var, Comparison] = comparisons(program) if target.capabilities.contraction else {}
 
     def fused(self) -> FusedProgram:
         """Group the equations, then lower the groups."""
@@ -81,7 +82,8 @@ class _Fuser:
         for result in outputs:
             self.materialise(result)
         kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
-        recompute([item for item in self.items if isinstance(item, Group)], kept, self.target.capabilities)
+        fixed = frozenset().union(*[comparison.sources for comparison in self.comparisons.values()])
+        recompute([item for item in self.items if isinstance(item, Group)], kept, self.target.capabilities, fixed)
         self.merge_columns()
         return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
 
@@ -298,6 +300,8 @@ class _Fuser:
         """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would make the loop over rows one over columns
+        if not self.reduced_before(eqn).isdisjoint(group.members):
+            return None
         produced = [base is not None and self.producers.get(base) is group for base in shown]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
@@ -314,8 +318,17 @@ class _Fuser:
             self.pull(group, atom)
         group.add(self.numbers[out], eqn, index)
         group.row_bound = group.row_bound or out in self.row_bound
+        group.loaded |= self.reduced_before(eqn)
         self.views.pop(out, None)
         self.producers[out] = group
+
+    def reduced_before(self, eqn: Equation) -> frozenset[Var]:
+        """Return the values that an equation's group must load.
+
+        It compares them with what another pass chose from them.
+        """
+        comparison = self.comparisons.get(eqn.outvars[0])
+        return frozenset() if comparison is None else comparison.reduced
 
     def pull(self, group: Group, atom: Atom) -> None:
         """Note which views a group reads through and what it loads."""
@@ -344,6 +357,8 @@ class _Fuser:
 
     def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
         """Merge two groups that meet in an equation, if possible; else return the host."""
+        if not self.reduced_before(eqn).isdisjoint(guest.members):
+            return host
         union = union_of(guest, host, eqn, index, self.views)
         return host if union is None else self.united(guest, host, union)
 
@@ -355,6 +370,8 @@ class _Fuser:
         if not (up or down) or self.buffers_together(guest, host) >= self.most:
             return host
         if len(guest.steps) + len(host.steps) >= self.longest:
+            return host
+        if not (guest.loaded.isdisjoint(host.members) and host.loaded.isdisjoint(guest.members)):
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
             guest, host, union = host, guest, union.inverse()

@@ -27,7 +27,7 @@ class CpuTarget(Target):
     """Machine code for the CPU."""
 
     name = "cpu"
-    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, kernel_buffers=48)
+    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, contraction=False, kernel_buffers=48)
     equations = ROUTINES
     in_place = IN_PLACE
 

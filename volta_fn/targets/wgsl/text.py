@@ -44,6 +44,9 @@ class Function(IndexText):
     def __init__(self, module: Module) -> None:
         self.module = module
         self.statements: list[str] = []
+        #: The terms of the values that are sums, and the factors of products, by name.
+        self.terms: dict[str, frozenset[str]] = {}
+        self.factors: dict[str, frozenset[str]] = {}
         self._depth = 1
         self._count = 0
 

@@ -271,3 +271,77 @@ def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyP
     (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(4, 300))
     with pytest.raises(JaxprError, match="no code was generated"):
         routine(kernel, DEVICES[0])
+
+
+_X = np.array([1.0, np.nan, np.inf, -np.inf, 1e30, 3e38, 1e-30, 1 / 3, 1e8], np.float32)
+_Y = np.array([np.inf, 1.0, 2.0, 3.0, 1e30, -2.5, 7.0, -2.5, np.nan], np.float32)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x * 1e-30 * 1e-30,
+        lambda x, y: x * 1e30 * 1e-30,
+        lambda x, y: x * 0.1 * y * 0.1,
+        lambda x, y: -(x * 1e-30) * 1e-30,
+        lambda x, y: 1e-30 * x * x,
+        lambda x, y: 0.5 * x * x * y,
+        lambda x, y: x + 1 - x,
+        lambda x, y: x - y + y,
+        lambda x, y: -x + (x + 1),
+        lambda x, y: x + 1e8 - 1e8,
+        lambda x, y: (x + y) - (1 + y),
+        lambda x, y: jnp.sqrt(x) * jnp.sqrt(x),
+        lambda x, y: jnp.where(jnp.arange(9) == 2, x, 0) * y,
+        lambda x, y: (jnp.arange(9) == 2) * x,
+        lambda x, y: jnp.arange(9).astype(jnp.float32) * x,
+        lambda x, y: jnp.pad(x[:3], (2, 4)) * y,
+    ],
+)
+def test_compilers_do_not_rearrange(function: Callable[..., Any]) -> None:
+    """Constant factors stay apart, common terms do not cancel, NaN times a zero that is chosen is NaN."""
+    with np.errstate(all="ignore"):
+        expected = np.asarray(vf.jit(function)(_X, _Y))
+    found = np.asarray(vf.jit(function)(*vf.device_put((_X, _Y), vf.devices("gpu")[0])))
+    np.testing.assert_allclose(found, expected, rtol=3e-7, atol=1e-37)
+
+
+def test_zeros_out_of_bounds_are_unknown() -> None:
+    """Where a compiler knows that an element is out of bounds, it would take a literal zero's product with NaN for zero."""
+    programs = [
+        lambda x, y: jnp.pad(x, (2, 0))[:6] * y,
+        lambda x, y: jnp.where(jnp.arange(6) == 2, x, 0.0) * y,
+        lambda x, y: (jnp.arange(6) == 2) * x,
+    ]
+    for program in programs:
+        for kernel in kernels_of(program, shaped(6), shaped(6)):
+            for device in DEVICES:
+                texts = [d.source for d in routine(kernel, device).dispatches if " * v" in d.source]
+                literals = ("select(0.0f", ", 0.0f,", "f32 = 0.0f;\n  if", "f32(v")
+                assert not [(text, part) for text in texts for part in literals if part in text]
+
+
+def test_products_with_a_factor_in_common_are_unknown() -> None:
+    """NVIDIA's compiler computes x * x first in y * x * x, and takes the square of a root for its argument."""
+    (kernel,) = kernels_of(lambda x, y: y * x * x, shaped(6), shaped(6))
+    for device in DEVICES:
+        (text,) = [d.source for d in routine(kernel, device).dispatches]
+        assert text.count("bitcast<f32>(bitcast<u32>(") >= text.count(" * v") // 2 > 0
+    (kernel,) = kernels_of(lambda x: jnp.sqrt(x) * jnp.sqrt(x), shaped(6))
+    for device in DEVICES:
+        assert "(sqrt(x))" in (text := routine(kernel, device).dispatches[0].source) or "bitcast<u32>(v" in text
+
+
+def test_rows_with_many_results_are_loops() -> None:
+    """A workgroup has registers for one value of each of 32,768 elements: NVIDIA's compiler mistook indices where it kept many more."""
+
+    def function(x: Any) -> Any:
+        values = [x * k for k in range(2, 8)]
+        return [*values, x.sum()]
+
+    (kernel,) = kernels_of(function, shaped(18432))
+    analysis = KernelAnalysis(kernel)
+    large = TargetCapabilities(subgroups=True, subgroup_least=32, subgroup_most=32, invocations=1024, buffers=16, workgroup_memory=1 << 15)
+    assert not schedule.rows_or_columns(analysis, large).resident
+    (kernel,) = kernels_of(lambda x: (x * 2.0, x.sum()), shaped(18432))
+    assert schedule.rows_or_columns(KernelAnalysis(kernel), large).resident

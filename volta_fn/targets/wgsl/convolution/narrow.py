@@ -110,7 +110,7 @@ class _Narrow:
     def _read(self, base: str, offset_and_bound: tuple[str, str], exists: str) -> str:
         f, (offset, there) = self.f, offset_and_bound
         value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
-        return f.let(self.work.type, f"select({self.work.type}(), {value}, {there} && {exists})")
+        return f.let(self.work.type, f"select({self.work.padding(f, self.work.type)}, {value}, {there} && {exists})")
 
     def _stage(self, group: str, channel: str) -> None:
         """Load the taps of channels to workgroup memory, by channel, column and row."""

@@ -16,7 +16,7 @@ from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, PendingStores, Position
 from volta_fn.targets.wgsl.loops.kernel_step import Buffers
 from volta_fn.targets.wgsl.loops.linear_index import GROUP, LANES, AxisSpan, Texts
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, wgsl_type
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, convert, unknown_float, wgsl_type
 
 Numbers = tuple[Number, ...]
 Terms = tuple[tuple[int, int], ...]
@@ -116,6 +116,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return (fill,)
         if holds == ("true",):
             return self._read(number, array)
+        fill = unknown_float(self.nest.shader, fill)
         if len(holds) == 1:
             return self._read_if(holds[0], number, array, fill)
         return self._read_where(holds, number, array, fill)
@@ -288,6 +289,8 @@ def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, number: i
 def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
     """Return a loop nest with the kernel's arrays, which know of accesses in fours.
 
+    Loads may be along any of the spans, stores are along the first.
+
     Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
     """
     kernel = analysis.kernel
@@ -295,7 +298,7 @@ def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], 
     outputs: list[Array] = []
     by_number: dict[int, Array] = {}
     for s, (b, number) in enumerate(zip(kernel.outputs, buffers.outputs, strict=True)):
-        size = b.size if any(is_store_in_fours(analysis, span, s) for span in spans) else 0
+        size = b.size if is_store_in_fours(analysis, spans[0], s) else 0
         outputs.append(shader.buffer(number, b.dtype, written=True, size=size, lanes=lanes))
         by_number[number] = outputs[-1]
     fours = {node.input for n, node in analysis.loads.items() if any(span.vector(analysis.load_offsets[n]) is not None for span in spans)}

@@ -29,6 +29,10 @@ _STATEMENTS = 400
 _VALUES = 32
 _FEW_VALUES = 16
 
+#: Values of a row, one for each store along it, that all invocations together keep in registers: half of a multiprocessor's. NVIDIA's
+#: compiler mistakes indices of a workgroup that needs many more.
+_ROW_VALUES = 1 << 15
+
 #: From so many invocations on, a GPU is busy.
 BUSY = 1 << 17
 
@@ -205,7 +209,9 @@ def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, option
     most = max(1, min(_VALUES // row.lanes, _STATEMENTS // statements))
     invocations = min(device.invocations, 1024)
     first = options.per_row or _invocations_per_row(device, row, outer.total, most)
-    for per_row in _powers(first, 0 if options.loops else options.per_row or invocations):
+    stored = sum(bool(analysis.store_axes(s) & analysis.reduction_axes) for s in range(len(analysis.kernel.stores)))
+    loops = options.loops or row.total * stored > _ROW_VALUES
+    for per_row in _powers(first, 0 if loops else options.per_row or invocations):
         unroll = -(-row.groups // per_row)
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES

@@ -13,6 +13,7 @@ import numpy as np
 
 from volta_fn.targets.wgsl.scalars.convert import convert
 from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
+from volta_fn.targets.wgsl.scalars.values import Lanes
 from volta_fn.targets.wgsl.text import Function
 
 
@@ -42,6 +43,13 @@ class Working:
     def zero(self) -> str:
         """A vector of zeros."""
         return f"{self.vector}()"
+
+    def padding(self, f: Function, type_: str) -> str:
+        """Return zeros of this type or a vector in place of numbers out of bounds.
+
+        Compilers do not know them: where they know what is out of bounds, they would take its product with NaN for 0.
+        """
+        return f"{type_}({Lanes(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 
     def read(self, f: Function, x: Number) -> str:
         """Convert a number of another dtype to this type."""

@@ -56,7 +56,9 @@ class Elements:
             value, type_ = f"{self.work.vector}({', '.join(four)})", self.work.vector
         else:
             value, type_ = self.work.read(f, self.array.load(address)), self.work.type
-        return f.let(type_, f"select({type_}(), {value}, {condition})" if condition else value)
+        has_elements = all(bound.size for bound in map_.bounds)  # without any there are no terms, and no NaN
+        zero = self.work.padding(f, type_) if has_elements else f"{type_}()"
+        return f.let(type_, f"select({zero}, {value}, {condition})" if condition else value)
 
     @property
     def _walks(self) -> list[tuple[int, ...]]:

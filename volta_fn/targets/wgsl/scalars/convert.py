@@ -34,14 +34,14 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     before, after, type_ = kind(old), kind(new), wgsl_type(new)
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
-    if before == "bool":
-        return x.converted(type_)
+    if before == "bool":  # a known number times NaN would be taken for 0
+        return x.select(*[x.unknown_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
     if before == "float":
         return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
     if after == "float":
         if new == BFLOAT16 and old.itemsize >= 4:
             x = with_sticky_bits(x, before == "int")
-        return x.new(rounded(x.f, x.converted(type_).text, new), type_)
+        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # an index's 0 is known: times NaN it would be 0
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
     return narrowed(wide.as_type(type_), new)
 

@@ -53,10 +53,21 @@ def _incomparable(x: Lanes) -> Lanes:
     return x.hidden() if x.type == "f64" and not _is_known(x) else x
 
 
+def _sum(x: Lanes, y: Lanes, add: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    return x.combined(y, x.f.terms, lambda x, y: add(_addend(x), _incomparable(_addend(y))))
+
+
+def _neg(x: Lanes) -> Lanes:
+    result = -x
+    for leaves in (x.f.terms, x.f.factors):
+        leaves[result.text] = leaves.get(x.text, frozenset((x.text,)))
+    return result
+
+
 def _sub(x: Lanes, y: Lanes) -> Lanes:
     if x.text == y.text:
         return _is_finite(x).select(0.0, x.like(float("nan")))
-    return _addend(x) - _incomparable(_addend(y))
+    return _sum(x, y, Lanes.__sub__)
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
@@ -147,9 +158,9 @@ _MORE: dict[str, Operation] = {
     "ge": equal(">="),
     "is_finite": _is_finite,
     **_extrema("ogt", "olt"),
-    "add": lambda x, y: _addend(x) + _incomparable(_addend(y)),
+    "neg": _neg,
+    "add": lambda x, y: _sum(x, y, Lanes.__add__),
     "sub": _sub,
-    "mul": lambda x, y: _opaque(x) * _opaque(y),
     "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
 }
 

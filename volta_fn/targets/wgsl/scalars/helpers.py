@@ -98,14 +98,18 @@ def near_quotient(f: Function) -> str:
 
 
 _ROOT = """fn root(x: f32) -> f32 {
-  let near = sqrt(x);
+  let near = bitcast<f32>(bitcast<u32>(sqrt(x)) | (bitcast<u32>(one) ^ 0x3f800000u));
   let better = fma(fma(-near, near, x), 0.5f / near, near);
   return select(near, better, x > 0x1p-100f && x < 0x1p127f);
 }"""
 
 
 def root(f: Function) -> str:
-    """Return the square root with such a correction."""
+    """Return the square root with such a correction.
+
+    It passes through integers: NVIDIA's compiler takes the square of a root for its argument, be that negative.
+    """
+    one(f)
     return f.helper("root", _ROOT)
 
 

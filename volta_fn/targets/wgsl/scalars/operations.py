@@ -63,14 +63,14 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
     """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     if op in _UNSAFE or all(x.value is not None for x in operands):
-        operands = [x if x.value is None else _unknown(f, x) for x in operands]
+        operands = [x if x.value is None else unknown(f, x) for x in operands]
     special = _SPECIAL.get(op)
     if special is not None:
         return special(f, operands, dtype)
     before = operands[0].dtype
     if before.kind == "c":
         if op in _COMPLEX_UNSAFE:
-            operands = [x if x.value is None else _unknown(f, x) for x in operands]
+            operands = [x if x.value is None else unknown(f, x) for x in operands]
         elif op == "sub" and operands[0].text == operands[1].text:
             op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
@@ -98,7 +98,7 @@ def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.d
     return Number(dtype, f.let(after, f"{name}({', '.join(x.text for x in operands)})"))
 
 
-def _unknown(f: Function, x: Number) -> Number:
+def unknown(f: Function, x: Number) -> Number:
     """Return a literal as a number that compilers do not know.
 
     naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
@@ -114,8 +114,17 @@ def _unknown(f: Function, x: Number) -> Number:
     return Number(x.dtype, f.let(x.type, f"{x.type}({components[0]}, {components[1]})"))
 
 
+def unknown_float(f: Function, x: Number) -> Number:
+    """Return a literal float, one of several choices, as an unknown number.
+
+    Where compilers know that a zero is chosen, they take its product with NaN for 0.
+    """
+    return unknown(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
+
+
 def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
     which, *cases = operands
+    cases = [unknown_float(f, case) for case in cases]
     if which.dtype == np.bool_:
         return _chosen(f, which.text, cases[-1], cases[0])
     result = cases[0]

@@ -26,6 +26,9 @@ from volta_fn.targets.wgsl.text import Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
+#: The most terms of a sum, or factors of a product, that are remembered.
+_MOST_LEAVES = 16
+
 _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
 
 
@@ -99,11 +102,28 @@ class Lanes(Values):
         return self._binary("-", other)
 
     def __mul__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("*", other)
+        if not self.is_float:
+            return self._binary("*", other)
+        return self.combined(self.like(other), self.f.factors, lambda x, y: x.unknown_factor()._binary("*", y.unknown_factor()))
+
+    def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+        """Return a sum or a product whose common `leaves` compilers do not combine.
+
+        They would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow. So
+        one operand is hidden. Leaves are the terms of sums, or factors of products, by name.
+        """
+        x, y = self, other
+        of_x, of_y = [leaves.get(v.text) or frozenset((v.text.strip("(-)"),)) for v in (x, y)]
+        if of_x & of_y and x.text != y.text:
+            x, y = (x.hidden(), y) if x.text in leaves else (x, y.hidden())
+        result = combine(x, y)
+        if len(of_x | of_y) <= _MOST_LEAVES:
+            leaves[result.text] = of_x | of_y | {result.text}
+        return result
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
-            return self._binary("/", other)
+            return self._binary("/", self.like(other).unknown_factor())
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def near_log2(self) -> Lanes | None:
@@ -255,29 +275,40 @@ class Lanes(Values):
             return self
         return self._of_unknown(self.text.partition("(")[2].removesuffix(")"))
 
+    def unknown_factor(self) -> Lanes:
+        """Return a literal factor as a number that compilers do not know.
+
+        Other values are returned as they are, and 1.0 and -1.0. Of two constants in a chain of products compilers make one: x * 1e-30 *
+        1e-30 would be x * 0.0.
+        """
+        if not self.is_float or self.text[0].isalpha():
+            return self.unknown()
+        value = float(self.text.strip("()").rstrip("lf"))
+        return self if abs(value) == 1.0 else self.unknown_number(self.f, self.type, value)
+
     @classmethod
     def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
         """Return a float of a type as a number that compilers do not know."""
         bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
         return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
 
-    def _of_unknown(self, bits: str) -> Lanes:
+    def _of_unknown(self, bits: str, combine: str = "|") -> Lanes:
         zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
-        return self.let(f"bitcast<{self.type}>({bits} | {zero if self.type == 'f32' else f'u64{zero}'})")
+        return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def held(self) -> Lanes:
         """Return the same number, opaque to compilers that simplify sums.
 
         A factor of 1.0 would not do: Mesa's take a common factor out of sums, and found in `exact_sum` that nothing is left.
         """
-        return self.hidden() if self.bits >= 32 else self * self.one()
+        return self.hidden() if self.bits >= 32 else self._binary("*", self.one())
 
     def hidden(self) -> Lanes:
         """Return the same number, of which compilers know nothing.
 
-        It passes through an integer.
+        It passes through a sum of integers, which differs from what `unknown_number` makes.
         """
-        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})")
+        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})", "+")
 
     def zero(self) -> Lanes:
         """Return 0.0 as a value that compilers do not know."""
@@ -290,7 +321,7 @@ class Lanes(Values):
     def sqrt(self) -> Lanes:
         """Return the square root, correctly rounded."""
         if self.type != "f32" or not self.f.module.device.fma:
-            return self.call("sqrt")
+            return self.call("sqrt").hidden()
         return self.call(helpers.root(self.f))
 
     def nearest(self) -> Lanes:
