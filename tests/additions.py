@@ -63,7 +63,7 @@ softsign: Elementwise = elementwise(
 #: A reduction: log(Σ exp(x)).
 REDUCTION = Addition(
     {
-        "volta_fn/primitives/elementwise/exponential.py": """
+        "volta_fn/primitives/elementwise/transcendental.py": """
 from volta_fn.core.primitive import Reduction
 from volta_fn.primitives.reduction import Reducer, reduce_sum, reduction, repeated
 
@@ -75,7 +75,7 @@ reduce_logsumexp: Reducer = reduction(
     doc="The logarithm of the sum of exponentials along `axes`.",
 )
 """,
-        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.exponential import reduce_logsumexp as reduce_logsumexp\n",
+        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.transcendental import reduce_logsumexp as reduce_logsumexp\n",
         "tests/samples/reduction.py": """
 SAMPLES += _family("reduce_logsumexp", np.logaddexp, ("float32", "float64"), normal())
 """,
@@ -121,7 +121,7 @@ class Snake(Module):
 #: An optimizer: a chain of transformations.
 OPTIMIZER = Addition(
     {
-        "volta_fn/optim/optimizers/sgd.py": '''
+        "volta_fn/optim/optimizers/first_order.py": '''
 from volta_fn.optim.transforms.scaling import normalize_by_update_norm
 
 __all__ += ["heavy_ball"]

@@ -9,7 +9,7 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import cache
-from volta_fn.runtime import cache_entries
+from volta_fn.runtime import caches
 
 NAMES = ["ab" + "0" * 62, "ab" + "1" * 62, "cd" + "2" * 62]
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with three entries."""
     monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
     for name in NAMES:
-        cache_entries.write(tmp_path, name, name.encode() * 10)
+        caches.write(tmp_path, name, name.encode() * 10)
     return tmp_path
 
 

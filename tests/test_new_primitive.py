@@ -30,7 +30,7 @@ from tests.samples.sample import Arg, Sample
 from volta_fn import dtypes, lax, nn, optim
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.optim.base import stateful_rule
-from volta_fn.optim.tree_rules import zeros_like
+from volta_fn.optim.numerics import zeros_like
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise, promoted
 from volta_fn.primitives.reduction import Reducer, reduction, repeated
 
@@ -183,7 +183,7 @@ SWEEPS = [
     *("test_registry.py", "test_registry_elementwise.py", "test_layers.py", "test_layout.py"),
     *("targets/cpu/test_four_ways.py", "targets/wgsl/test_samples.py", "nn/test_every_layer.py", "optim/test_optimizers.py"),
 ]
-EXAMPLES = ["volta_fn/nn/activations.py", "volta_fn/optim/optimizers/sgd.py"]
+EXAMPLES = ["volta_fn/nn/activations.py", "volta_fn/optim/optimizers/first_order.py"]
 CHOSEN = "softsign or reduce_logsumexp or snake or heavy_ball or lacks or has_tests or has_a_row"
 
 #: By addition, the tests that must be of those that passed.
@@ -193,7 +193,7 @@ EXPECTED = {
     "reduce_logsumexp": ["test_law[reduce_logsumexp-first_derivatives_hold]", "test_law[reduce_logsumexp-jit_is_eager]"]
     + ["test_samples[reduce_logsumexp]"] * 2,
     "Snake": ["test_jit_and_vmap_agree_with_a_batch[Snake]", "test_every_layer_has_a_row", "volta_fn.nn.activations.Snake"],
-    "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.sgd.heavy_ball"],
+    "heavy_ball": ["test_agrees_with_optax[heavy_ball-float64]", "volta_fn.optim.optimizers.first_order.heavy_ball"],
 }
 
 

@@ -37,7 +37,7 @@ def test_text_is_compiled_in_known_modules_alone() -> None:
         calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         if any(isinstance(call, ast.Name) and call.id in ("exec", "eval", "compile") for call in calls):
             found.add(name)
-    assert found == GENERATORS | {"volta_fn/debug/breakpoints.py"}  # which evaluates what the user types at its prompt
+    assert found == GENERATORS | {"volta_fn/debug/printing.py"}  # which evaluates what the user types at its prompt
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from volta_fn.commands import run
-from volta_fn.runtime import cache_entries
-from volta_fn.runtime.cache_dir import cache_dir
+from volta_fn.runtime import caches
+from volta_fn.runtime.caches import cache_dir
 
 __all__ = ["CacheState", "clear", "show", "verify"]
 
@@ -36,8 +36,8 @@ class CacheState(NamedTuple):
 def show() -> CacheState:
     """Return where the cache is, and how much there is."""
     folder = cache_dir()
-    found = [] if folder is None else list(cache_entries.entries(folder))
-    return CacheState(folder, len(found), sum(entry.size for entry in found), cache_entries.limit())
+    found = [] if folder is None else list(caches.entries(folder))
+    return CacheState(folder, len(found), sum(entry.size for entry in found), caches.limit())
 
 
 def verify() -> list[Path]:
@@ -45,15 +45,15 @@ def verify() -> list[Path]:
     folder = cache_dir()
     if folder is None:
         return []
-    found = [entry.path for entry in cache_entries.entries(folder) if not cache_entries.is_temporary(entry)]
-    return [path for path in found if cache_entries.read(folder, path.name) is None]
+    found = [entry.path for entry in caches.entries(folder) if not caches.is_temporary(entry)]
+    return [path for path in found if caches.read(folder, path.name) is None]
 
 
 def clear() -> CacheState:
     """Delete all entries, and return what is left."""
     folder = cache_dir()
-    for entry in [] if folder is None else list(cache_entries.entries(folder)):
-        cache_entries.delete(entry.path)
+    for entry in [] if folder is None else list(caches.entries(folder)):
+        caches.delete(entry.path)
     return show()
 
 

@@ -1,10 +1,10 @@
 from volta_fn.core.primitive import Zero as Zero
-from volta_fn.transforms.custom.closures import closure_convert as closure_convert
-from volta_fn.transforms.custom.closures import custom_gradient as custom_gradient
-from volta_fn.transforms.custom.custom_jvp import custom_jvp as custom_jvp
-from volta_fn.transforms.custom.custom_vjp import CustomVJPPrimal as CustomVJPPrimal
-from volta_fn.transforms.custom.custom_vjp import custom_vjp as custom_vjp
-from volta_fn.transforms.custom.custom_vjp import zero_from_primal as zero_from_primal
-from volta_fn.transforms.custom.linear_call import linear_call as linear_call
+from volta_fn.transforms.custom.custom_derivatives import CustomVJPPrimal as CustomVJPPrimal
+from volta_fn.transforms.custom.custom_derivatives import closure_convert as closure_convert
+from volta_fn.transforms.custom.custom_derivatives import custom_gradient as custom_gradient
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp as custom_jvp
+from volta_fn.transforms.custom.custom_derivatives import custom_vjp as custom_vjp
+from volta_fn.transforms.custom.custom_derivatives import zero_from_primal as zero_from_primal
+from volta_fn.transforms.custom.implicit import linear_call as linear_call
 
 SymbolicZero = Zero

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from volta_fn.commands import discard_output, run
-from volta_fn.distributed.report import FOLDER, Report, cause
+from volta_fn.distributed.watch import FOLDER, Report, cause
 from volta_fn.lazy_imports import installed_file
 
 #: A line of Open MPI with its process, and of MPICH.

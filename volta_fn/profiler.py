@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 
 from volta_fn.core.device import available_devices
 from volta_fn.errors import ArgumentError, UnsupportedError
-from volta_fn.inspection.recording import Recording, current, start, stop
+from volta_fn.inspection.measure import Recording, current, start, stop
 
 F = TypeVar("F", bound=Callable[..., Any])
 

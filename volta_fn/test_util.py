@@ -16,8 +16,7 @@ from volta_fn.core.array import as_value
 from volta_fn.dtypes import COMPLEX, INEXACT
 from volta_fn.errors import ArgumentError, DerivativeError, GradientError
 from volta_fn.settings import current as settings
-from volta_fn.transforms.forward import jvp
-from volta_fn.transforms.grad import vjp
+from volta_fn.transforms.grad import jvp, vjp
 
 #: A function of named arrays whose results are named arrays.
 Function = Callable[[Mapping[str, Any]], dict[str, Any]]

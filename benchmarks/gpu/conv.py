@@ -21,15 +21,11 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.machine import ROOT
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.convolution import conv_general_dilated
-from volta_fn.targets.wgsl.convolution.choice import contractions, products_at_points
-from volta_fn.targets.wgsl.matmul.choice import candidates
-from volta_fn.targets.wgsl.matmul.compute_dtype import working
-from volta_fn.targets.wgsl.matmul.contract import is_tiled
-from volta_fn.targets.wgsl.matmul.epilogues import rounded
+from volta_fn.targets.wgsl.convolution import contractions, conv_general_dilated, products_at_points
+from volta_fn.targets.wgsl.matmul.contract import candidates, is_tiled, tune
+from volta_fn.targets.wgsl.matmul.results import rounded
+from volta_fn.targets.wgsl.matmul.schedule import Choices, class_of, working, write
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.matmul.tuned_schedules import Choices, class_of, write
-from volta_fn.targets.wgsl.matmul.tuning import tune
 
 FLOAT = np.dtype(np.float32)
 

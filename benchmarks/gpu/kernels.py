@@ -27,7 +27,7 @@ from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.compiler.target import Target
 from volta_fn.targets.wgsl.loops import routine
 from volta_fn.targets.wgsl.routine import Routine

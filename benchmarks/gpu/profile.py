@@ -18,12 +18,12 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.targets.wgsl.runtime import call as calls
-from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.runtime import command_lists
+from volta_fn.targets.wgsl.runtime import program as calls
+from volta_fn.targets.wgsl.runtime.command_lists import Step, play
 from volta_fn.targets.wgsl.runtime.commands import Run
-from volta_fn.targets.wgsl.runtime.submission import command_lists
-from volta_fn.targets.wgsl.runtime.submission.queue import Queue
-from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
+from volta_fn.targets.wgsl.runtime.program import Call
+from volta_fn.targets.wgsl.runtime.queue import Queue
 
 #: A shader, the sizes of its buffers, and its grid.
 _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]

@@ -19,16 +19,11 @@ from benchmarks.gpu import peers
 from benchmarks.gpu.bench import Bench, Runner, describe
 from benchmarks.gpu.gemm import LAYOUTS, SHAPES, Product, is_right
 from benchmarks.machine import ROOT
-from volta_fn.compiler.contractions.index_maps import IndexedContraction, of_problem
-from volta_fn.compiler.contractions.matmul_problem import problem_of
-from volta_fn.targets.wgsl.matmul.choice import candidates, variations
-from volta_fn.targets.wgsl.matmul.compute_dtype import working
-from volta_fn.targets.wgsl.matmul.contract import contract, is_tiled, oriented
-from volta_fn.targets.wgsl.matmul.epilogues import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
+from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, contract, is_tiled, oriented, timings, variations
+from volta_fn.targets.wgsl.matmul.results import rounded
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, class_of, working, write
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
-from volta_fn.targets.wgsl.matmul.tuned_schedules import Choices, class_of, write
-from volta_fn.targets.wgsl.matmul.tuning import SIMPLE, timings
 
 FLOAT = np.dtype(np.float32)
 

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from volta_fn.codegen.index_arith import IndexArithmetic
+from volta_fn.codegen.indices import IndexArithmetic
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.llvm.text import Function as LlvmFunction
 from volta_fn.runtime.llvm.text import Module, Value, i64
-from volta_fn.targets.wgsl.index_arith import TEXT
-from volta_fn.targets.wgsl.text import Function as WgslFunction
-from volta_fn.targets.wgsl.text import Module as WgslModule
+from volta_fn.targets.wgsl.shader import TEXT
+from volta_fn.targets.wgsl.shader import Function as WgslFunction
+from volta_fn.targets.wgsl.shader import Module as WgslModule
 
 
 class Interpreter(IndexArithmetic[tuple[bool, int]]):

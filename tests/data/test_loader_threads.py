@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from volta_fn import data
-from volta_fn.data import prefetch
-from volta_fn.data.prefetch import prefetched
+from volta_fn.data import loader as prefetch
+from volta_fn.data.loader import prefetched
 from volta_fn.errors import DataError, OutOfBoundsError
 
 PATIENCE = 20.0  # seconds after which something that should happen is given up
@@ -260,7 +260,7 @@ def test_an_interrupt_at_any_moment_lets_the_threads_end():
 def test_an_iterator_that_is_left_does_not_keep_the_process_alive():
     program = """
 import itertools
-from volta_fn.data.prefetch import prefetched
+from volta_fn.data.loader import prefetched
 kept = prefetched(itertools.repeat(int), 2, 4)
 print(next(kept), next(kept))
 """

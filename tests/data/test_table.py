@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.data_files import data_dir
 from volta_fn import data
-from volta_fn.data.idx import read_idx
+from volta_fn.data.files import read_idx
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError, DTypeError
 
 

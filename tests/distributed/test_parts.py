@@ -16,12 +16,9 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.core.distribution import world
-from volta_fn.distributed import control
-from volta_fn.distributed.buckets import LARGE, buckets_of, wire_dtype
-from volta_fn.distributed.calls import Calls
-from volta_fn.distributed.control import Connection, Switchboard
-from volta_fn.distributed.programs import digest, first_difference, text_of
-from volta_fn.distributed.report import FOLDER, cause, report
+from volta_fn.distributed import watch
+from volta_fn.distributed.communicator import LARGE, buckets_of, digest, first_difference, text_of, wire_dtype
+from volta_fn.distributed.watch import FOLDER, Calls, Connection, Switchboard, cause, report
 from volta_fn.distributed.world import MpiWorld
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError
 
@@ -142,8 +139,8 @@ def test_the_secret_is_proved_on_both_sides_and_never_sent(board: Switchboard) -
 def test_silent_strangers_leave_room_for_processes(
     board: Switchboard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(control, "_PROOF", 0.5)
-    monkeypatch.setattr(control, "_MOST_UNPROVED", 2)
+    monkeypatch.setattr(watch, "_PROOF", 0.5)
+    monkeypatch.setattr(watch, "_MOST_UNPROVED", 2)
     monkeypatch.setattr(logging.getLogger("volta_fn"), "propagate", True)
     strangers = [socket.create_connection(("127.0.0.1", board.port)) for _ in range(5)]
     line = Connection("127.0.0.1", board.port, "secret", 1)  # waits until the first ones are disconnected
@@ -155,7 +152,7 @@ def test_silent_strangers_leave_room_for_processes(
 
 
 def test_a_message_is_of_bounded_length(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_LONGEST", 1000)
+    monkeypatch.setattr(watch, "_LONGEST", 1000)
     lines = [Connection("127.0.0.1", board.port, "secret", rank) for rank in range(2)]
     lines[0].send("failed", text="x" * 900)
     assert received(lines[1], 1) == [("failed", 0)]
@@ -170,7 +167,7 @@ def test_a_message_is_of_bounded_length(board: Switchboard, monkeypatch: pytest.
     [("10.0.0.5:4000", ("10.0.0.5", 4000)), ("node-1", ("node-1", 0)), ("[::1]:80", ("::1", 80)), ("[::1]", ("::1", 0))],
 )
 def test_addresses(address: str, parsed: tuple[str, int]) -> None:
-    assert control.parse_address(address) == parsed
+    assert watch.parse_address(address) == parsed
 
 
 @pytest.mark.parametrize("address", ["", ":80", "a:b", "a:99999", "a:-1", "a b", "::1", "a/b", "me@a", "http://a", "a?b", "a#b"])
@@ -257,7 +254,7 @@ def test_one_process_is_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_several_processes_need_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setattr("volta_fn.distributed.start.is_installed", lambda package: False)
+    monkeypatch.setattr("volta_fn.distributed.world.is_installed", lambda package: False)
     with pytest.raises(MissingDependencyError, match=r"2 processes .* pip install 'volta-fn\[distributed\]'"):
         vf.distributed.initialize()
 

@@ -9,7 +9,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import export
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.export.relations import Relation, satisfying
+from volta_fn.export.symbolic import Relation, satisfying
 
 
 def test_a_function_is_exported_for_sizes_that_satisfy_its_constraints() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 import volta_fn as vf
 from volta_fn import monitoring, scopes
-from volta_fn.extend import api_util, core, dtypes, linear_util
-from volta_fn.extend import partial_eval as pe
+from volta_fn.extend import core, dtypes, functions
+from volta_fn.extend import interpreters as pe
 
 jnp = vf.numpy
 
@@ -72,7 +72,7 @@ def test_wrapped_functions_and_partial_evaluation() -> None:
 
     args = ({"a": jnp.float32(3)}, jnp.float32(4))
     leaves, structure = vf.tree.flatten(args)
-    flat, out_tree = api_util.flatten_fun_nokwargs(linear_util.wrap_init(fun), structure)
+    flat, out_tree = functions.flatten_fun_nokwargs(functions.wrap_init(fun), structure)
     pvals = [pe.PartialVal.known(leaves[0]), pe.PartialVal.unknown(core.get_aval(leaves[1]))]
     jaxpr, found, consts = pe.trace_to_jaxpr_nounits(flat, pvals)
     result = vf.tree.unflatten(out_tree(), found)
@@ -81,17 +81,17 @@ def test_wrapped_functions_and_partial_evaluation() -> None:
 
 
 def test_transformations_of_wrapped_functions() -> None:
-    @linear_util.transformation
+    @functions.transformation
     def doubled(*args):
         yield (yield [2 * a for a in args], {}) + 1
 
-    @linear_util.transformation_with_aux2
+    @functions.transformation_with_aux2
     def counted(f, store, label, *args):
         store.store((label, len(args)))
         return f(*args)
 
-    function, aux = counted(doubled(linear_util.wrap_init(lambda x, y: x * y)), "args")
-    with pytest.raises(linear_util.StoreException):
+    function, aux = counted(doubled(functions.wrap_init(lambda x, y: x * y)), "args")
+    with pytest.raises(functions.StoreException):
         aux()
     assert function.call_wrapped(3, 4) == 49 and aux() == ("args", 2)
 

@@ -8,8 +8,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import errors
 from volta_fn.core.aval import ShapedArray
-from volta_fn.extend import ad, batching, lowering, primitives
-from volta_fn.extend.primitive import Primitive
+from volta_fn.extend import interpreters, primitives
+from volta_fn.extend.core import Primitive
 
 jnp = vf.numpy
 
@@ -22,21 +22,21 @@ def multiply_add(name: str) -> Primitive:
 
     def jvp(primals, tangents):
         x, y, z = primals
-        dx, dy, dz = map(ad.instantiate_zeros, tangents)
+        dx, dy, dz = map(interpreters.instantiate_zeros, tangents)
         return p.bind(x, y, z), p.bind(dx, y, p.bind(x, dy, dz))
 
     def transpose(ct, x, y, z):
-        if not ad.is_undefined_primal(x):
+        if not interpreters.is_undefined_primal(x):
             return None, p.bind(x, ct, jnp.zeros_like(ct)), ct
         return p.bind(ct, y, jnp.zeros_like(ct)), None, ct
 
-    ad.primitive_jvps[p] = jvp
-    ad.primitive_transposes[p] = transpose
-    batching.primitive_batchers[p] = lambda args, dims: (
-        p.bind(*[batching.bdim_at_front(a, d, 3) for a, d in zip(args, dims, strict=True)]),
+    interpreters.primitive_jvps[p] = jvp
+    interpreters.primitive_transposes[p] = transpose
+    interpreters.primitive_batchers[p] = lambda args, dims: (
+        p.bind(*[interpreters.bdim_at_front(a, d, 3) for a, d in zip(args, dims, strict=True)]),
         0,
     )
-    lowering.register_lowering(p, lowering.lower_fun(lambda x, y, z: x * y + z, multiple_results=False))
+    interpreters.register_lowering(p, interpreters.lower_fun(lambda x, y, z: x * y + z, multiple_results=False))
     return p
 
 
@@ -81,11 +81,11 @@ def test_several_results_callbacks_and_missing_rules() -> None:
     p = Primitive("split")
     p.multiple_results = True
     p.def_abstract_eval(lambda x: [x, x])
-    lowering.register_lowering(
+    interpreters.register_lowering(
         p,
-        lambda ctx, x: lowering.emit_python_callback(ctx, lambda v: (np.floor(v), v - np.floor(v)), None, [x], ctx.avals_in, ctx.avals_out)[
-            0
-        ],
+        lambda ctx, x: interpreters.emit_python_callback(
+            ctx, lambda v: (np.floor(v), v - np.floor(v)), None, [x], ctx.avals_in, ctx.avals_out
+        )[0],
     )
     assert [float(v) for v in vf.jit(p.bind)(2.5)] == [2.0, 0.5]
     with pytest.raises(NotImplementedError, match="split has no such rule"):
@@ -97,30 +97,30 @@ def test_several_results_callbacks_and_missing_rules() -> None:
 def test_rules_of_mlir_are_refused() -> None:
     p = Primitive("of_mlir")
     p.def_abstract_eval(lambda x: x)
-    lowering.register_lowering(p, lambda ctx, x: lowering.hlo.AddOp(x, x).results)
+    interpreters.register_lowering(p, lambda ctx, x: interpreters.hlo.AddOp(x, x).results)
     with pytest.raises(errors.LoweringError, match="AddOp"):
         vf.jit(p.bind)(1.0)
     with pytest.raises(errors.LoweringError, match="primitive of volta_fn"):
-        lowering.register_lowering(primitives.add_p, lambda ctx, x: x)
+        interpreters.register_lowering(primitives.add_p, lambda ctx, x: x)
 
 
 def test_helpers_define_linear_and_elementwise_primitives() -> None:
     cube = Primitive("cube")
     cube.def_impl(lambda x: x**3)
     cube.def_abstract_eval(lambda x: x)
-    ad.defjvp(cube, lambda t, x: 3 * x**2 * t)
-    batching.defvectorized(cube)
+    interpreters.defjvp(cube, lambda t, x: 3 * x**2 * t)
+    interpreters.defvectorized(cube)
     assert vf.vmap(vf.grad(cube.bind))(jnp.arange(3.0)).tolist() == [0, 3, 12]
     half = Primitive("half")
     half.def_impl(lambda x: x / 2)
     half.def_abstract_eval(lambda x: x)
-    ad.deflinear(half, lambda ct: [half.bind(ct)])
+    interpreters.deflinear(half, lambda ct: [half.bind(ct)])
     assert float(vf.grad(half.bind)(3.0)) == 0.5 and float(vf.jit(vf.grad(lambda x: half.bind(x) ** 2))(3.0)) == 1.5
 
 
 def test_primitives_of_the_package_have_jaxs_names_and_can_be_bound() -> None:
     assert isinstance(primitives.add_p, Primitive) and float(primitives.add_p.bind(1.0, 2.0)) == 3.0
-    assert primitives.add_p in ad.primitive_jvps and primitives.add_p in batching.primitive_batchers
+    assert primitives.add_p in interpreters.primitive_jvps and primitives.add_p in interpreters.primitive_batchers
     assert primitives.exp_p in [e.primitive for e in vf.make_jaxpr(jnp.exp)(1.0).eqns]
     assert primitives.while_p.name == "while_loop" or primitives.while_p.name == "while"
     assert float(primitives.tanh_p.bind(0.5)) == pytest.approx(np.tanh(0.5), rel=1e-6)
@@ -135,10 +135,10 @@ def test_parameters_may_have_any_name(name: str) -> None:
     for p in (linear, general):
         p.def_impl(lambda x, /, **params: params[name] * x)
         p.def_abstract_eval(lambda x, /, **params: x)
-        batching.defvectorized(p)
-    ad.deflinear(linear, lambda g, /, **params: [linear.bind(g, **params)])
-    ad.defjvp(general, lambda g, x, /, **params: linear.bind(g, **params))
-    batching.primitive_batchers[linear] = lambda args, dims, /, **params: (linear.bind(*args, **params), dims[0])
+        interpreters.defvectorized(p)
+    interpreters.deflinear(linear, lambda g, /, **params: [linear.bind(g, **params)])
+    interpreters.defjvp(general, lambda g, x, /, **params: linear.bind(g, **params))
+    interpreters.primitive_batchers[linear] = lambda args, dims, /, **params: (linear.bind(*args, **params), dims[0])
     for p in (linear, general):
         f = lambda x, p=p: p.bind(x, **{name: 3.0})
         assert vf.jit(vf.vmap(vf.grad(f)))(jnp.ones(2)).tolist() == [3.0, 3.0]

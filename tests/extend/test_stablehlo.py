@@ -7,8 +7,8 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.extend import stablehlo
-from volta_fn.extend.lowering import register_lowering
-from volta_fn.extend.primitive import Primitive
+from volta_fn.extend.core import Primitive
+from volta_fn.extend.interpreters import register_lowering
 
 
 def test_a_rule_of_the_dialects_operations_is_compiled() -> None:

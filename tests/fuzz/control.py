@@ -16,8 +16,8 @@ import time
 from collections import Counter
 
 from tests.fuzz.files import mutated
-from volta_fn.distributed import control
-from volta_fn.distributed.control import LOOPBACK, Connection, Switchboard
+from volta_fn.distributed import watch
+from volta_fn.distributed.watch import LOOPBACK, Connection, Switchboard
 from volta_fn.errors import DistributedError
 
 SECRET = "correct horse"
@@ -48,7 +48,7 @@ def _line(draw: random.Random) -> bytes:
 
 def _proof_of(secret: str, nonce: bytes, draw: random.Random) -> bytes:
     content = draw.randrange(8).to_bytes(4, "big") + draw.randbytes(32)
-    return content + control._proof(secret.encode(), "process", nonce, content)
+    return content + watch._proof(secret.encode(), "process", nonce, content)
 
 
 def stranger(port: int, draw: random.Random) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.fuzz.kernels import Run
 from volta_fn import dtypes
-from volta_fn.compiler.ir.analysis import overwritable
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
 from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction

@@ -19,10 +19,11 @@ from tests.fuzz.kernels import attempted, machine_of
 from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.cpu.loops import accumulate, emit, emit_values, interleaved, rows, schedule, split, tiles
-from volta_fn.targets.cpu.matmul import fused_epilogue, gemm
-from volta_fn.targets.cpu.scalars import memory
-from volta_fn.targets.wgsl.loops import linear_index, plan
+from volta_fn.targets.cpu.loops import emit, emit_values, routine, rows, schedule
+from volta_fn.targets.cpu.matmul import epilogues, gemm
+from volta_fn.targets.cpu.scalars import number as memory
+from volta_fn.targets.wgsl.loops import emit_values as linear_index
+from volta_fn.targets.wgsl.loops import routine
 from volta_fn.targets.wgsl.loops import tiles as squares
 from volta_fn.targets.wgsl.scalars import shader
 
@@ -82,19 +83,19 @@ def _wrong_segment() -> Planting:
 
 def _wrong_identity() -> Planting:
     """Minima begin at zero."""
-    real = accumulate.Accumulator.start
+    real = rows.Accumulator.start
 
     def start(self: Any, lanes: int) -> Any:
         if self.node.op != "reduce_min":
             return real(self, lanes)
-        return accumulate.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
+        return rows.constant(self.f, Constant.of(0, self.dtype).value, lanes).components
 
-    return patch.object(accumulate.Accumulator, "start", start)
+    return patch.object(rows.Accumulator, "start", start)
 
 
 def _unordered_extremes() -> Planting:
     """The last of equal extremes is taken where rows are transposed."""
-    real = accumulate.Accumulator
+    real = rows.Accumulator
     return patch.object(rows, "Accumulator", lambda node, dtype, f, ordered: real(node, dtype, f))
 
 
@@ -110,12 +111,12 @@ def _vector_for_one() -> Planting:
 
 def _wrong_strip() -> Planting:
     """An epilogue reads the sums of the next column."""
-    real = fused_epilogue.FusedEpilogue._base
+    real = epilogues.FusedEpilogue._base
 
     def base(self: Any, f: Any, strip: Any) -> Value:
         return real(self, f, strip._replace(column=f.plus(strip.column, i64(-1))))
 
-    return patch.object(fused_epilogue.FusedEpilogue, "_base", base)
+    return patch.object(epilogues.FusedEpilogue, "_base", base)
 
 
 def _short_block() -> Planting:
@@ -131,24 +132,24 @@ def _short_block() -> Planting:
 
 def _first_partial_result() -> Planting:
     """A sum adds up the first chunk's partial results only."""
-    real = split.Split.chunk_result
+    real = routine.Split.chunk_result
 
     def chunk_result(self: Any, dtype: Any, number: int) -> Any:
         load = real(self, dtype, number)
         return type(load)(load.dtype, load.input, load.shape, (load.index[0].times(0), load.index[1]), (), load.fill)
 
-    return patch.object(split.Split, "chunk_result", chunk_result)
+    return patch.object(routine.Split, "chunk_result", chunk_result)
 
 
 def _turned_interleaving() -> Planting:
     """Interleaved results begin with the second."""
-    real = interleaved._interleaved
-    return patch.object(interleaved, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
+    real = schedule._interleaved
+    return patch.object(schedule, "_interleaved", lambda f, vectors: real(f, [*vectors[1:], vectors[0]]))
 
 
 def _short_tile() -> Planting:
     """Tiles of a transpose are taken for full."""
-    return patch.object(tiles.TransposeTiles, "is_full", property(lambda self: True))
+    return patch.object(schedule.TransposeTiles, "is_full", property(lambda self: True))
 
 
 def _missing_barrier() -> Planting:
@@ -170,8 +171,8 @@ def _clamped_square() -> Planting:
 
 def _lost_stores() -> Planting:
     """Of stores that are steps of their own, the last is forgotten."""
-    real = plan.elementwise_steps
-    return patch.object(plan, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
+    real = routine.elementwise_steps
+    return patch.object(routine, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
 
 
 class Fault(NamedTuple):

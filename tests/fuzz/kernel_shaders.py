@@ -15,7 +15,7 @@ import wgpu
 
 from tests.fuzz.kernels import Run
 from tests.targets.wgsl.running import capabilities, device
-from volta_fn.compiler.ir.analysis import overwritable
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, Routine

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-import volta_fn.targets.numpy.kernels as _evaluation_rules  # noqa: F401 # for the interpreter
+import volta_fn.targets.numpy.backend as _evaluation_rules  # noqa: F401 # for the interpreter
 from tests.fuzz.kernel_drawing import data_for, drawn
 from tests.fuzz.kernel_oracle import Bounded, Oracle, differs
 from tests.fuzz.kernel_shrinking import shrunk

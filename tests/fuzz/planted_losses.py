@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from volta_fn.targets.wgsl.runtime.device.adapter import native
 from volta_fn.targets.wgsl.runtime.device.memory import Pool
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import native
-from volta_fn.targets.wgsl.runtime.submission.queue import Queue
+from volta_fn.targets.wgsl.runtime.queue import Queue
 
 #: What a device may be lost at: a method, and how to find the device.
 POINTS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {

@@ -17,9 +17,9 @@ from tests.fuzz.routine_problems import Problem
 from tests.targets.products import expected as product_of
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
+from volta_fn.targets.numpy.backend import KERNELS
 from volta_fn.targets.numpy.convolution import conv_general_dilated
-from volta_fn.targets.numpy.kernels import KERNELS
 
 _MOVED = frozenset({"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "pad"})
 _LINEAR = frozenset({"cumsum", "reduce_window_sum", "select_and_gather_add", "select_and_scatter_add", "scatter_add"})

@@ -13,8 +13,8 @@ from tests.fuzz.routine_choices import DEFAULT, FAMILY_OF, Choice, Choices, Coun
 from tests.fuzz.routine_problems import Problem
 from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention import schedule as attention_schedule
-from volta_fn.targets.wgsl.matmul import choice as products
+from volta_fn.targets.wgsl.attention import problem as attention_schedule
+from volta_fn.targets.wgsl.matmul import contract as products
 from volta_fn.targets.wgsl.routines import ROUTINES
 from volta_fn.targets.wgsl.scalars.number import is_supported
 

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from volta_fn import dtypes
-from volta_fn.runtime.llvm.index_arith import clamped
-from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.convolution import winograd_transforms
+from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
+from volta_fn.targets.cpu.convolution import winograd
 from volta_fn.targets.cpu.fourier.butterflies import Complex
-from volta_fn.targets.cpu.fourier.passes import Passes
+from volta_fn.targets.cpu.fourier.routine import Passes
 from volta_fn.targets.cpu.library import radix
-from volta_fn.targets.cpu.library.numbers import map_run
-from volta_fn.targets.cpu.library.window_argmax import WindowSelection
+from volta_fn.targets.cpu.library.emission import map_run
+from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -78,8 +77,8 @@ def _first_split_again() -> AbstractContextManager[Any]:
 
 
 def _imprecise_points() -> AbstractContextManager[Any]:
-    number = winograd_transforms.VectorAlgebra.number
-    return patch.object(winograd_transforms.VectorAlgebra, "number", lambda self, factor: number(self, 1.001 * factor))
+    number = winograd.VectorAlgebra.number
+    return patch.object(winograd.VectorAlgebra, "number", lambda self, factor: number(self, 1.001 * factor))
 
 
 def _other_direction() -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.targets.cpu.running import entries
-from volta_fn.targets.cpu.library.dynamic_slices import COPY
+from volta_fn.targets.cpu.library.movement import COPY
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 #: Bytes on both sides of a buffer. Around operands they are NaN in every dtype, so that a number read from them shows; around results

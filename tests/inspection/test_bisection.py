@@ -25,7 +25,8 @@ from volta_fn.inspection.bisection import Miscompilation, differ
 from volta_fn.inspection.crosscheck import Crosscheck
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.settings import current as settings
-from volta_fn.targets.cpu.runtime import disk_cache, program_cache
+from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime import program as program_cache
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
 from volta_fn.targets.cpu.target import TARGET, CpuTarget
 
@@ -38,7 +39,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Machine code without caches, and without the verifiers, which would find some of the faults first."""
     fresh = CodeCache()
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
-    monkeypatch.setattr(disk_cache, "cache_dir", lambda: None)
+    monkeypatch.setattr(cache, "cache_dir", lambda: None)
     monkeypatch.setattr(CODE_CACHE, "_recent", fresh._recent)
     monkeypatch.setattr(CODE_CACHE, "_shared", fresh._shared)
     monkeypatch.setattr(settings, "verify", False)
@@ -179,7 +180,7 @@ def test_memory_that_is_shared_too_early_is_found(native: bool, monkeypatch: pyt
             program_cache, "arrange", lambda lifetimes: ([0] * len(lifetimes), max([v.bytes for v in lifetimes], default=0))
         )
     else:
-        monkeypatch.setattr("volta_fn.compiler.buffers.plan.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
+        monkeypatch.setattr("volta_fn.compiler.buffers.arrange", lambda lifetimes: ([0] * len(lifetimes), 1 << 20))
     wrong = only(vf.crosscheck(function)(x, y))
     assert wrong.stage.startswith("the assignment of") and "memory" in wrong.stage
     if native:

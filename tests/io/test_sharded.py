@@ -12,7 +12,7 @@ import pytest
 
 from volta_fn import io
 from volta_fn.errors import ArgumentError, CorruptFileError, SerializationError
-from volta_fn.io import sharded
+from volta_fn.io import files
 
 ARRAYS = {f"layer.{i}.weight": np.full((5, 5), i, np.float32) for i in range(5)}
 INDEX = "model.safetensors.index.json"
@@ -71,7 +71,7 @@ def test_a_save_that_fails_leaves_what_was_there(failing, again, tmp_path, monke
 
 
 def test_a_disk_that_is_full_before_the_last_shard_changes_nothing(tmp_path, monkeypatch):
-    write, calls = sharded.write_file, []
+    write, calls = files.write_file, []
 
     def full(*arguments):
         calls.append(arguments)
@@ -79,7 +79,7 @@ def test_a_disk_that_is_full_before_the_last_shard_changes_nothing(tmp_path, mon
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*arguments)
 
-    monkeypatch.setattr(sharded, "write_file", full)
+    monkeypatch.setattr(files, "write_file", full)
     with pytest.raises(SerializationError, match="cannot be written: No space left on device"):
         io.save_safetensors(tmp_path / "model.safetensors", ARRAYS, max_shard_size=250)
     assert len(calls) == 3

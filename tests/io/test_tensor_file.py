@@ -16,7 +16,7 @@ import volta_fn as vf
 from tests.data_files import data_dir
 from volta_fn import io
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, DTypeError, SerializationError, TracerError
-from volta_fn.io.header import DTYPES
+from volta_fn.io.files import DTYPES
 
 STORABLE = sorted(set(DTYPES.values()), key=lambda dtype: dtype.name)
 FLOAT8 = [dtype for dtype in STORABLE if dtype.name.startswith("float8")]

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import volta_fn.jax as ours
-from volta_fn.jax.table import Entry, read_table
+from volta_fn.jax.namespace import Entry, read_table
 from volta_fn.lazy_imports import load
 
 TABLE = read_table()
@@ -70,6 +70,6 @@ def test_names_come_from_the_first_home_that_has_them() -> None:
 
 def test_comments_renames_and_stars_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     (tmp_path / "names.txt").write_text("# a comment\na.b  # more\n    m.n: x, y=z *\n    m.o:\n")
-    monkeypatch.setattr("volta_fn.jax.table.__file__", str(tmp_path / "table.py"))
+    monkeypatch.setattr("volta_fn.jax.namespace.__file__", str(tmp_path / "table.py"))
     table = read_table.__wrapped__()
     assert table == {"a.b": Entry({"x": ("m.n", "x"), "y": ("m.n", "z"), "o": ("m.o", "")}, ["m.n"])}

@@ -12,7 +12,7 @@ pytest.importorskip("llvmlite")
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.jit.views import repeat_view
+from volta_fn.jit.fused import repeat_view
 
 M = jnp.asarray(np.arange(1200).reshape(30, 40))
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {

@@ -12,7 +12,7 @@ import pytest
 
 import volta_fn.numpy as vnp
 from volta_fn.errors import CorruptFileError
-from volta_fn.numpy import files
+from volta_fn.numpy import creation
 
 
 def test_bfloat16_comes_back_from_a_file() -> None:
@@ -68,7 +68,7 @@ def test_an_array_of_an_archive_has_the_size_that_it_claims() -> None:
 
 
 def test_an_archive_does_not_expand_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_ANY_EXPANSION", 1 << 20)
+    monkeypatch.setattr(creation, "_ANY_EXPANSION", 1 << 20)
     found = vnp.load(io.BytesIO(archive_of(bomb=np.zeros(1 << 20), fine=np.zeros(1 << 16), dense=np.random.default_rng(0).random(1 << 18))))
     with pytest.raises(CorruptFileError, match="'bomb' of an archive claims 8388736 bytes, more than the 1048576"):
         found["bomb"]

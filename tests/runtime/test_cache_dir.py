@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from volta_fn.runtime import cache_dir as module
+from volta_fn.runtime import caches as module
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="users and modes are those of POSIX")
 

@@ -8,64 +8,64 @@ from pathlib import Path
 
 import pytest
 
-from volta_fn.runtime import cache_entries
+from volta_fn.runtime import caches
 
 NAMES = [f"{number:02x}" + "0" * 62 for number in range(20)]
 
 
 def test_an_entry_under_another_name_is_not_used(tmp_path: Path) -> None:
     for name in NAMES[:2]:
-        cache_entries.write(tmp_path, name, name.encode())
+        caches.write(tmp_path, name, name.encode())
     first, second = (tmp_path / name[:2] / name for name in NAMES[:2])
     second.write_bytes(first.read_bytes())
-    assert cache_entries.read(tmp_path, NAMES[0]) == NAMES[0].encode()
-    assert cache_entries.read(tmp_path, NAMES[1]) is None
+    assert caches.read(tmp_path, NAMES[0]) == NAMES[0].encode()
+    assert caches.read(tmp_path, NAMES[1]) is None
     assert not second.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
 @pytest.mark.parametrize("mode", [0o602, 0o666])
 def test_an_entry_that_others_can_write_is_not_used(tmp_path: Path, mode: int) -> None:
-    cache_entries.write(tmp_path, NAMES[0], b"code")
+    caches.write(tmp_path, NAMES[0], b"code")
     path = tmp_path / NAMES[0][:2] / NAMES[0]
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(mode)
-    assert cache_entries.read(tmp_path, NAMES[0]) is None
+    assert caches.read(tmp_path, NAMES[0]) is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes and links are those of POSIX")
 def test_links_and_folders_are_not_used(tmp_path: Path) -> None:
-    cache_entries.write(tmp_path, NAMES[0], b"code")
+    caches.write(tmp_path, NAMES[0], b"code")
     path = tmp_path / NAMES[0][:2] / NAMES[0]
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    assert cache_entries.read(tmp_path, NAMES[0]) is None
+    assert caches.read(tmp_path, NAMES[0]) is None
     path.mkdir()
-    assert cache_entries.read(tmp_path, NAMES[0]) is None
-    cache_entries.write(tmp_path, NAMES[0], b"code")  # in vain
-    assert not [entry for entry in cache_entries.entries(tmp_path) if cache_entries.is_temporary(entry)]
+    assert caches.read(tmp_path, NAMES[0]) is None
+    caches.write(tmp_path, NAMES[0], b"code")  # in vain
+    assert not [entry for entry in caches.entries(tmp_path) if caches.is_temporary(entry)]
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
     now = time.time()
     for number, name in enumerate(NAMES):
-        cache_entries.write(tmp_path, name, bytes(1000))
+        caches.write(tmp_path, name, bytes(1000))
         os.utime(tmp_path / name[:2] / name, (now, now - 100_000 * (number + 1)))
-    assert cache_entries.read(tmp_path, NAMES[-1]) == bytes(1000)  # used just now
-    size = next(cache_entries.entries(tmp_path)).size
-    cache_entries.evict(tmp_path, 12 * size)
-    left = {entry.path.name for entry in cache_entries.entries(tmp_path)}
+    assert caches.read(tmp_path, NAMES[-1]) == bytes(1000)  # used just now
+    size = next(caches.entries(tmp_path)).size
+    caches.evict(tmp_path, 12 * size)
+    left = {entry.path.name for entry in caches.entries(tmp_path)}
     assert left == {*NAMES[:8], NAMES[-1]}  # three quarters of the limit
-    cache_entries.evict(tmp_path, 12 * size)
-    assert len(list(cache_entries.entries(tmp_path))) == 9
+    caches.evict(tmp_path, 12 * size)
+    assert len(list(caches.entries(tmp_path))) == 9
 
 
 def test_writing_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_CACHE_BYTES", "5000")
-    monkeypatch.setattr(cache_entries, "_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(caches, "_BETWEEN_LOOKS", 0)
     for name in NAMES:
-        cache_entries.write(tmp_path, name, bytes(1000))
-        assert sum(entry.size for entry in cache_entries.entries(tmp_path)) <= 5000
+        caches.write(tmp_path, name, bytes(1000))
+        assert sum(entry.size for entry in caches.entries(tmp_path)) <= 5000
 
 
 def test_what_interrupted_writers_left_goes(tmp_path: Path) -> None:
@@ -74,5 +74,5 @@ def test_what_interrupted_writers_left_goes(tmp_path: Path) -> None:
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
-    cache_entries.evict(tmp_path, 1 << 30)
+    caches.evict(tmp_path, 1 << 30)
     assert (old.exists(), new.exists()) == (False, True)

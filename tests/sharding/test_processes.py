@@ -10,12 +10,12 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P, lax
-from volta_fn.compiler.passes.overlap import overlap_sums
+from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
 from volta_fn.core import process
 from volta_fn.core.device import RemoteDevice
 from volta_fn.core.distribution import world
-from volta_fn.core.distribution.same_program import names_processes
+from volta_fn.core.distribution.placement import names_processes
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import ArgumentError, DeviceError
 

@@ -20,9 +20,11 @@ import volta_fn.numpy as jnp
 from tests.stress.amount import rounds
 from tests.stress.processes import run
 from volta_fn.core.interned import Interned
-from volta_fn.runtime import cache_entries
-from volta_fn.runtime.cache_dir import cache_dir
-from volta_fn.targets.cpu.runtime import compile, disk_cache, program_cache
+from volta_fn.runtime import caches
+from volta_fn.runtime.caches import cache_dir
+from volta_fn.targets.cpu.runtime import cache as disk_cache
+from volta_fn.targets.cpu.runtime import compile
+from volta_fn.targets.cpu.runtime import program as program_cache
 from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 
 pytest.importorskip("llvmlite")
@@ -143,7 +145,7 @@ def test_a_full_disk_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_entries.os, "replace", full)
+    monkeypatch.setattr(caches.os, "replace", full)
     for _ in range(2):
         assert outcome(tmp_path / "cache", monkeypatch) == (True, 2)
     assert not files(tmp_path / "cache")

@@ -14,9 +14,9 @@ import volta_fn.numpy as jnp
 from tests.fuzz.programs import on_target
 from tests.stress.amount import rounds
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.runtime.caches import Recent
 from volta_fn.runtime.llvm import machine
-from volta_fn.runtime.recent import Recent
-from volta_fn.targets.cpu.runtime import compile, program_cache
+from volta_fn.targets.cpu.runtime import compile, program
 from volta_fn.targets.cpu.runtime.code_cache import CodeCache
 
 pytest.importorskip("llvmlite")
@@ -32,8 +32,8 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
         return loaded
 
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.code_cache.load_objects", noted)
-    monkeypatch.setattr(program_cache, "load_objects", noted)
-    monkeypatch.setattr(program_cache, "_recent", Recent(4))
+    monkeypatch.setattr(program, "load_objects", noted)
+    monkeypatch.setattr(program, "_recent", Recent(4))
     codes = CodeCache()
     monkeypatch.setattr(codes, "_recent", Recent(4))
     monkeypatch.setattr(compile, "CODE_CACHE", codes)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from volta_fn.primitives.geometry import window_counts
+from volta_fn.primitives.convolution import window_counts
 
 #: The order of dimensions: batch, feature and space; batch, space and feature; another.
 ORDERS = [((0, 1, 2, 3),) * 3, ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)), ((3, 0, 1, 2), (0, 3, 2, 1), (1, 2, 0, 3))]

@@ -18,8 +18,7 @@ import pytest
 import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn.errors import ArgumentError, ExportError, SerializationError
-from volta_fn.web.export import _RUNTIME, runtime_source
-from volta_fn.web.program import required_limits
+from volta_fn.web.export import _RUNTIME, required_limits, runtime_source
 
 S = vf.ShapeDtypeStruct
 F = vf.web.Function

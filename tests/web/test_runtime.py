@@ -15,7 +15,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from tests.web.chromium import FAST, Chromium
 from tests.web.pages import load_runtime, open_application
-from volta_fn.web.function import Function
+from volta_fn.web.export import Function
 
 
 @pytest.fixture(scope="module")

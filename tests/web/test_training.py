@@ -23,7 +23,7 @@ from benchmarks.workloads.case import library
 from tests.web.chromium import FAST, Chromium
 from tests.web.pages import open_application
 from volta_fn import optim, random
-from volta_fn.web.function import Function
+from volta_fn.web.export import Function
 
 STEPS = 50
 

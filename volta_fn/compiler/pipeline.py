@@ -13,24 +13,17 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from volta_fn.compiler.buffers.plan import Plan, make_plan
+from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
+from volta_fn.compiler.ir.index import is_lowered, is_product
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
-from volta_fn.compiler.ir.views import is_lowered, is_product
-from volta_fn.compiler.lowering.nodes import as_kernel, drop_aliases, split_concatenations
-from volta_fn.compiler.passes.dce import eliminate_dead_code
-from volta_fn.compiler.passes.inline import inline_calls
-from volta_fn.compiler.passes.licm import hoist_invariants
-from volta_fn.compiler.passes.loop_fission.move_products import move_products_out
-from volta_fn.compiler.passes.loop_variance import simplify_loops
-from volta_fn.compiler.passes.nested import choose_branches, simplify_nested
-from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
-from volta_fn.compiler.passes.outer_products import expand_outer_products
-from volta_fn.compiler.passes.overlap import overlap_sums
-from volta_fn.compiler.passes.random_bits import expand_random_bits
+from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
+from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
+from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
+from volta_fn.compiler.passes.loop_fission import move_products_out
+from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, inline_calls, simplify_loops, simplify_nested
 from volta_fn.compiler.passes.simplify import simplify_equations
-from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.target import CONTROL_FLOW, NodePass, Pass, ProgramPass, Target
+from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings

@@ -16,9 +16,9 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.interned import Interned
-from volta_fn.core.memory.gone import GONE
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 
@@ -28,7 +28,7 @@ else:
     ArrayMethods = object
 
 _ADVICE, _HTML = deferred("volta_fn.advice"), deferred("volta_fn.core.html")
-_DLPACK = deferred("volta_fn.core.memory.dlpack")
+_DLPACK = deferred("volta_fn.core.memory")
 
 
 class Array(ArrayMethods):

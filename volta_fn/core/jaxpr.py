@@ -1,8 +1,6 @@
-"""Jaxprs: typed programs in A-normal form, as data.
+"""Jaxprs.
 
-Transforms build and rewrite them; targets run them.
-
-A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
+Typed programs in A-normal form, the check that one is well formed, and dead-code elimination.
 """
 
 from __future__ import annotations
@@ -15,8 +13,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from volta_fn.core.array import Array, ConcreteArray
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
+from volta_fn.errors import JaxprError, VoltaError
 from volta_fn.lazy_imports import deferred
 from volta_fn.source import SourceLocation, portable
+
+# ------------------------------------------------------------------------------
+# Jaxprs: typed programs in A-normal form, as data.
+#
+# Transforms build and rewrite them; targets run them.
+#
+# A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
+# ------------------------------------------------------------------------------
 
 _HTML = deferred("volta_fn.core.html")
 
@@ -350,3 +357,106 @@ def _format_param(value: Any, indent: int, sources: bool) -> str:
     if isinstance(value, tuple) and any(isinstance(v, ClosedJaxpr) for v in value):
         return "(" + ", ".join(_format_param(v, indent, sources) for v in value) + ")"
     return getattr(value, "__name__", None) or str(value)
+
+
+# ------------------------------------------------------------------------------
+# The executable specification of jaxprs, which every transform and pass obeys.
+# ------------------------------------------------------------------------------
+
+
+def check_jaxpr(program: ClosedJaxpr | Jaxpr) -> None:
+    """Raise `JaxprError` unless the program is well formed.
+
+    Every variable is bound once, before its uses; every equation's results have the types that the primitive's abstract rule derives from
+    its operands; the outputs are bound; nested programs are well formed too. The message names the equation and the user's line.
+
+    >>> import volta_fn as vf
+    >>> check_jaxpr(vf.make_jaxpr(vf.lax.sin)(1.0))
+    """
+    pending: list[ClosedJaxpr | Jaxpr] = [program]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, ClosedJaxpr):
+            _check_constants(current)
+            current = current.jaxpr
+        _check_one(current)
+        for eqn in current.eqns:
+            pending.extend(sub_jaxprs(eqn.params))
+
+
+def _check_constants(closed: ClosedJaxpr) -> None:
+    if len(closed.consts) != len(closed.jaxpr.constvars):
+        raise JaxprError(f"the program has {len(closed.jaxpr.constvars)} constant variables, but {len(closed.consts)} constants")
+    for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+        if (value.aval.shape, value.aval.dtype) != (var.aval.shape, var.aval.dtype):
+            raise JaxprError(f"a constant of type {value.aval} stands for a variable of type {var.aval}")
+
+
+def _check_one(jaxpr: Jaxpr) -> None:
+    bound: set[Var] = set()
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        _bind(bound, var, "an input")
+    for number, eqn in enumerate(jaxpr.eqns):
+        where = f"equation {number} ({eqn.primitive}, from {eqn.source})"
+        for atom in eqn.invars:
+            _check_read(bound, atom, where)
+        _check_types(eqn, where)
+        for var in eqn.outvars:
+            _bind(bound, var, where)
+    for atom in jaxpr.outvars:
+        _check_read(bound, atom, "the outputs")
+
+
+def _bind(bound: set[Var], var: Var, where: str) -> None:
+    if var in bound:
+        raise JaxprError(f"{where} binds a variable of type {var.aval} that is bound already")
+    bound.add(var)
+
+
+def _check_read(bound: set[Var], atom: Atom, where: str) -> None:
+    if not isinstance(atom, Literal) and atom not in bound:
+        raise JaxprError(f"{where} reads a variable of type {atom.aval} that is not bound yet")
+
+
+def _check_types(eqn: Equation, where: str) -> None:
+    arity = eqn.primitive.arity
+    if arity and len(eqn.invars) != arity:
+        raise JaxprError(f"{where} has {len(eqn.invars)} operands, but its primitive takes {arity}")
+    try:
+        derived = eqn.primitive.abstract(*[v.aval for v in eqn.invars], **eqn.params)
+    except VoltaError as error:
+        raise JaxprError(f"{where} has operands that its primitive does not take: {error.args[0]}") from error
+    avals = derived if eqn.primitive.multiple_results else (derived,)
+    found = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+    if found != [(a.shape, a.dtype) for a in avals]:
+        raise JaxprError(f"{where} binds {[v.aval for v in eqn.outvars]}, but its primitive gives {list(avals)}")
+
+
+# ------------------------------------------------------------------------------
+# Dead-code elimination: drop equations whose results are unused.
+# ------------------------------------------------------------------------------
+
+
+def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -> ClosedJaxpr:
+    """Drop dead equations, constants, and outputs unmarked in `used_outputs`."""
+    jaxpr = closed.jaxpr
+    outvars = jaxpr.outvars if used_outputs is None else [v for v, u in zip(jaxpr.outvars, used_outputs, strict=True) if u]
+    live: set[Var] = {v for v in outvars if type(v) is Var}
+    kept: list[Equation] = []
+    for eqn in reversed(jaxpr.eqns):
+        if any(v in live for v in eqn.outvars) or has_effects(eqn):
+            kept.append(eqn)
+            live.update(v for v in eqn.invars if type(v) is Var)
+    kept.reverse()
+    pairs = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in live]
+    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, kept), [c for _, c in pairs])
+
+
+def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """Drop those of the candidate inputs that are unused; return which inputs stay."""
+    jaxpr = closed.jaxpr
+    used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
+    used.update(v for v in jaxpr.outvars if type(v) is not Literal)
+    stays = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
+    invars = [v for v, s in zip(jaxpr.invars, stays, strict=True) if s]
+    return closed.replace(invars=invars), stays

@@ -1,24 +1,34 @@
-"""Traces: interpreters of primitives, one of them current in each thread and task.
+"""Traces.
 
-`bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
-values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
+Interpreters of primitives, one of them current in each thread and task, with their named axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NoReturn
+
+import numpy as np
 
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
-from volta_fn.errors import (
-    ConcretizationError,
-    LeakedTracerError,
-    TracerArrayError,
-    TracerBoolError,
-    TracerIndexError,
-)
+from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
+
+# ------------------------------------------------------------------------------
+# Traces: interpreters of primitives, one of them current in each thread and task.
+#
+# `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
+# values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
+# ------------------------------------------------------------------------------
 
 
 class Trace:
@@ -223,3 +233,182 @@ def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[Con
     if isinstance(value, Tracer):
         value._concrete(wanted, remedy, error)
     return value
+
+
+# ------------------------------------------------------------------------------
+# Named axes: what `vmap(..., axis_name=...)` and `shard_map` have bound.
+#
+# The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
+# `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
+# ------------------------------------------------------------------------------
+
+_axes: ContextVar[tuple[tuple[Any, int | ProcessAxis], ...]] = ContextVar("named_axes", default=())
+#: The current mesh (`set_mesh`).
+current_mesh: ContextVar[Any] = ContextVar("mesh", default=None)
+
+
+class _MeshReads(threading.local):
+    """How often this thread has read the current mesh.
+
+    A program whose trace did is for that mesh alone.
+    """
+
+    count = 0
+
+
+mesh_reads = _MeshReads()
+
+
+@dataclass(frozen=True)
+class ProcessGrid:
+    """Processes at the positions of named axes, row-major."""
+
+    names: tuple[Any, ...]
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+
+    @functools.cache  # noqa: B019  # grids are few, and compared by value
+    def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
+        """Return the processes that differ from `rank` along the named axes only."""
+        grid = np.asarray(self.ranks).reshape(self.shape)
+        own = np.argwhere(grid == rank)[0]
+        found = grid[tuple([slice(None) if name in names else own[i] for i, name in enumerate(self.names)])]
+        order = [name for name in self.names if name in names]
+        return tuple(np.transpose(found, [order.index(name) for name in names]).ravel().tolist())
+
+
+@dataclass(frozen=True, repr=False)
+class ProcessAxis:
+    """A named axis whose positions are processes."""
+
+    name: Any
+    grid: ProcessGrid
+
+    @property
+    def size(self) -> int:
+        """The number of processes along it."""
+        return self.grid.shape[self.grid.names.index(self.name)]
+
+    def __repr__(self) -> str:
+        return f"{self.name}:{self.size}"
+
+
+def read_mesh() -> Any:
+    """Return the current mesh, and note that it was read."""
+    mesh_reads.count += 1
+    return current_mesh.get()
+
+
+def axis_environment() -> tuple[tuple[Any, int | ProcessAxis], ...]:
+    """Return the bound names, outermost first; programs depend on them."""
+    return _axes.get()
+
+
+@contextlib.contextmanager
+def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
+    """Bind a name (None binds nothing) to an axis size, or to an axis of processes."""
+    if name is None:
+        yield
+        return
+    before = _axes.get()
+    try:
+        _axes.set((*before, (name, size)))
+        yield
+    finally:
+        _axes.set(before)
+
+
+def bound_axes(axis_name: Any) -> tuple[Any, ...]:
+    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`.
+
+    Raises `AxisNameError` for a name that is not bound.
+    """
+    return tuple([_bound(name)[0] for name in _listed(axis_name)])
+
+
+def axis_size(axis_name: Any) -> int:
+    """Return the number of positions; raise `AxisNameError` for an unbound name."""
+    size = 1
+    for name in _listed(axis_name):
+        size *= _bound(name)[1]
+    return size
+
+
+def _listed(axis_name: Any) -> Sequence[Any]:
+    return axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+
+
+def _bound(name: Any) -> tuple[Any, int]:
+    if isinstance(name, ProcessAxis):
+        return name, name.size
+    for bound, size in reversed(_axes.get()):
+        if bound == name:
+            return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
+    known = [n for n, _ in _axes.get()]
+    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")
+
+
+# ------------------------------------------------------------------------------
+# Let traces nest deeper than the frames that Python allows by default.
+# ------------------------------------------------------------------------------
+
+#: The frames that a level of nested traces is allowed, the levels that have them now, and the most that get them: functions that call
+#: themselves for ever end in a RecursionError.
+_FRAMES, _MOST_LEVELS = 16, 300
+_levels = 0
+_lock = threading.Lock()
+
+
+@contextmanager
+def deeper() -> Iterator[None]:
+    """Allow the frames of a trace, about ten, in addition to those of its caller."""
+    global _levels
+    with _lock:
+        allowed = _levels < _MOST_LEVELS
+        if allowed:
+            _levels += 1
+            sys.setrecursionlimit(sys.getrecursionlimit() + _FRAMES)
+    try:
+        yield
+    finally:
+        if allowed:
+            with _lock:
+                _levels -= 1
+                sys.setrecursionlimit(sys.getrecursionlimit() - _FRAMES)
+
+
+# ------------------------------------------------------------------------------
+# Find traced values that outlive their trace, as `checking_leaks` asks for.
+# ------------------------------------------------------------------------------
+
+
+def check_leaks(trace: Trace) -> None:
+    """Raise `LeakedTracerError` if something refers to a tracer of a finished trace."""
+    found = _tracers(trace)
+    if found:
+        gc.collect()  # what only a cycle holds is no leak
+        found = _tracers(trace)
+    if not found:
+        return
+    first, several = found[0], len(found) > 1
+    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not found]
+    values = f"{len(found)} traced values" if several else "a traced value"
+    raise LeakedTracerError(
+        f"checking_leaks: {values} of {trace.name or 'a function'} outlive{'s' * (not several)} its trace, {'the first ' * several}"
+        f"of type {first.aval}: it is {first.origin()}, and is held by {_listed_leaks(holders)}. "
+        "Return such values from the function; do not store them in globals, attributes, lists or closures."
+    )
+
+
+def _tracers(trace: Trace) -> list[Tracer]:
+    return [value for value in gc.get_referrers(trace) if isinstance(value, Tracer)]
+
+
+def _listed_leaks(holders: Sequence[str]) -> str:
+    return ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
+
+
+def _describe(holder: Any) -> str:
+    if isinstance(holder, FrameType):
+        return "" if holder.f_globals.get("__name__", "").startswith("volta_fn") else f"a variable of {holder.f_code.co_qualname}"
+    return f"a {type(holder).__name__}"

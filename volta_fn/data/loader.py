@@ -1,22 +1,248 @@
-"""The loader: shuffled batches of a dataset on a device, prefetched and resumable."""
+"""The loader: shuffled batches on a device, prefetched, with a progress bar."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypedDict, Unpack, overload
+import itertools
+import logging
+import operator
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from volta_fn import advice, random, tree
 from volta_fn.core.array import aval_of
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.memory.transfer import device_put
-from volta_fn.data.combine import as_key
-from volta_fn.data.dataset import Batch, Dataset, Examples, gather
-from volta_fn.data.prefetch import prefetched
-from volta_fn.errors import ArgumentError, DataError
+from volta_fn.core.memory import device_put
+from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, gather
+from volta_fn.errors import ArgumentError, DataError, VoltaError
+from volta_fn.runtime.compiling import included
+from volta_fn.runtime.threads import AwaitedCall, has_started
+from volta_fn.source import user_location
+
+# ------------------------------------------------------------------------------
+# Run tasks on threads, a limited number ahead of their consumer.
+# ------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+_log = logging.getLogger("volta_fn")
+
+
+class _Worker(threading.local):
+    """Whether this thread is a worker."""
+
+    now = False
+
+
+_worker = _Worker()
+
+
+def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Generator[T, None, None]:
+    """Yield the results of the tasks in order.
+
+    With workers, that many threads run up to `ahead` tasks before their results are needed.
+
+    Each task runs in a copy of the consumer's context, so that context variables such as the default device reach it. A task's exception
+    is raised when its result is due, with the traceback of the thread. No thread remains when the iterator ends, unless a signal's handler
+    raises again while it waits for them: then they end after the tasks that they are in.
+    """
+    if workers == 0:
+        for task in tasks:
+            yield task()
+        return
+    threads = _Workers(workers)
+    try:
+        pending = deque(threads.submit(task) for task in itertools.islice(tasks, ahead))
+        while pending:
+            result = threads.result(pending.popleft())
+            pending.extend(threads.submit(task) for task in itertools.islice(tasks, 1))
+            yield result
+            del result  # so that its memory is free while the next one is awaited
+    finally:
+        # No function of Python does this, as a signal's handler may raise when one begins.
+        threads.closed = True
+        threads.calls.put(None)
+        threads.join()
+
+
+class _Workers:
+    """Threads that make calls, and do not keep the process alive.
+
+    A signal's handler may raise anywhere in here: no lock of Python's is used, which would stay held.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._threads: list[AwaitedCall] = []
+        #: What is to be called; None, which remains here, when there is nothing more.
+        self.calls: SimpleQueue[AwaitedCall | None] = SimpleQueue()
+        #: Whether calls that have not begun are dropped.
+        self.closed = False
+
+    def submit(self, task: Callable[[], T]) -> AwaitedCall:
+        """Have a thread run a task; without threads, `result` does so."""
+        call = AwaitedCall(task)
+        self.calls.put(call)
+        if len(self._threads) < self._most:
+            self._start()
+        return call
+
+    def _start(self) -> None:
+        thread = AwaitedCall(self._work)
+        # Browsers have no threads. After the main thread has ended, those that wait for the end of the process cannot be relied upon.
+        if threading.main_thread().is_alive() and has_started(thread):
+            self._threads.append(thread)
+        else:
+            self._most = len(self._threads)
+            _log.info(
+                "no thread can be started, so that %s", "fewer load batches" if self._most else "batches are loaded when they are needed"
+            )
+
+    def _work(self) -> None:
+        _worker.now = True
+        while (call := self.calls.get()) is not None and not self.closed:
+            included(call.run)
+            del call  # so that its result is free while the next one is awaited
+        self.calls.put(None)
+
+    def result(self, call: AwaitedCall) -> Any:
+        """Return a call's result; a typed error gets the consumer's line if it has none."""
+        if not self._threads:
+            call.run()
+        try:
+            return call.result()
+        except VoltaError as error:
+            error.location = error.location or user_location()
+            raise
+
+    def join(self) -> None:
+        """Wait for the threads, which have been told to end.
+
+        The garbage collector may close the iterator in one of the threads, which cannot wait for itself, and at the end of the process,
+        which has stopped them.
+        """
+        if _worker.now or not threading.main_thread().is_alive():
+            return
+        for thread in self._threads:
+            if thread.process == os.getpid():
+                thread.result()
+
+
+# ------------------------------------------------------------------------------
+# A progress bar around a loop: drawn by Rich, or a line of text without it.
+# ------------------------------------------------------------------------------
+
+
+class ProgressBar(Generic[T]):
+    """An iterable that shows the progress of its loop; made by `progress`."""
+
+    def __init__(self, iterable: Iterable[T], description: str, total: int | None) -> None:
+        self._iterable, self._total = iterable, total
+        self._display = _display()
+        self._task = self._display.add_task(description, total=total, report="")
+
+    def __iter__(self) -> Iterator[T]:
+        with self._display:
+            for item in self._iterable:
+                yield item
+                self._display.advance(self._task)
+
+    def __len__(self) -> int:
+        return operator.length_hint(self._iterable) if self._total is None else self._total
+
+    def report(self, text: str) -> None:
+        """Show a text, such as the latest loss, after the bar."""
+        self._display.update(self._task, report=text)
+
+    def describe(self, text: str) -> None:
+        """Show a text, such as the latest accuracy, before the bar."""
+        self._display.update(self._task, description=text)
+
+
+def progress(iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
+    """Wrap `iterable` with a progress bar, which is drawn while a loop runs over it.
+
+    Args:
+        iterable: what to loop over.
+        description: the text before the bar.
+        total: the number of items, by default `len(iterable)`; without a length the bar only shows activity.
+
+    Without the package rich it is a line of text.
+
+    >>> from volta_fn import data
+    >>> bar = data.progress(range(3), "counting")
+    >>> for number in bar:
+    ...     bar.report(f"at {number}")
+    counting ... 3/3 ... at 2
+    """
+    hint = operator.length_hint(iterable, 0) or None
+    return ProgressBar(iterable, description, hint if total is None else total)
+
+
+class _TextBar:
+    """The progress as a line of text, written anew at most ten times a second."""
+
+    def __init__(self) -> None:
+        self._description, self._report = "", ""
+        self._done = 0
+        self._total: int | None = None
+        self._width, self._written = 0, -_PAUSE
+
+    def add_task(self, description: str, total: int | None, report: str) -> None:
+        """Set what the line begins with and counts to."""
+        self._description, self._total, self._report = description, total, report
+
+    def update(self, task: None, description: str | None = None, report: str | None = None) -> None:
+        """Change the text before or after the count."""
+        self._description = self._description if description is None else description
+        self._report = self._report if report is None else report
+
+    def advance(self, task: None) -> None:
+        """Count one item more."""
+        self._done += 1
+        if time.monotonic() - self._written >= _PAUSE:
+            self._write()
+
+    def _write(self, end: str = "") -> None:
+        self._written = time.monotonic()
+        count = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+        text = " ".join(filter(None, [self._description, count, self._report]))
+        sys.stdout.write(f"\r{text.ljust(self._width)}{end}")
+        sys.stdout.flush()
+        self._width = len(text)
+
+    def __enter__(self) -> None:
+        self._write()
+
+    def __exit__(self, *exception: object) -> None:
+        self._write("\n")
+
+
+#: Seconds between two writings of a line.
+_PAUSE = 0.1
+
+
+def _display() -> Any:
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  # optional
+    except ImportError:
+        return _TextBar()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[report]}"))
+
+
+# ------------------------------------------------------------------------------
+# The loader: shuffled batches of a dataset on a device, prefetched and resumable.
+# ------------------------------------------------------------------------------
 
 
 class _Options(TypedDict, total=False):

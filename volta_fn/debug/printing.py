@@ -1,14 +1,26 @@
-"""`debug.print` and `debug.callback`: values of a traced program, when it runs."""
+"""`debug.print`, `debug.callback` and `debug.breakpoint`.
+
+Values of a traced program.
+"""
 
 from __future__ import annotations
 
 import builtins
+import cmd
+import linecache
 import string
+import sys
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
+from typing import Any, TextIO
 
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, CallbackError
 from volta_fn.primitives.callbacks import debug_callback
+from volta_fn.source import is_internal
+
+# ------------------------------------------------------------------------------
+# `debug.print` and `debug.callback`: values of a traced program, when it runs.
+# ------------------------------------------------------------------------------
 
 
 def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
@@ -61,3 +73,102 @@ class _Checker(string.Formatter):
 
     def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
         self.unused = [name for name in (*range(len(args)), *kwargs) if name not in used_args]
+
+
+# ------------------------------------------------------------------------------
+# `debug.breakpoint`: look at a traced function's values while its program runs.
+# ------------------------------------------------------------------------------
+
+
+def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **values: Any) -> None:
+    """Stop a program here when it runs, and ask what to show.
+
+    The variables of the calling function are there with their values at run time, and those given as keywords; other commands are ``p``
+    (an expression), ``a`` (all variables), ``l`` (the source), ``c`` (go on) and ``q`` (end the program with `CallbackError`).
+
+    Args:
+        stdin, stdout: where commands come from and answers go; by default the terminal.
+
+    >>> import io, volta_fn as vf
+    >>> answers = io.StringIO()
+    >>> def f(x):
+    ...     vf.debug.breakpoint(stdin=io.StringIO("p x + 1"), stdout=answers, x=x)
+    ...     return x
+    >>> _ = vf.jit(f)(3.0)
+    >>> "4.0" in answers.getvalue()
+    True
+    """
+    frame = _user_frame()
+    variables = {} if frame is None else {**frame.f_locals}
+    variables.update(values)
+    where = ("", 0, "") if frame is None else (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
+    seen = {} if frame is None else {**frame.f_globals}
+
+    def stop(**now: Any) -> None:
+        console = _Console(now, seen, where, stdin, stdout or sys.stdout)
+        console.cmdloop(f"stopped at {where[0]}:{where[1]} in {where[2]}")
+        if console.ended:
+            raise CallbackError("debug.breakpoint: the program was ended by the command q")
+
+    debug_callback(stop, **variables)
+
+
+def _user_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_internal(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return frame
+
+
+class _Console(cmd.Cmd):
+    """The commands of a breakpoint."""
+
+    prompt = "(volta_fn) "
+
+    def __init__(
+        self, variables: dict[str, Any], seen: dict[str, Any], where: tuple[str, int, str], stdin: TextIO | None, stdout: TextIO
+    ) -> None:
+        super().__init__(stdin=stdin, stdout=stdout)
+        self.use_rawinput = stdin is None
+        self.variables, self.seen, self.where = variables, seen, where
+        self.ended = False
+
+    def do_p(self, text: str) -> None:
+        """Print an expression of the variables."""
+        try:
+            shown = str(eval(text, self.seen, self.variables)) if text else ""
+        except Exception as error:
+            shown = f"{type(error).__name__}: {error}"
+        self._write(shown)
+
+    def do_a(self, text: str) -> None:
+        """Print all variables."""
+        for name, value in self.variables.items():
+            self._write(f"{name} = {value!r:.400}")
+
+    def do_l(self, text: str) -> None:
+        """Print the lines around the breakpoint."""
+        file, lineno, _ = self.where
+        for number in range(lineno - 4, lineno + 5):
+            if source := linecache.getline(file, number):
+                self._write(f"{'->' if number == lineno else '  '} {number:5d} {source.rstrip()}")
+
+    def do_c(self, text: str) -> bool:
+        """Go on."""
+        return True
+
+    def do_q(self, text: str) -> bool:
+        """End the program."""
+        self.ended = True
+        return True
+
+    def do_EOF(self, text: str) -> bool:
+        """Go on, as there are no more commands."""
+        return True
+
+    def default(self, text: str) -> None:
+        """Print an expression, as `p` does."""
+        self.do_p(text)
+
+    def _write(self, text: str) -> None:
+        self.stdout.write(f"{text}\n")

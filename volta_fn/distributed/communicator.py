@@ -1,26 +1,135 @@
-"""Collectives of NumPy arrays through MPI.
-
-A sum that is started goes on in a thread of its own, with an MPI communicator of its own, so that it never meets a call of the program's
-thread.
-"""
+"""Collectives of NumPy arrays through MPI, with small arrays sent together."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import queue
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
-from volta_fn.distributed.buckets import BFLOAT16, buckets_of, wire_dtype
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DistributedError
 from volta_fn.lazy_imports import load
 
 if TYPE_CHECKING:
-    from volta_fn.distributed.calls import Calls
+    from volta_fn.distributed.watch import Calls
+
+
+# ------------------------------------------------------------------------------
+# Buckets: small arrays that are sent together.
+# ------------------------------------------------------------------------------
+
+#: Bytes from which an array travels by itself, without a copy.
+LARGE = 1 << 18
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def wire_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype, as wide as needed, in which MPI combines a dtype."""
+    if dtype == np.bool_:
+        return np.dtype(np.uint8)
+    if dtype.isbuiltin == 1 and dtype.kind in "iufc" and dtype != np.float16:
+        return dtype
+    return np.dtype(np.int32 if "int" in dtype.name else np.float32)
+
+
+class Bucket:
+    """The numbers of arrays that travel in one call, and the dtype in which they do."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.positions: list[int] = []
+
+    def is_direct(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Return True if it is one array that can be sent as it is."""
+        return len(self.positions) == 1 and arrays[self.positions[0]].dtype == self.dtype
+
+    def packed(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Copy the arrays one after another."""
+        joined = np.empty(sum([arrays[i].size for i in self.positions]), self.dtype)
+        for block, i in self._slices(joined, arrays):
+            block[...] = arrays[i].reshape(-1)
+        return joined
+
+    def unpack(self, joined: np.ndarray, outs: Sequence[np.ndarray]) -> None:
+        """Copy the results to where they belong."""
+        for block, i in self._slices(joined, outs):
+            outs[i][...] = block.reshape(outs[i].shape).astype(outs[i].dtype, copy=False)
+
+    def _slices(self, joined: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        at = 0
+        for i in self.positions:
+            yield joined[at : at + arrays[i].size], i
+            at += arrays[i].size
+
+
+def buckets_of(arrays: Sequence[np.ndarray], wire: Callable[[np.dtype], np.dtype] = wire_dtype) -> list[Bucket]:
+    """Group arrays into buckets, by their types alone."""
+    buckets: list[Bucket] = []
+    shared: dict[np.dtype, Bucket] = {}
+    for i, array in enumerate(arrays):
+        dtype = wire(array.dtype)
+        if not array.size:
+            continue
+        if array.nbytes >= LARGE:
+            buckets.append(Bucket(dtype))
+            buckets[-1].positions.append(i)
+            continue
+        if dtype not in shared:
+            shared[dtype] = Bucket(dtype)
+            buckets.append(shared[dtype])
+        shared[dtype].positions.append(i)
+    return buckets
+
+
+# ------------------------------------------------------------------------------
+# Comparison of what processes compile, equation by equation.
+# ------------------------------------------------------------------------------
+
+#: Where an object is in memory, which differs between processes.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+#: A row with the results of an equation.
+_EQUATION = re.compile(r"^\s*[a-z]+:\S+.* = ")
+
+
+def text_of(closed: ClosedJaxpr, *, sources: bool = False) -> str:
+    """Return a program's text, which is the same in all processes."""
+    return _ADDRESS.sub("", closed.jaxpr.pretty_print(source_info=sources))
+
+
+def digest(text: str) -> bytes:
+    """Return a hash of a program's text."""
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+def first_difference(texts: Sequence[str]) -> str:
+    """Describe the first equation in which the programs of processes differ."""
+    rows = [text.splitlines() for text in texts]
+    for number in range(max(map(len, rows))):
+        found = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in rows]
+        compared = [row.partition("  # ")[0] for row in found]
+        if len({*compared}) > 1:
+            first = next(i for i, row in enumerate(compared) if row != compared[0])
+            equation = len([row for row in rows[0][: number + 1] if _EQUATION.match(row)])
+            where = f"equation {equation} differs" if equation else "the inputs differ"
+            return f"{where}:\n  process 0: {found[0]}\n  process {first}: {found[first]}"
+    return "only constants differ"
+
+
+# ------------------------------------------------------------------------------
+# Collectives of NumPy arrays through MPI.
+#
+# A sum that is started goes on in a thread of its own, with an MPI communicator of its own, so that it never meets a call of the
+# program's thread.
+# ------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -1,21 +1,27 @@
-"""The world of several processes: all that the package asks of them."""
+"""The world of several processes, from its beginning to its end."""
 
 from __future__ import annotations
 
+import atexit
 import ipaddress
+import os
 import secrets
 import socket
+import sys
+import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from volta_fn.core.distribution import world
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.distributed.calls import Calls
-from volta_fn.distributed.communicator import Background, MpiCommunicator
-from volta_fn.distributed.control import LOOPBACK, Connection, Switchboard, parse_address
-from volta_fn.distributed.programs import digest, first_difference, text_of
-from volta_fn.distributed.watch import Watch
-from volta_fn.errors import DistributedError, ProgramMismatchError
-from volta_fn.lazy_imports import load
+from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
+from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
+from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
+from volta_fn.lazy_imports import deferred, is_installed, load
+
+# ------------------------------------------------------------------------------
+# The world of several processes: all that the package asks of them.
+# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -120,3 +126,153 @@ def interface_of(name: str) -> tuple[str, int]:
 def connected(limit: float, address: str | None = None) -> MpiWorld:
     """Return the world of the processes that MPI started."""
     return MpiWorld(load("mpi4py.MPI").COMM_WORLD, limit, address)
+
+
+# ------------------------------------------------------------------------------
+# The beginning and the end of a program on several processes.
+# ------------------------------------------------------------------------------
+
+_mpi_world = deferred("volta_fn.distributed.world")
+_watch = deferred("volta_fn.distributed.watch")
+_control = deferred("volta_fn.distributed.watch")
+_variables = deferred("volta_fn.runtime.threads")
+
+#: Variables in which starters of MPI programs tell the number of processes.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
+_initialized = False
+
+
+def _started() -> int:
+    """Return how many processes there are, by the environment."""
+    if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
+        return 1  # a job's script itself, not a step of it
+    return max([int(os.environ[name]) for name in _SIZES if os.environ.get(name, "").isdigit()], default=1)
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: float | None = None,
+) -> None:
+    """Connect this process with the others that run the same program.
+
+    MPI has started them: `python -m volta_fn.launch -n 4 script.py` on one machine, `srun` or `mpiexec` on several. A process that was
+    started by itself is a world of one, without MPI, so that the same script runs everywhere.
+
+    Args:
+        coordinator_address: where processes on several machines tell each other of failures: the address of an interface of the first
+            one's machine, with or without a port; by default the address that the machine's name stands for, and any port. On one
+            machine they use the loopback interface, whatever this says.
+        num_processes, process_id: if given, checked against what MPI says.
+        timeout: seconds that a collective may wait for a process, after which all end with an error that names those that are missing;
+            by default VOLTA_COLLECTIVE_TIMEOUT, or 300.
+
+    Raises:
+        MissingDependencyError: there are several processes, and mpi4py is not installed.
+        DistributedError: it was called before, or a process cannot be reached.
+        ArgumentError: an argument is out of range, or not what MPI says.
+
+    >>> import volta_fn as vf
+    >>> vf.distributed.is_initialized()
+    True
+    """
+    global _initialized
+    limit = (_variables.value_of("VOLTA_COLLECTIVE_TIMEOUT") or 300.0) if timeout is None else timeout
+    if not limit > 0:
+        raise ArgumentError(f"distributed.initialize: timeout is a positive number of seconds, got {timeout!r}")
+    if coordinator_address is not None:
+        _control.parse_address(coordinator_address)
+    if world.current().size > 1:
+        raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
+    count = _started()
+    if count > 1:
+        _connect(count, limit, coordinator_address)
+    _check("num_processes", num_processes, world.current().size)
+    _check("process_id", process_id, world.current().rank)
+    _initialized = True
+
+
+def _check(name: str, given: int | None, found: int) -> None:
+    if given is not None and given != found:
+        raise ArgumentError(
+            f"distributed.initialize: {name}={given!r}, but MPI says {found}. Start the processes with "
+            "python -m volta_fn.launch -n N script.py, with srun or mpiexec"
+        )
+
+
+def _connect(count: int, limit: float, address: str | None) -> None:
+    if not is_installed("mpi4py"):
+        raise MissingDependencyError(
+            f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
+        )
+    found = _mpi_world.connected(limit, address)
+    world.set_current(found)
+    _end_all_after_exceptions(found)
+    atexit.register(shutdown)
+
+
+def _end_all_after_exceptions(found: Any) -> None:
+    """End all processes after an uncaught exception: others would wait forever."""
+    before, watch = sys.excepthook, found.watch
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        before(kind, error, trace)
+        if world.current() is found:  # not after `shutdown`
+            sys.stderr.flush()
+            sys.stdout.flush()
+            watch.fail(f"{kind.__name__}: {error}")
+            time.sleep(_watch.LAST_WORDS)
+            os._exit(1)
+
+    sys.excepthook = hook
+
+
+def shutdown() -> None:
+    """Leave the other processes, once all have come to this; called when Python exits.
+
+    >>> import volta_fn as vf
+    >>> vf.distributed.shutdown()
+    >>> vf.distributed.is_initialized()
+    False
+    """
+    global _initialized
+    found: Any = world.current()
+    if found is not world.ALONE:
+        found.stop()
+        world.set_current(world.ALONE)
+    _initialized = False
+
+
+def is_initialized() -> bool:
+    """Return True between `initialize` and `shutdown`."""
+    return _initialized
+
+
+class Statistics(NamedTuple):
+    """What sums that overlapped with computation took."""
+
+    #: How many there were.
+    sums: int
+    #: Seconds that they took, and seconds of these for which the program waited.
+    seconds: float
+    waited: float
+
+    @property
+    def hidden(self) -> float:
+        """The share of the seconds in which the program computed meanwhile."""
+        return 1 - min(self.waited / self.seconds, 1.0) if self.seconds else 0.0
+
+
+def statistics() -> Statistics:
+    """Return how long overlapped sums took so far, and how much was hidden.
+
+    >>> import volta_fn as vf
+    >>> vf.distributed.statistics()
+    Statistics(sums=0, seconds=0.0, waited=0.0)
+    """
+    found: Any = world.current()
+    if found is world.ALONE:
+        return Statistics(0, 0.0, 0.0)
+    return Statistics(found.background.sums, found.background.seconds, found.background.waited)

@@ -14,7 +14,7 @@ from volta_fn import tree
 from volta_fn.core.array import as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.device import Device, devices, find_device
-from volta_fn.core.memory.transfer import device_put
+from volta_fn.core.memory import device_put
 from volta_fn.errors import ArgumentTypeError
 
 __all__ = ["colocated_cpu_devices", "colocated_python", "colocated_python_class"]

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.device import synchronize
 from volta_fn.core.distribution import world
-from volta_fn.core.memory.transfer import device_get
+from volta_fn.core.memory import device_get
 from volta_fn.errors import DistributedError
 
 

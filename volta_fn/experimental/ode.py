@@ -15,12 +15,11 @@ import numpy as np
 from volta_fn import dtypes, lax, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.core.flatten import check_callable
+from volta_fn.core.staging import check_callable
 from volta_fn.errors import ArgumentTypeError, ShapeError
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.numpy.arguments import operand, promote_inexact
-from volta_fn.transforms.custom.closures import closure_convert
-from volta_fn.transforms.custom.custom_vjp import custom_vjp
+from volta_fn.transforms.custom.custom_derivatives import closure_convert, custom_vjp
 from volta_fn.transforms.grad import vjp
 from volta_fn.transforms.vmap import vmap
 

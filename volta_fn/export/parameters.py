@@ -16,11 +16,11 @@ import numpy as np
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CorruptFileError
-from volta_fn.primitives.attention import Form
+from volta_fn.primitives.call import Form
+from volta_fn.primitives.contraction import RaggedDotDimensionNumbers
 from volta_fn.primitives.convolution import ConvDimensionNumbers
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.fourier import FftType
-from volta_fn.primitives.ragged import RaggedDotDimensionNumbers
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "compute_q compute_uv compute_vectors conjugate_a full_matrices is_stable left_side lower moved reverse sort_eigenvalues"),

@@ -1,27 +1,226 @@
-"""From the JSON of a manifest to a program, checked.
-
-A file may hold anything: whatever is wrong with it raises `CorruptFileError` before the program runs.
-"""
+"""From the JSON of a file to a program, checked: containers and values."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from volta_fn import primitives
 from volta_fn.core.array import ConcreteArray, from_host
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.check import check_jaxpr
-from volta_fn.core.dimension import Dimension
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.aval import Dimension, ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
 from volta_fn.core.primitive import PRIMITIVES, Primitive
-from volta_fn.errors import CorruptFileError, ShapeError, VoltaError
+from volta_fn.dtypes import as_dtype, float0
+from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, VoltaError
 from volta_fn.export.parameters import check_parameters
-from volta_fn.export.primitive_names import declare_all
-from volta_fn.export.values import decode, decode_aval
+from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
+from volta_fn.lazy_imports import load
+from volta_fn.primitives.call import Axes, Form
+from volta_fn.primitives.contraction import Precision, RaggedDotDimensionNumbers
+from volta_fn.primitives.convolution import ConvDimensionNumbers
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
+from volta_fn.primitives.fourier import FftType
+from volta_fn.primitives.random import RandomAlgorithm
+
+# ------------------------------------------------------------------------------
+# The file of an exported function: a safetensors file with a manifest.
+#
+# The constants are its tensors, so that any safetensors reader shows them, and `volta_fn.io.files` checks their names, dtypes, shapes
+# and offsets, as bytes whose dtypes and shapes the manifest has. The metadata has three texts:
+#
+# - ``volta_fn.export``: the version of the format, a number.
+# - ``manifest``: the programs and structures, in JSON (docs/export.md describes it).
+# - ``blake2b``: the hash of the manifest and of the tensors' bytes, in hexadecimal digits.
+#
+# Nothing in a file is code, and no name in it is imported.
+# ------------------------------------------------------------------------------
+
+#: The version of the format that is written, and the newest that is read.
+VERSION = 1
+_VERSION, _MANIFEST, _HASH = "volta_fn.export", "manifest", "blake2b"
+_NAME = "the exported function"
+
+
+def pack(manifest: dict[str, Any], constants: Sequence[np.ndarray]) -> bytearray:
+    """Return the bytes of a file."""
+    text = json.dumps(manifest, separators=(",", ":"), allow_nan=False)
+    arrays = {f"c{i:06}": np.frombuffer(np.ascontiguousarray(c).tobytes(), np.uint8) for i, c in enumerate(constants)}
+    data = b"".join([a.tobytes() for a in arrays.values()])
+    return bytearray(serialized(arrays, {_VERSION: str(VERSION), _MANIFEST: text, _HASH: _hash(text.encode(), data)}))
+
+
+def unpack(blob: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the manifest of a file, and the bytes of its constants.
+
+    Raises `CorruptFileError` for damage, and `SerializationError` for a newer version.
+    """
+    if not isinstance(blob, bytes | bytearray | memoryview):
+        raise ArgumentTypeError(f"deserialize takes the bytes of a file, got {type(blob).__name__}; read it with open(path, 'rb').read()")
+    content = bytes(blob)
+    start = LENGTH_BYTES + header_length(content[:LENGTH_BYTES], len(content), _NAME)
+    header = parse_header(content[LENGTH_BYTES:start], len(content) - start, _NAME)
+    _check_version(header)
+    text = header.metadata.get(_MANIFEST, "").encode()
+    if header.metadata.get(_HASH) != _hash(text, content[start:]):
+        raise CorruptFileError(f"{_NAME} is damaged: its content does not have the hash that was saved with it")
+    names = [f"c{number:06}" for number in range(len(header.tensors))]
+    if set(names) != header.tensors.keys():
+        raise CorruptFileError(f"{_NAME} is damaged: its tensors must be named c000000, c000001, …, got {sorted(header.tensors)!r:.80}")
+    ranges = [header.tensors[name] for name in names]
+    return parse_json(text, f"{_NAME}: the manifest", naturals=False), [content[start + t.begin : start + t.end] for t in ranges]
+
+
+def _check_version(header: Header) -> None:
+    given = header.metadata.get(_VERSION, "")
+    if not given.isdecimal() or not given.isascii() or len(given) > 9:
+        raise CorruptFileError(f"{_NAME} cannot be read: it is a safetensors file, but has no version of exported functions")
+    if int(given) > VERSION:
+        raise SerializationError(
+            f"{_NAME} has format {given}, but this version of volta_fn reads formats up to {VERSION}: install a newer volta_fn"
+        )
+
+
+def _hash(text: bytes, data: bytes) -> str:
+    digest = hashlib.blake2b(len(text).to_bytes(8, "little"), digest_size=32)
+    digest.update(text)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------
+# The modules that declare primitives, which load on demand.
+# ------------------------------------------------------------------------------
+
+#: Outside of `volta_fn.primitives`.
+_MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.rules.calls")
+
+
+@functools.cache
+def declare_all() -> None:
+    """Load every module that declares primitives which files may have."""
+    folder = Path(primitives.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        names = file.relative_to(folder).with_suffix("").parts
+        load(".".join(["volta_fn.primitives", *[name for name in names if name != "__init__"]]))
+    for name in _MODULES:
+        load(name)
+
+
+# ------------------------------------------------------------------------------
+# Values of equations' parameters as JSON, and back.
+#
+# Integers, texts, booleans, None and finite floats are themselves, tuples are lists. An object has one key, which says what it is.
+# ------------------------------------------------------------------------------
+
+_RECORDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Axes, Form, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers)
+}
+_ENUMS: dict[str, type[Enum]] = {kind.__name__: kind for kind in (FftType, GatherScatterMode, Precision, RandomAlgorithm, RoundingMethod)}
+_PLAIN = (bool, int, str, type(None))
+
+
+class UnstorableError(Exception):
+    """A value has no form in a file; callers say where it is."""
+
+
+def encode(value: Any, program: Callable[[ClosedJaxpr], int]) -> Any:
+    """Return the JSON of a value; `program` writes a program and returns its number."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if kind is complex:
+        return {"complex": [encode(value.real, program), encode(value.imag, program)]}
+    if kind is tuple:
+        return [encode(item, program) for item in value]
+    if kind is list:
+        return {"list": [encode(item, program) for item in value]}
+    if isinstance(value, ClosedJaxpr):
+        return {"program": program(value)}
+    if isinstance(value, ShapedArray):
+        return {"aval": encode_aval(value)}
+    if isinstance(value, np.dtype):
+        return {"dtype": dtype_name(value)}
+    if isinstance(value, np.generic):
+        return {"scalar": [value.dtype.name, value.tobytes().hex()]}
+    if kind.__name__ in _RECORDS and _RECORDS[kind.__name__] is kind:
+        return {"record": [kind.__name__, *[encode(item, program) for item in value]]}
+    if isinstance(value, Enum) and _ENUMS.get(kind.__name__) is kind:
+        return {"enum": [kind.__name__, value.name]}
+    raise UnstorableError(f"a value of type {kind.__name__}")
+
+
+def encode_aval(aval: ShapedArray) -> list[Any]:
+    """Return the JSON of a type: dtype and shape, and true if the dtype is weak."""
+    return [dtype_name(aval.dtype), list(aval.shape), *[True] * aval.weak_type]
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """Return a dtype's name in a file."""
+    return "float0" if dtype == float0 else dtype.name
+
+
+def decode(value: Any, program: Callable[[Any], ClosedJaxpr]) -> Any:
+    """Return the value of its JSON; `program` finds a program by its number."""
+    if isinstance(value, list):
+        return tuple([decode(item, program) for item in value])
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    return _DECODERS[kind](content, program)
+
+
+def decode_aval(value: Any) -> ShapedArray:
+    """Return the type that a file describes."""
+    dtype, shape, *weak = value
+    if not all(type(size) is int and size >= 0 for size in shape) or weak not in ([], [True]):
+        raise CorruptFileError(f"{value!r:.80} is no type of an array")
+    return ShapedArray(tuple(shape), dtype_named(dtype), bool(weak))
+
+
+def dtype_named(name: Any) -> np.dtype:
+    """Return the dtype of a name in a file."""
+    if not isinstance(name, str):
+        raise CorruptFileError(f"{name!r:.80} is no name of a dtype")
+    return float0 if name == "float0" else as_dtype(name)
+
+
+def _scalar(content: Any, _: Any) -> np.generic:
+    name, digits = content
+    found: np.generic = np.frombuffer(bytes.fromhex(digits), dtype_named(name))[0]
+    return found
+
+
+_DECODERS: dict[str, Callable[[Any, Any], Any]] = {
+    "float": lambda content, _: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content],
+    "complex": lambda content, program: complex(*decode(content, program)),
+    "list": lambda content, program: list(decode(content, program)),
+    "program": lambda content, program: program(content),
+    "aval": lambda content, _: decode_aval(content),
+    "dtype": lambda content, _: dtype_named(content),
+    "scalar": _scalar,
+    "record": lambda content, program: _RECORDS[content[0]](*decode(content[1:], program)),
+    "enum": lambda content, _: _ENUMS[content[0]][content[1]],
+}
+
+
+# ------------------------------------------------------------------------------
+# From the JSON of a manifest to a program, checked.
+#
+# A file may hold anything: whatever is wrong with it raises `CorruptFileError` before the program runs.
+# ------------------------------------------------------------------------------
 
 #: What wrong JSON leads to, in code that takes it to be right; the rules of primitives may raise anything of these.
 _WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, VoltaError)

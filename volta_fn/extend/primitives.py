@@ -10,7 +10,7 @@ from typing import Any
 
 from volta_fn import lax
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.extend.primitive import Primitive
+from volta_fn.extend.core import Primitive
 from volta_fn.lazy_imports import public_names
 
 #: JAX's names of primitives that are called otherwise here.

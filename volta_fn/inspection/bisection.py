@@ -18,17 +18,14 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.kernel import Kernel, format_kernel
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.ir.printing import format_kernel
-from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.target import Pass, Target
+from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import array_spec, host_buffer, wrap
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.inspection.attribution import Attribution, locations_of
-from volta_fn.inspection.reference import Expected, elements, excess
-from volta_fn.inspection.wide_evaluation import expected_outputs, expected_values
+from volta_fn.inspection.explanation import Attribution, locations_of
+from volta_fn.inspection.reference import Expected, elements, excess, expected_outputs, expected_values
 from volta_fn.jit.eager import PIPELINE, solid
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation

@@ -12,9 +12,9 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
-from volta_fn.core.memory.transfer import device_put
+from volta_fn.core.memory import device_put
+from volta_fn.core.staging import check_callable
 from volta_fn.inspection.bisection import UNIQUE, CompiledProgram, Miscompilation, differ, find_miscompilations
 from volta_fn.inspection.reference import Expected, excess, expected
 from volta_fn.jit.eager import PIPELINE, common_device, solid

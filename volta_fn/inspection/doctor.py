@@ -19,7 +19,7 @@ from volta_fn.errors import VoltaError
 from volta_fn.inspection.explanation import aligned
 from volta_fn.jit import jit
 from volta_fn.lazy_imports import is_installed, load
-from volta_fn.runtime.cache_dir import cache_dir
+from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.llvm.host import host, lacks_compiler, may_compile
 from volta_fn.runtime.threads import thread_count
 

@@ -6,31 +6,38 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from volta_fn.compiler.buffers.memory_layout import Memory
+from volta_fn.compiler.buffers import Memory
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.program import Item, LoweredProgram
-from volta_fn.compiler.target import CONTROL_FLOW
+from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import Equation, Var, format_jaxpr
-from volta_fn.core.memory.transfer import device_put
+from volta_fn.core.memory import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.inspection.attribution import Attribution, locations_of
-from volta_fn.inspection.costs import bytes_of, describe, flops_of, shapes_of
-from volta_fn.inspection.explanation import Explanation, Step
-from volta_fn.inspection.measure import Measured, measure
-from volta_fn.inspection.memory import MemoryTimeline, lifetimes_of, timeline_of
-from volta_fn.inspection.numpy_steps import numpy_steps
+from volta_fn.inspection.explanation import (
+    Attribution,
+    Explanation,
+    MemoryTimeline,
+    Roofline,
+    Step,
+    bytes_of,
+    describe,
+    flops_of,
+    lifetimes_of,
+    locations_of,
+    roofline_of,
+    shapes_of,
+    timeline_of,
+)
+from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.inspection.passes import changes_of
-from volta_fn.inspection.roofline import Roofline, roofline_of
 from volta_fn.jit import jit
 from volta_fn.jit.arguments import Request
 from volta_fn.jit.compile import TracedProgram, with_full
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
-from volta_fn.jit.lowered import Lowered
-from volta_fn.jit.texts import item_code, item_text
+from volta_fn.jit.lowered import Lowered, item_code, item_text
 
 #: Timed calls, of which the fastest counts.
 _CALLS = 15

@@ -1,17 +1,244 @@
-"""`Explanation`: what a function becomes, as data that prints itself."""
+"""`Explanation`.
+
+What a function becomes, as data: each item's equations, lines, operations and bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from volta_fn.inspection.memory import MemoryTimeline
+import numpy as np
+
+from volta_fn.compiler.buffers import Lifetime, Memory
+from volta_fn.compiler.ir.nodes import KernelCall, equations_between
+from volta_fn.compiler.target import Item, LoweredProgram
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, sub_jaxprs
+from volta_fn.core.memory import block_until_ready, device_put
 from volta_fn.inspection.passes import Change
-from volta_fn.inspection.roofline import Roofline
+from volta_fn.jit import jit
+from volta_fn.jit.compile import operations_of
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
+
+# ------------------------------------------------------------------------------
+# Which equations a kernel computes, and the user's lines that they come from.
+#
+# Fusion keeps no record of what it fused: a kernel computes what lies between its operands and its results in the program before fusion.
+# ------------------------------------------------------------------------------
+
+
+class Attribution:
+    """The equations of a lowered program's items."""
+
+    def __init__(self, program: LoweredProgram) -> None:
+        self.program = program
+        self._producers = {v: eqn for eqn in program.closed.eqns for v in eqn.outvars}
+        self._order = {id(eqn): number for number, eqn in enumerate(program.closed.eqns)}
+        self._readers: dict[Var, list[Item]] = {}
+        for item in program.items:
+            for operand in item.operands:
+                if isinstance(operand, Var):
+                    self._readers.setdefault(program.root(operand), []).append(item)
+
+    def equations(self, item: Item) -> list[Equation]:
+        """Return the equations that an item computes, in the program's order."""
+        if not isinstance(item.node, KernelCall):
+            return [item.node]
+        found = equations_between(self._producers, item.operands, item.results)
+        if not found:  # its results are partial sums, which the program before fusion does not have
+            readers = [reader for result in item.results for reader in self._readers.get(result, ())]
+            found = equations_between(self._producers, item.operands, [v for reader in readers for v in reader.results])
+        return sorted(found, key=lambda eqn: self._order[id(eqn)])
+
+
+def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
+    """Return the lines of the user that equations come from, each once.
+
+    Lines of an equation's programs count where it has none of its own.
+    """
+    found: dict[SourceLocation, None] = {}
+    for eqn in equations:
+        if eqn.source is not None:
+            found[eqn.source] = None
+            continue
+        for program in sub_jaxprs(eqn.params):
+            found.update(dict.fromkeys(locations_of(program.eqns)))
+    return list(found)
+
+
+# ------------------------------------------------------------------------------
+# How fast a device can compute and move bytes, measured with its own kernels.
+#
+# The bytes in a second depend on how many there are, since caches are faster than memory; so several sizes are measured.
+# ------------------------------------------------------------------------------
+
+#: Rows and columns of the products, and the bytes of the arrays that are measured: for CPUs, and for devices that are slow to start.
+_ROWS = (512, 1024)
+_BYTES = (1 << 16, 1 << 20, 1 << 24, 1 << 26)
+#: Seconds that a measurement takes at least, and the most calls.
+_SECONDS, _CALLS = 0.02, 50
+
+
+class Roofline(NamedTuple):
+    """A device's measured rates.
+
+    `flops` is in operations per second, of float32; `bandwidths` are pairs (bytes, bytes per second), from few to many.
+    """
+
+    device: str
+    flops: float
+    bandwidths: tuple[tuple[int, float], ...]
+
+    def bandwidth(self, moved: int) -> float:
+        """Return the bytes per second for a kernel that moves that many."""
+        return next((rate for size, rate in self.bandwidths if moved <= size), self.bandwidths[-1][1])
+
+    def seconds(self, flops: int, moved: int) -> float:
+        """Return the least seconds for so many operations and bytes."""
+        return max(flops / self.flops, moved / self.bandwidth(moved))
+
+
+@functools.cache
+def roofline_of(device: Device) -> Roofline:
+    """Measure a device, once in a process; it takes about a second."""
+    flops = max(2 * n**3 / _seconds(lambda x: x @ x, _square(n, device)) for n in _ROWS)
+    rates = []
+    for size in _BYTES:
+        x = device_put(np.ones(size // 8, np.float32), device)  # as many bytes are read as written
+        rates.append((size, size / _seconds(lambda x: x + 1, x)))
+    return Roofline(repr(device), flops, tuple(rates))
+
+
+def _square(n: int, device: Device) -> Array:
+    made: Array = device_put(np.ones((n, n), np.float32), device)
+    return made
+
+
+def _seconds(function: Callable[..., Any], x: Array) -> float:
+    """Return the seconds of the fastest of some calls."""
+    run = jit(function)
+    return fastest(lambda: block_until_ready(run(x)))
+
+
+def samples(call: Callable[[], Any], seconds: float = _SECONDS, most: int = _CALLS) -> Sequence[float]:
+    """Return the seconds of some calls, after one that may compile."""
+    call()
+    found: list[float] = []
+    while len(found) < 3 or (sum(found) < seconds and len(found) < most):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def fastest(call: Callable[[], Any]) -> float:
+    """Return the seconds of the fastest of some calls."""
+    return max(min(samples(call)), 1e-9)
+
+
+# ------------------------------------------------------------------------------
+# What an item of a program has to do at least: operations and bytes.
+# ------------------------------------------------------------------------------
+
+
+def describe(item: Item, equations: Sequence[Equation]) -> str:
+    """Name an item: its primitive, or the most telling primitives of a kernel."""
+    if not isinstance(item.node, KernelCall):
+        return item.node.primitive.name
+    names = dict.fromkeys([eqn.primitive.name for eqn in sorted(equations, key=lambda eqn: -operations_of(eqn))])
+    moving = [name for name in names if name not in _VIEWS]
+    chosen = (moving or [*names])[:3]
+    return " + ".join(chosen) + (" + …" if len(moving) > len(chosen) else "") if chosen else "kernel"
+
+
+#: Primitives that only say which element is meant.
+_VIEWS = frozenset({"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "rev", "convert_element_type", "name"})
+
+
+def flops_of(equations: Sequence[Equation]) -> int:
+    """Count the operations of equations: of products, elements and reductions."""
+    return sum(map(operations_of, equations))
+
+
+def bytes_of(item: Item) -> int:
+    """Return the bytes of an item's operands and results, each array once."""
+    arrays = dict.fromkeys([v for v in (*item.operands, *item.results) if isinstance(v, Var)])
+    return sum(v.aval.nbytes for v in arrays)
+
+
+def shapes_of(item: Item) -> str:
+    """Return the types of an item's operands and results."""
+    return f"{_types([v.aval for v in item.operands])} → {_types([v.aval for v in item.results])}"
+
+
+def _types(avals: Sequence[ShapedArray]) -> str:
+    shown = [str(aval) for aval in avals[:4]]
+    return " ".join([*shown, f"… ({len(avals)})"] if len(avals) > 4 else shown) or "()"
+
+
+# ------------------------------------------------------------------------------
+# A program's memory over time.
+# ------------------------------------------------------------------------------
+
+
+class MemoryTimeline(NamedTuple):
+    """The memory of a program from its first command to its last.
+
+    `memory` are the bytes that a call takes; `temporaries` the bytes of values in between that are needed at each command.
+    """
+
+    memory: Memory
+    temporaries: tuple[int, ...]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes: arguments, results, and what is reserved for values in between."""
+        return self.memory.peak
+
+    @property
+    def busiest(self) -> int:
+        """The number of the command at which most is needed."""
+        return max(range(len(self.temporaries)), key=self.temporaries.__getitem__, default=0)
+
+    def total(self, command: int) -> int:
+        """Return the bytes that are needed at a command, arguments and results included."""
+        return self.memory.arguments + self.memory.results + self.temporaries[command]
+
+
+def timeline_of(memory: Memory, lifetimes: Sequence[Lifetime]) -> MemoryTimeline:
+    """Return the timeline of values with these lifetimes."""
+    last = max([value.end for value in lifetimes], default=0)
+    changes = [0] * (last + 2)
+    for value in lifetimes:
+        changes[value.begin] += value.bytes
+        changes[value.end + 1] -= value.bytes
+    return MemoryTimeline(memory, tuple(accumulate(changes[:-1])))
+
+
+def lifetimes_of(program: ClosedJaxpr) -> list[Lifetime]:
+    """Return the lifetimes of values that equations compute one by one."""
+    last = {v: number for number, eqn in enumerate(program.eqns) for v in eqn.invars if isinstance(v, Var)}
+    outputs = set(program.outvars)
+    return [
+        Lifetime(number, last.get(v, number), v.aval.nbytes)
+        for number, eqn in enumerate(program.eqns)
+        for v in eqn.outvars
+        if v not in outputs
+    ]
+
+
+# ------------------------------------------------------------------------------
+# `Explanation`: what a function becomes, as data that prints itself.
+# ------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):
@@ -98,7 +325,7 @@ class Explanation:
         return made
 
     def __str__(self) -> str:
-        made: str = load("volta_fn.inspection.text").text_of(self)
+        made: str = load("volta_fn.inspection.report").text_of(self)
         return made
 
     __repr__ = __str__

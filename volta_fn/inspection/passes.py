@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
-from volta_fn.compiler.passes.nested import simplify_nested
+from volta_fn.compiler.passes.loops import simplify_nested
 from volta_fn.compiler.target import NodePass, Pass, ProgramPass, Target
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 

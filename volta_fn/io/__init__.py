@@ -12,20 +12,20 @@ True
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.io.checkpoint import Checkpointer as Checkpointer
+from volta_fn.io.files import SafetensorsFile as SafetensorsFile
+from volta_fn.io.files import ShardedSafetensors as ShardedSafetensors
 from volta_fn.io.files import load_safetensors as load_safetensors
 from volta_fn.io.files import open_safetensors as open_safetensors
 from volta_fn.io.files import save_safetensors as save_safetensors
 from volta_fn.io.loggers import CSVLogger as CSVLogger
 from volta_fn.io.loggers import TensorBoardLogger as TensorBoardLogger
 from volta_fn.io.mapper import StateDictMapper as StateDictMapper
-from volta_fn.io.sharded import ShardedSafetensors as ShardedSafetensors
+from volta_fn.io.mapper import from_torch as from_torch
 from volta_fn.io.state_dict import Mismatch as Mismatch
 from volta_fn.io.state_dict import StateDictDiff as StateDictDiff
 from volta_fn.io.state_dict import diff_state_dict as diff_state_dict
 from volta_fn.io.state_dict import load_state_dict as load_state_dict
 from volta_fn.io.state_dict import state_dict as state_dict
-from volta_fn.io.tensor_file import SafetensorsFile as SafetensorsFile
-from volta_fn.io.torch_layouts import from_torch as from_torch
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
 __getattr__ = _advice.guard(__name__)

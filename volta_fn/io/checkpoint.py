@@ -1,23 +1,285 @@
-"""Checkpoints of training: one file per step, of which the newest are kept."""
+"""Checkpoints of training, restored bit by bit."""
 
 from __future__ import annotations
 
+import json
+import math
 import operator
 import os
 import re
 import signal
 import threading
 import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.aval import ShapeDtypeStruct
 from volta_fn.core.distribution import world
-from volta_fn.errors import ArgumentError, ArgumentTypeError, CheckpointError, CorruptFileError, DamagedCheckpointWarning, VoltaError
-from volta_fn.io.atomic import remove_leftovers
-from volta_fn.io.manifest import read_manifest, write_manifest
-from volta_fn.io.tensor_file import SafetensorsFile, write_tensors
-from volta_fn.io.training_state import Captured, capture, decode, encode
+from volta_fn.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CheckpointError,
+    CorruptFileError,
+    DamagedCheckpointWarning,
+    DTypeError,
+    VoltaError,
+)
+from volta_fn.io.files import STORABLE, SafetensorsFile, parse_json, remove_leftovers, write_tensors
+from volta_fn.io.state_dict import Mismatch, StateDictDiff, on_host
+
+# ------------------------------------------------------------------------------
+# The manifest of a checkpoint: the type of each leaf of the saved tree.
+#
+# It is a JSON text in the metadata of a safetensors file. It contains integers and texts; other leaves are tensors of the file.
+# ------------------------------------------------------------------------------
+
+#: Metadata: the manifest and its checksum (CRC-32).
+MANIFEST = "volta_fn.checkpoint"
+CHECKSUM = "volta_fn.checkpoint.sum"
+DTYPES = {dtype.name: dtype for dtype in STORABLE | dtypes.ALL}
+#: Kinds of leaves that are tensors, with their dtype if it is always the same.
+_TENSORS = {
+    "array": None,
+    "numpy": None,
+    "numpy scalar": None,
+    "bool": np.dtype(np.bool_),
+    "float": np.dtype(np.float64),
+    "complex": np.dtype(np.complex128),
+}
+_TEXTS = ("int", "str")
+_PYTHON = {bool: "bool", float: "float", complex: "complex", int: "int", str: "str"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The type of a leaf, and the text of an int or str, or the checksum of a tensor."""
+
+    kind: str
+    text: str = ""
+    dtype: np.dtype | None = None
+    shape: tuple[int, ...] = ()
+    weak: bool = False
+    checksum: int = 0
+
+    def __str__(self) -> str:
+        if self.dtype is None or self.kind in _PYTHON.values():
+            return self.kind
+        return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def fits(self, leaf: Any) -> bool:
+        """Return True if shape and dtype (except of Python numbers) fit a template's leaf."""
+        other = describe(leaf)
+        if other is None or "str" in (self.kind, other.kind):
+            return other is not None and self.kind == other.kind
+        free = self.kind in _PYTHON.values() or other.kind in _PYTHON.values()
+        return self.shape == other.shape and (free or self.dtype == other.dtype)
+
+
+def describe(leaf: Any) -> Entry | None:
+    """Return the entry for a leaf, without its contents; None if it cannot be saved."""
+    if type(leaf) in _PYTHON:
+        return Entry(kind := _PYTHON[type(leaf)], dtype=_TENSORS.get(kind))
+    kind = "numpy" if isinstance(leaf, np.ndarray) else "numpy scalar" if isinstance(leaf, np.generic) else "array"
+    if not isinstance(leaf, (Array, np.ndarray, np.generic, ShapeDtypeStruct)):
+        return None
+    return Entry(kind, "", np.dtype(leaf.dtype), tuple(leaf.shape), bool(getattr(leaf, "weak_type", False)))
+
+
+def write_manifest(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the metadata that hold the manifest."""
+    text = json.dumps({name: _as_json(entry) for name, entry in entries.items()})
+    return {MANIFEST: text, CHECKSUM: _sum_of(text)}
+
+
+def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
+    """Read the manifest of a file, and check it against the tensors.
+
+    Raises `CheckpointError` if there is no manifest, `CorruptFileError` if it is invalid.
+    """
+    if MANIFEST not in file.metadata:
+        raise CheckpointError(f"{file} is not a checkpoint but another safetensors file; io.load_safetensors reads it")
+    text = file.metadata[MANIFEST]
+    if file.metadata.get(CHECKSUM) != _sum_of(text):
+        raise CorruptFileError(f"{file}: the manifest is damaged: its checksum is wrong")
+    parsed = parse_json(text.encode(), f"{file}: the manifest")
+    entries = {name: _from_json(value, f"{file}: the manifest's entry {name!r}") for name, value in parsed.items()}
+    tensors = {name: entry.dtype for name, entry in entries.items() if entry.dtype is not None}
+    if tensors.keys() != set(file):
+        raise CorruptFileError(f"{file}: the manifest does not agree with the tensors about {sorted(tensors.keys() ^ set(file))}")
+    for name, dtype in tensors.items():
+        _check_tensor(name, entries[name], dtype, file)
+    return entries
+
+
+def _sum_of(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _stored_as(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return a tensor's dtype and shape in the file: bytes for unsupported dtypes."""
+    return (dtype, shape) if dtype in STORABLE else (np.dtype(np.uint8), (math.prod(shape) * dtype.itemsize,))
+
+
+def _check_tensor(name: str, entry: Entry, dtype: np.dtype, file: SafetensorsFile) -> None:
+    info = file.info(name)
+    fixed = _TENSORS[entry.kind]
+    if _stored_as(dtype, entry.shape) != (info.dtype, info.shape):
+        raise CorruptFileError(f"{file}: the tensor {name!r} is not as the manifest says, {dtype.name}{list(entry.shape)}")
+    wrong = dtype not in dtypes.ALL if entry.kind == "array" else fixed not in (None, dtype)
+    if wrong or (entry.shape and entry.kind not in ("array", "numpy")):
+        raise CorruptFileError(f"{file}: {name!r} cannot be of kind {entry.kind!r} and {dtype.name}{list(entry.shape)}")
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    if entry.dtype is None:
+        return {"kind": entry.kind, "text": entry.text}
+    return {"kind": entry.kind, "dtype": entry.dtype.name, "shape": entry.shape, "weak": entry.weak, "checksum": entry.checksum}
+
+
+def _from_json(value: Any, where: str) -> Entry:
+    match value:
+        case {"kind": str(kind), "text": str(text)} if kind in _TEXTS and len(value) == 2:
+            return Entry(kind, text)
+        case {"kind": str(kind), "dtype": str(name), "shape": [*shape], "weak": bool(weak), "checksum": int(checksum)}:
+            if kind in _TENSORS and name in DTYPES and len(value) == 5 and all(type(size) is int for size in shape):
+                return Entry(kind, "", DTYPES[name], tuple(shape), weak, checksum)
+    raise CorruptFileError(f"{where} is invalid: {value!r:.120}")
+
+
+# ------------------------------------------------------------------------------
+# Training states as tensors: pytrees that are restored bit by bit.
+#
+# Each leaf is a tensor named by its path, or in the manifest. Nothing is pickled, so that reading a file runs none of its code.
+# ------------------------------------------------------------------------------
+
+#: Leaves on the host, by path: the manifest's entry without a checksum, and the elements of arrays.
+Captured = dict[str, tuple[Entry, np.ndarray | None]]
+
+
+def capture(state: Any, *, copy: bool = False) -> Captured:
+    """Return the leaves of a tree on the host, by path, without their checksums.
+
+    If `copy`, the leaves that the caller may change, NumPy's arrays, are copied.
+
+    Raises `ArgumentTypeError` for a leaf that cannot be saved, `DTypeError` for one of an unknown dtype.
+    """
+    return {name: _captured(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
+
+
+def _captured(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
+    entry = describe(leaf)
+    if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
+        raise ArgumentTypeError(
+            f"checkpoint: {name!r} is a {type(leaf).__name__}; a state consists of arrays, NumPy arrays, random keys, None and "
+            "Python's bool, int, float, complex and str (without unpaired surrogates)"
+        )
+    if entry.dtype is None:
+        return Entry(entry.kind, hex(leaf) if entry.kind == "int" else leaf), None
+    values = on_host(leaf)
+    if values.dtype not in DTYPES.values():
+        raise DTypeError(f"checkpoint: {name!r} has the dtype {values.dtype}, which is not supported; convert it first")
+    return entry, values.copy() if copy and isinstance(leaf, np.ndarray) else values
+
+
+def encode(captured: Captured) -> tuple[dict[str, np.ndarray], dict[str, Entry]]:
+    """Return the tensors and the manifest's entries of captured leaves."""
+    tensors: dict[str, np.ndarray] = {}
+    entries: dict[str, Entry] = {}
+    for name, (entry, values) in captured.items():
+        entries[name] = entry
+        if values is not None:
+            tensors[name] = values if values.dtype in STORABLE else _bytes(values)
+            entries[name] = Entry(entry.kind, "", values.dtype, values.shape, entry.weak, _checksum(values))
+    return tensors, entries
+
+
+def decode(template: Any, file: SafetensorsFile) -> Any:
+    """Return a tree like the template from a file.
+
+    Raises `CheckpointError` if the template has other leaves than the file, `CorruptFileError` if the file is damaged.
+    """
+    entries, leaves = read_manifest(file), _leaves_by_path(template)
+    wrong = [name for name in leaves if name in entries and not entries[name].fits(leaves[name])]
+    diff = StateDictDiff(
+        missing=tuple([name for name in leaves if name not in entries]),
+        unexpected=tuple([name for name in entries if name not in leaves]),
+        mismatched=tuple([Mismatch(name, _in_words(leaves[name]), str(entries[name])) for name in wrong]),
+    )
+    if diff:
+        raise CheckpointError(f"{file} does not fit the template, which must have the structure of the saved tree\n{diff}")
+
+    def restore(path: tree.KeyPath, leaf: Any) -> Any:
+        name = tree.keystr(path)
+        return _restored(name, entries[name], leaf, file)
+
+    return tree.map_with_path(restore, template)
+
+
+def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
+    """Restore a leaf; an array goes to the device of the template's."""
+    if entry.kind == "str":
+        return entry.text
+    if entry.dtype is None:
+        return _as_integer(name, entry.text, file)
+    stored = file.host(name)
+    values = stored if entry.dtype in STORABLE else stored.view(entry.dtype).reshape(entry.shape)
+    if _checksum(values) != entry.checksum:
+        raise CorruptFileError(f"{file}: the bytes of {name!r} are damaged: the checksum is wrong")
+    match entry.kind:
+        case "array":
+            return from_host(values, entry.weak, leaf.device if isinstance(leaf, ConcreteArray) else None)
+        case "numpy":
+            return values.copy()
+        case "numpy scalar":
+            return values[()]
+    return values.item()
+
+
+def _as_integer(name: str, text: str, file: SafetensorsFile) -> int:
+    try:
+        return int(text, 16)
+    except ValueError as error:
+        raise CorruptFileError(f"{file}: {name!r} should be an integer, got {text!r:.40}") from error
+
+
+def _leaves_by_path(state: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path, leaf in tree.leaves_with_path(state):
+        name = tree.keystr(path)
+        if name in found:
+            raise CheckpointError(f"two leaves of the tree have the path {name!r}")
+        found[name] = leaf
+    return found
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in value)
+
+
+def _in_words(leaf: Any) -> str:
+    entry = describe(leaf)
+    return f"nothing like {type(leaf).__name__}" if entry is None else str(entry)
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    return values.reshape(-1).view(np.uint8)
+
+
+def _checksum(values: np.ndarray) -> int:
+    return zlib.crc32(_bytes(values).data)
+
+
+# ------------------------------------------------------------------------------
+# Checkpoints of training: one file per step, of which the newest are kept.
+# ------------------------------------------------------------------------------
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
 _NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,18})\.safetensors")

@@ -2,15 +2,199 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, ConcreteArray, array_spec, from_host, wrap
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
-from volta_fn.io.arrays import as_state_value, castable, is_array, like, type_of
-from volta_fn.io.names import corresponding, dotted, leaves_by_name
+
+# ------------------------------------------------------------------------------
+# The values of state dicts: arrays, or NumPy arrays of other dtypes (float8).
+# ------------------------------------------------------------------------------
+
+_RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; those of ml_dtypes may be "V"
+
+
+def as_state_value(name: str, leaf: Any) -> Any:
+    """Convert a leaf to a state dict's value; raise `ArgumentTypeError` if it is none."""
+    if isinstance(leaf, Array):
+        return leaf
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        values = np.asarray(leaf)
+        return values if is_foreign(values.dtype) else from_host(values)
+    raise ArgumentTypeError(
+        f"state dict: {name!r} is not an array but {type(leaf).__name__} {leaf!r:.60}; convert a number with numpy.array, or save "
+        "training states with io.Checkpointer"
+    )
+
+
+def is_array(value: Any) -> bool:
+    """Return True if a value may be in a state dict."""
+    return isinstance(value, (Array, np.ndarray, np.generic))
+
+
+def is_foreign(dtype: np.dtype) -> bool:
+    """Return True for dtypes that only store numbers: files of them give NumPy arrays."""
+    return dtype in dtypes.STORAGE
+
+
+def on_host(value: Any) -> np.ndarray:
+    """Return the elements of an array as a NumPy array in C order."""
+    return np.asarray(value.host() if isinstance(value, ConcreteArray) else value, order="C")
+
+
+def sharing(values: np.ndarray) -> Any:
+    """Return an array on the default device; the CPU shares the memory of `values`.
+
+    `values` must not be written to afterwards.
+    """
+    if is_foreign(values.dtype):
+        return values
+    device = current_default_device()
+    return wrap(device.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype), device))
+
+
+def type_of(name: str, leaf: Any) -> ShapedArray:
+    """Return an array's or stand-in's shape and dtype, or raise `ArgumentTypeError`."""
+    if not is_array(leaf) and not isinstance(leaf, ShapeDtypeStruct):
+        raise ArgumentTypeError(f"{name!r} is neither an array nor a ShapeDtypeStruct but {type(leaf).__name__} {leaf!r:.60}")
+    return ShapedArray(tuple(leaf.shape), np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
+
+
+def castable(value: Any, dtype: np.dtype) -> bool:
+    """Return True if a cast loses no imaginary part, fraction or large integer."""
+    given = np.dtype(value.dtype)
+    if _RANKS[given.kind] > _RANKS[dtype.kind]:
+        return False
+    if given.kind not in "iu" or dtype.kind not in "iu" or not value.size:
+        return True
+    values, bounds = on_host(value), np.iinfo(dtype)
+    return bounds.min <= int(values.min()) and int(values.max()) <= bounds.max
+
+
+def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
+    """Convert `value` to the dtype and the device of a template's leaf, if necessary."""
+    device = leaf.device if isinstance(leaf, ConcreteArray) else None
+    if isinstance(value, ConcreteArray) and value.aval == wanted and device in (None, value.device):
+        return value
+    values = on_host(value).astype(wanted.dtype, copy=False)
+    return values if is_foreign(wanted.dtype) else from_host(values, wanted.weak_type, device)
+
+
+# ------------------------------------------------------------------------------
+# Names of a tree's leaves: dotted paths such as `encoder.layers.0.weight`.
+# ------------------------------------------------------------------------------
+
+
+def leaves_by_name(node: Any) -> dict[str, Any]:
+    """Return the leaves of a tree by name; `StateDictError` for duplicate names."""
+    found: dict[str, Any] = {}
+    for path, leaf in tree.leaves_with_path(node):
+        name = dotted(path)
+        if name in found:
+            raise StateDictError(f"two leaves of the tree have the name {name!r}; keys of dicts should not contain dots")
+        found[name] = leaf
+    return found
+
+
+def dotted(path: tree.KeyPath) -> str:
+    """Return a leaf's name.
+
+    >>> dotted((tree.GetAttrKey("layers"), tree.SequenceKey(0), tree.DictKey("weight")))
+    'layers.0.weight'
+    """
+    return tree.keystr(path, simple=True, separator=".")
+
+
+def joined(prefix: str, name: str) -> str:
+    """Return the name of a child."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def children_by_name(node: Any) -> dict[str, Any] | None:
+    """Return a node's children by name, in order; None for a leaf."""
+    pairs = tree.leaves_with_path(node, is_leaf=lambda value: value is not node)
+    if len(pairs) == 1 and not pairs[0][0]:
+        return None
+    return {dotted(path): child for path, child in pairs}
+
+
+def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
+    """Map the name of each leaf of the template to its name in `available`.
+
+    They are the same, except that a child whose name does not occur may be there by its position in its parent: a `Sequential` with
+    names takes parameters of one without.
+
+    >>> corresponding({"encoder": 1, "decoder": {"w": 2}}, ["encoder", "0.w"])
+    {'decoder.w': '0.w', 'encoder': 'encoder'}
+    """
+    known = Prefixes(available)
+    found: dict[str, str] = {}
+
+    def visit(node: Any, ours: str, theirs: str) -> None:
+        children = matching_children(node, theirs, known)
+        if children is None:
+            found[ours] = theirs
+            return
+        for name, other, child in children:
+            visit(child, joined(ours, name), other)
+
+    visit(template, "", "")
+    return found
+
+
+def matching_children(node: Any, prefix: str, known: Container[str]) -> list[tuple[str, str, Any]] | None:
+    """Return the names and values of a node's children; None for a leaf.
+
+    Each entry has the child's name, its full name below `prefix` in the other tree (see `corresponding`), and the child.
+    """
+    children = children_by_name(node)
+    if children is None:
+        return None
+    taken = children.keys()
+    found = []
+    for position, (name, child) in enumerate(children.items()):
+        by_name, by_position = joined(prefix, name), joined(prefix, str(position))
+        numbered = by_name not in known and by_position in known and str(position) not in taken
+        found.append((name, by_position if numbered else by_name, child))
+    return found
+
+
+class Prefixes:
+    """Some names, and all their prefixes that end before a dot.
+
+    They are found by search, not stored: a name of n dots has prefixes of n² characters.
+
+    >>> [prefix in Prefixes(["a.b.c", "a.bc"]) for prefix in ("a", "a.b", "a.b.c", "a.bc", "a.", "b")]
+    [True, True, True, True, False, False]
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def __contains__(self, prefix: object) -> bool:
+        return (
+            isinstance(prefix, str)
+            and prefix != ""
+            and (self._begins(prefix) == prefix or self._begins(f"{prefix}.").startswith(f"{prefix}."))
+        )
+
+    def _begins(self, start: str) -> str:
+        """Return the first name in order that is not before `start`, or nothing."""
+        position = bisect_left(self._names, start)
+        return self._names[position] if position < len(self._names) else ""
+
+
+# ------------------------------------------------------------------------------
+# State dicts: the arrays of a tree by name, saved, compared and loaded.
+# ------------------------------------------------------------------------------
 
 
 def state_dict(tree: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any as _Any
 from volta_fn.jax.hook import OWN as _OWN
 from volta_fn.jax.hook import install as install
 from volta_fn.jax.namespace import Namespace as _Namespace
-from volta_fn.jax.table import read_table as _read_table
+from volta_fn.jax.namespace import read_table as _read_table
 
 _NAMES = _Namespace(__name__, __name__, "jax", _read_table()["jax"])
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from volta_fn.config import config
 from volta_fn.errors import AlreadyImportedError
-from volta_fn.jax.namespace import Namespace
-from volta_fn.jax.table import VERSION, read_table
+from volta_fn.jax.namespace import VERSION, Namespace, read_table
 from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 

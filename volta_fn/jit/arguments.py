@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.flatten import argument_labels, function_name, wraps
+from volta_fn.core.staging import argument_labels, function_name, wraps
 from volta_fn.errors import ArgumentError, ArgumentTypeError, UnhashableStaticError
 
 

@@ -1,23 +1,15 @@
 """The programs of one jitted function, and how a call finds its own.
 
-A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
-default device, and the current mesh if it reads that (`Cache.traced`). A call should not have to compute that key, so three indices lead to
-the same programs faster:
-
-- `compiled`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
-- `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
-- `staged`: calls in a function that is being traced, by the types of the arrays. They become one equation.
-
-`jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
-
-A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
+A warning says why a function is compiled again and again.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,17 +17,115 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
-from volta_fn.core.axes import axis_environment, mesh_reads
 from volta_fn.core.device import current_default_device
-from volta_fn.core.flatten import function_name
 from volta_fn.core.interned import Attached
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.staging import argument_labels, function_name
+from volta_fn.core.trace import axis_environment, mesh_reads
+from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import Request, call_key, static_values
 from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
+from volta_fn.source import user_location
 
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
+
+
+# ------------------------------------------------------------------------------
+# Why a function is compiled again: a warning, and what `log_compiles` logs.
+# ------------------------------------------------------------------------------
+
+_LOG = logging.getLogger("volta_fn")
+
+_EXAMPLES = 4
+
+
+def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
+    """Warn that a user's function has many programs, given the keys of `Cache.traced`."""
+    if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
+        return
+    name = function_name(request.fun)
+    reasons = "; ".join(_reasons(request, keys)) or "the named axes or the default device differ"
+    message = (
+        f"{name} has been compiled {len(keys)} times, once for each kind of arguments: {reasons}. Each takes far longer than a call. Give "
+        "arrays of few shapes (pad or batch them), and numbers that change as arrays, not as static arguments. This warning is given once "
+        "per function."
+    )
+    where = user_location()
+    warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
+
+
+def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJaxpr) -> None:
+    """Log that a function is traced, and why none of its programs would do."""
+    name, where = function_name(request.fun), user_location()
+    at = "" if where is None else f" at {where}"
+    if settings.log_compiles:
+        types = ", ".join(map(str, key[1])) or "no arrays"
+        _LOG.warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
+    if not settings.explain_cache_misses:
+        return
+    if not keys:
+        _LOG.warning("cache miss of %s%s: its first call, or the first of a function that is made anew each time", name, at)
+        return
+    closest = min(keys, key=lambda other: _distance(key, other))
+    reasons = "; ".join(_reasons(request, [closest, key])) or "the named axes, the default device or a static argument differ"
+    _LOG.warning("cache miss of %s%s: compared with the closest of %d programs, %s", name, at, len(keys), reasons)
+
+
+def _distance(key: Any, other: Any) -> tuple[int, int]:
+    """Return how many entries of two keys differ, and how much their types do."""
+    pairs = zip(key[1], other[1], strict=False)
+    types = sum((a.shape != b.shape) + (a.dtype != b.dtype) + (a.weak_type != b.weak_type) for a, b in pairs)
+    types += 3 * abs(len(key[1]) - len(other[1]))
+    return sum(a != b for a, b in zip(key[0], other[0], strict=True)), types
+
+
+def _reasons(request: Request, keys: Sequence[Any]) -> Iterator[str]:
+    """Yield what differs among the keys, in words."""
+    structures = {key[0][0] for key in keys}
+    if len(structures) > 1:
+        yield f"the arguments have {len(structures)} structures, such as {_some(structures)}"
+    alike = [key for key in keys if key[0][0] == request.in_tree]
+    labels = argument_labels(request.function, request.in_tree, len(request.leaves))
+    for label, *avals in zip(labels, *[key[1] for key in alike], strict=True):
+        types = dict.fromkeys(avals)
+        if len(types) > 1:
+            yield f"{label} has {len(types)} types, such as {_some([f'weak {a}' if a.weak_type else str(a) for a in types])}"
+    yield from _statics(alike)
+
+
+def _statics(keys: Sequence[Any]) -> Iterator[str]:
+    values: dict[Any, dict[str, None]] = {}
+    for key in keys:
+        for static, _, value in (*key[0][1], *key[0][2]):
+            values.setdefault(static, {})[f"{value!r:.40}"] = None
+    for static, found in values.items():
+        if len(found) > 1:
+            yield f"the static argument {static!r} has {len(found)} values, such as {_some(found)}"
+
+
+def _some(values: Iterable[Any]) -> str:
+    """Return the last of some values, in words."""
+    return ", ".join(f"{v!s:.80}" for v in list(values)[-_EXAMPLES:])
+
+
+# ------------------------------------------------------------------------------
+# The programs of one jitted function, and how a call finds its own.
+#
+# A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
+# default device, and the current mesh if it reads that (`Cache.traced`). A call should not have to compute that key, so three indices
+# lead to the same programs faster:
+#
+# - `compiled`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
+# - `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
+# - `staged`: calls in a function that is being traced, by the types of the arrays. They become one equation.
+#
+# `jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
+#
+# A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
+# ------------------------------------------------------------------------------
 
 #: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
 _CACHE_LIMIT = 4096
@@ -155,7 +245,7 @@ class Cache:
         if found is not None:
             return found
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
-        function = load("volta_fn.jit.placement").splitting(request.function, shardings) if is_split else request.function
+        function = load("volta_fn.jit.compile").splitting(request.function, shardings) if is_split else request.function
         reads = mesh_reads.count
         traced = trace_function(function, values, request.in_tree, avals, function_name(request.fun))
         if mesh_reads.count > reads:
@@ -164,7 +254,7 @@ class Cache:
             self.reads_mesh = True
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
-            load("volta_fn.jit.recompilation").log_trace(request, key, [*self.traced], traced.jaxpr)
+            load("volta_fn.jit.cache").log_trace(request, key, [*self.traced], traced.jaxpr)
         if traced.captured:
             return traced
         with self.lock:
@@ -175,7 +265,7 @@ class Cache:
             keys = [*self.traced] if len(self.traced) >= MANY_PROGRAMS * self.users and not self.warned else None
             self.warned |= keys is not None
         if keys is not None:
-            load("volta_fn.jit.recompilation").warn_of_programs(request, keys)
+            load("volta_fn.jit.cache").warn_of_programs(request, keys)
         return found
 
     def clear(self) -> None:

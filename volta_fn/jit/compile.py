@@ -1,8 +1,10 @@
-"""Trace a function to a program, and compile the program."""
+"""Trace a function to a program, and compile it for its placement."""
 
 from __future__ import annotations
 
+import functools
 import gc
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +18,138 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.axes import read_mesh
+from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device
-from volta_fn.core.distribution.same_program import checked
-from volta_fn.core.flatten import FlatFunction, argument_labels
-from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.memory.donations import Donations, pair_by_path, usable
-from volta_fn.core.memory.gone import GONE
-from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.jit.eager import PIPELINE, solid
+from volta_fn.core.distribution.placement import at_home, checked, group_of, moved, of_equation, of_program, split
+from volta_fn.core.distribution.sharding import Sharding
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
+from volta_fn.core.memory import Donations, pair_by_path, usable
+from volta_fn.core.primitive import Primitive
+from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.trace import read_mesh
+from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings
 
-_ACCOUNTANT = deferred("volta_fn.runtime.accountant")
+# ------------------------------------------------------------------------------
+# An estimate of a program's cost: floating-point operations, bytes of operands.
+# ------------------------------------------------------------------------------
+
+
+def cost_of(program: ClosedJaxpr) -> dict[str, float]:
+    """Return the operations of a program, and the bytes of its inputs and outputs.
+
+    A loop of unknown length counts as one iteration, and of the branches of a conditional the most expensive one counts.
+    """
+    moved = sum(a.nbytes for a in [*program.in_avals, *program.out_avals])
+    return {"flops": float(_operations(program)), "bytes accessed": float(moved)}
+
+
+def _operations(program: ClosedJaxpr) -> int:
+    return sum(map(operations_of, program.eqns))
+
+
+def operations_of(eqn: Equation) -> int:
+    """Count the operations of an equation, those of its programs included."""
+    name, params = eqn.primitive.name, eqn.params
+    inside = [_operations(sub) for sub in sub_jaxprs(params)]
+    if name == "cond":
+        return max(inside, default=0)
+    if inside:
+        return sum(inside) * int(params.get("length", 1))
+    size = sum(v.aval.size for v in eqn.outvars)
+    if name == "dot_general":
+        return 2 * size * _contracted(eqn, params["dimension_numbers"][0][0])
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval
+        features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
+        return 2 * size * kernel.size // max(features, 1)
+    if eqn.primitive.reduction is not None:
+        return eqn.invars[0].aval.size
+    return size if eqn.primitive.arity else 0
+
+
+def _contracted(eqn: Equation, axes: Any) -> int:
+    return math.prod(eqn.invars[0].aval.shape[a] for a in axes)
+
+
+# ------------------------------------------------------------------------------
+# Calls with arrays that are split between devices.
+#
+# One device computes, as all share its memory. How the results are split follows from the program
+# (`volta_fn.core.distribution.placement`).
+# ------------------------------------------------------------------------------
+
+
+def shardings_of(arrays: Sequence[Any]) -> list[Any]:
+    """Return the sharding of each array that is split, else None."""
+    return [a.device.sharding for a in arrays]
+
+
+def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
+    """Return a result with its sharding, if it has one."""
+    if sharding is None:
+        return array
+    group = group_of(sharding)
+    return moved(array, group) if group.backend is array.device.backend else array
+
+
+def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """Make a function that runs a primitive on arrays like these, some of them split."""
+    home = [at_home(a) for a in args]
+    device = common_device(home)
+    run = eager_kernel(primitive, on_device(home, device), params)
+    made = primitive.abstract(*[a.aval for a in args], **params)
+    out_avals = made if primitive.multiple_results else (made,)
+    targets = of_equation(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
+
+    def call(*args: Any) -> Any:
+        results = run(*on_device([at_home(a) for a in args], device))
+        if not primitive.multiple_results:
+            return placed(results, targets[0])
+        return tuple([placed(r, t) for r, t in zip(results, targets, strict=True)])
+
+    return call
+
+
+def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callable[..., Any]:
+    """Return the function; when it is traced, its arguments get these shardings."""
+
+    @functools.wraps(function)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        leaves = [leaf for leaf in tree.leaves((args, kwargs)) if isinstance(leaf, Array)]
+        for leaf, sharding in zip(leaves, shardings, strict=False):
+            if sharding is not None:
+                split(leaf, sharding)
+        return function(*args, **kwargs)
+
+    return traced
+
+
+def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Return a program as a function of arrays with the shardings of these values."""
+    home = [at_home(v) for v in values]
+    device = common_device(home)
+    run = compiled_for(traced, device)
+    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.in_full)])
+    gone = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
+
+    def call(args: Sequence[Any]) -> Any:
+        result = run(on_device([at_home(a) for a in args], device))
+        for i, spec in gone:
+            args[i]._buffer, args[i]._spec = GONE, spec
+        leaves, structure = tree.flatten(result)
+        return tree.unflatten(structure, [placed(leaf, t) for leaf, t in zip(leaves, targets, strict=True)])
+
+    return call
+
+
+# ------------------------------------------------------------------------------
+# Trace a function to a program, and compile the program.
+# ------------------------------------------------------------------------------
+
+_ACCOUNTANT = deferred("volta_fn.runtime.memory")
 #: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
 _OWN = 3
 #: Held while arrays are marked as donated: of several threads that donate an array, one has it.

@@ -14,25 +14,25 @@ from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, num
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.dispatch import available
-from volta_fn.core.distribution.same_program import checked
+from volta_fn.core.distribution.placement import checked
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
-from volta_fn.primitives.elementwise.full_width import keeps_number
-from volta_fn.runtime.recent import Recent
-from volta_fn.runtime.repeated import Repeated
+from volta_fn.primitives.elementwise.cast import keeps_number
+from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.compiling import Repeated
 from volta_fn.settings import current as settings
 from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
 PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
-_STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.nonfinite")
+_STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
-_PLACEMENT = deferred("volta_fn.jit.placement")
+_PLACEMENT = deferred("volta_fn.jit.compile")
 
 #: Kernels kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
-from volta_fn.core.flatten import check_callable, function_name
-from volta_fn.core.jitted import JittedFunction
-from volta_fn.core.staging import UsedRefsError
-from volta_fn.core.trace import EVAL, bind, current_trace
+from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name
+from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched, shared_cache
@@ -26,8 +23,7 @@ from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, me
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import included
-from volta_fn.runtime.repeated import urgent
+from volta_fn.runtime.compiling import included, urgent
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -316,7 +312,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
-            run = load("volta_fn.jit.placement").program(traced, values)
+            run = load("volta_fn.jit.compile").program(traced, values)
             self._cache.remember(request, values, traced.found_again(run))
             return run(values)
         device = common_device(values)

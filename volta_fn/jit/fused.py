@@ -1,13 +1,4 @@
-"""Functions that become one program when they are repeated.
-
-`fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
-function, on a GPU and without machine code it is as if unmarked. Otherwise a call looks for the program of its *signature*
-(`core/dispatch.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
-`runtime/repeated.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
-
-A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
-indices out of range) would no longer do so. One that needs them stays as it is.
-"""
+"""Functions that become one program when they are repeated, or make a view again."""
 
 from __future__ import annotations
 
@@ -22,17 +13,69 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, signature, when_available
-from volta_fn.core.flatten import function_name
+from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, available, signature, when_available
 from volta_fn.core.jaxpr import Var
+from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.jit.compile import TracedProgram, compiled, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
-from volta_fn.jit.views import repeat_view
 from volta_fn.lazy_imports import deferred
-from volta_fn.runtime.internals.errstate import silenced_in_context
-from volta_fn.runtime.repeated import Repeated, shares_memory
+from volta_fn.runtime.compiling import Repeated, shares_memory
+from volta_fn.runtime.internals.threads import silenced_in_context
 from volta_fn.settings import current as settings
+
+# ------------------------------------------------------------------------------
+# Functions that make a view again, from its layout in memory.
+#
+# Some functions of several primitives, such as `rot90`, compute nothing: their result is a view of their argument. Where the elements
+# of an array of the same type lie one after another, the view of it has the same offset and strides, so it needs none of the function's
+# steps.
+# ------------------------------------------------------------------------------
+
+
+def repeat_view(function: Callable[..., Any], result: Any, operand: ConcreteArray) -> Callable[[ConcreteArray], Any] | None:
+    """Return a function like `function`, whose result for `operand` is a view of it.
+
+    None if `result` is no such view, or one that NumPy cannot make by its layout.
+    """
+    if type(result) is not ConcreteArray or not _is_by_layout(result._buffer, operand._buffer):
+        return None
+    shape, dtype, strides, spec = result._buffer.shape, result._buffer.dtype, result._buffer.strides, result._spec
+    offset, ndarray, built_ins = _address(result._buffer) - _address(operand._buffer), np.ndarray, available()
+    if built_ins is not None:
+        return built_ins.of_view(result._buffer, offset, spec, function)
+
+    def view(x: ConcreteArray) -> Any:
+        buffer = x._buffer
+        if not buffer.flags.c_contiguous:
+            return function(x)
+        return wrap(ndarray(shape, dtype, buffer, offset, strides), spec)
+
+    return view
+
+
+def _is_by_layout(view: Any, base: Any) -> bool:
+    """Return True if one NumPy array is part of the other, in dtypes of NumPy's own."""
+    builtin = isinstance(view, np.ndarray) and view.dtype.isbuiltin == 1 and base.dtype.isbuiltin == 1
+    return builtin and view is not base and view.size > 0 and base.flags.c_contiguous and np.may_share_memory(view, base)
+
+
+def _address(buffer: np.ndarray) -> int:
+    address: int = buffer.__array_interface__["data"][0]
+    return address
+
+
+# ------------------------------------------------------------------------------
+# Functions that become one program when they are repeated.
+#
+# `fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
+# function, on a GPU and without machine code it is as if unmarked. Otherwise a call looks for the program of its *signature*
+# (`core/dispatch.py`): the types of the arrays among its arguments, also of those in lists, and the values of all others.
+# `runtime/compiling.py` says when a program is compiled. So the arguments of a signature are checked and converted twice, and never again.
+#
+# A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
+# indices out of range) would no longer do so. One that needs them stays as it is.
+# ------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 

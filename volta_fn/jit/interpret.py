@@ -1,10 +1,8 @@
-"""Run programs equation by equation, as `debug_nans` asks for.
-
-`structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
-"""
+"""Run programs equation by equation, as `debug_nans` asks for."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,13 +10,138 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import Position, current_position, eval_jaxpr
-from volta_fn.source import user_code_position
+from volta_fn.core.staging import Position, backward, current_position, eval_jaxpr
+from volta_fn.errors import NonFiniteError
+from volta_fn.source import SourceLocation, user_code_position
+
+# ------------------------------------------------------------------------------
+# The message of a NaN or an infinity: where, from what, and what to do.
+# ------------------------------------------------------------------------------
+
+#: Results that became infinite where no operand was: the buffer, and the primitive with the user's line.
+_born: deque[tuple[Any, str]] = deque(maxlen=64)
+
+#: What to do, by primitive. `_ANY` is for all others.
+REMEDIES = {
+    "log": "Keep the operand positive: log(x + eps), log(maximum(x, eps)), or log1p for arguments near 1.",
+    "log1p": "Keep the operand above -1, as in log1p(maximum(x, -1 + eps)).",
+    "sqrt": "Keep the operand positive: sqrt(x + eps); the slope at 0 is infinite.",
+    "rsqrt": "Keep the operand positive: rsqrt(x + eps).",
+    "cbrt": "The slope at 0 is infinite: add a small number to the operand.",
+    "div": "Keep the divisor from 0: x / (y + eps), or x / where(y == 0, 1, y) with a where outside as well.",
+    "rem": "Keep the divisor from 0, and the dividend finite.",
+    "pow": "Keep the base positive; a negative base has no real power of a fraction, and 0 none of a negative number.",
+    "exp": "Subtract the maximum first, as nn.softmax and nn.logsumexp do, or clip the operand.",
+    "exp2": "Subtract the maximum first, or clip the operand.",
+    "expm1": "Clip the operand.",
+    "sub": "Infinity minus infinity is NaN: look for the overflow, or the mask of -inf, before this line. A row whose every element is "
+    "masked has no softmax: mask with a large negative number, or leave the row out.",
+    "add": "The sum overflows, or adds infinities of both signs: use a wider dtype, or scale the operands.",
+    "mul": "0 times infinity is NaN, and large factors overflow: look for the infinite operand, or use a wider dtype. In a gradient, put "
+    "where on the operand of the function with the infinite slope, not on its result.",
+    "dot_general": "The sum of products overflows: scale the operands, or accumulate with preferred_element_type=float32.",
+    "reduce_sum": "The sum overflows, or adds infinities of both signs: use a wider dtype, or scale the operands.",
+    "reduce_prod": "The product overflows: add logarithms instead.",
+    "cumsum": "The sum overflows: use a wider dtype.",
+    "acos": "Keep the operand between -1 and 1 with clip; the slope at the ends is infinite.",
+    "asin": "Keep the operand between -1 and 1 with clip; the slope at the ends is infinite.",
+    "atanh": "Keep the operand inside of (-1, 1) with clip.",
+    "acosh": "Keep the operand at 1 or above with maximum.",
+    "gather": "An index lies outside of the array, and what it reads there is filled with NaN: check it with debug.indices() or clip it.",
+    "convert_element_type": "The number is larger than the new dtype holds: scale it, or use bfloat16 or float32.",
+    "cholesky": "The matrix is not positive definite: add a small multiple of the identity.",
+    "triangular_solve": "The matrix is singular: a diagonal element is 0.",
+    "integer_pow": "The power overflows, or is that of 0 with a negative exponent: use a wider dtype, or keep the base from 0.",
+    "tan": "The operand is at a pole, or infinite.",
+    "sin": "The sine of an infinite number is NaN: look for the overflow before this line.",
+    "cos": "The cosine of an infinite number is NaN: look for the overflow before this line.",
+    "lgamma": "The operand is infinite, or at a pole: 0 or a negative integer.",
+    "digamma": "The operand is at a pole: 0 or a negative integer.",
+    "erf_inv": "Keep the operand inside of (-1, 1) with clip.",
+    "logistic": "Look for the overflow before this line.",
+}
+_ANY = "Look at the operands' ranges; debug.print shows values in programs, and experimental.checkify returns such errors as values."
+_CARRIED = "The operand has it already: it is an argument or a constant, or the check was off when it was computed."
+
+
+def note_infinite(primitive: Primitive, operands: Sequence[Any], result: Any) -> None:
+    """Remember where a result became infinite, for a NaN that comes of it."""
+    known = next((origin for buffer in operands for kept, origin in _born if kept is buffer), None)
+    if known is None:
+        position = current_position.get() or user_code_position()
+        known = f"{primitive}{'' if position is None else f' at {SourceLocation.of(position)}'}"
+    _born.append((result, known))
+
+
+def _origin(operand: Any) -> str:
+    found = next((origin for kept, origin in _born if kept is operand), None)
+    return "" if found is None else f"; it became infinite in {found}"
+
+
+def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], found: np.ndarray) -> NonFiniteError:
+    """Make the error of a result that is refused; `found` marks its bad elements.
+
+    `operands` are the buffers that it was computed from, which `on_host` reads.
+    """
+    values = [np.asarray(on_host(buffer)) for buffer in operands]
+    first = tuple(map(int, np.unravel_index(int(np.argmax(found)), found.shape)))
+    count = int(found.sum())
+    where = "" if not found.shape else f" in {count:,} of {found.size:,} elements of the result, first at index {first}"
+    spread = [f"{_range(i, x)}{_origin(buffer)}" for i, (x, buffer) in enumerate(zip(values, operands, strict=True))]
+    has_it = any(_has(name, x) for x in values)
+    details = [
+        *[
+            f"in iteration {i.number}{'' if i.length is None else f' of {i.length}'} of a {i.primitive}{_at(i.position)}"
+            for i in iterations.get()
+        ],
+        *(["in the backward pass: the line below is that of the forward computation whose gradient this is"] if backward.get() else []),
+        *spread,
+        _CARRIED if has_it else REMEDIES.get(primitive.name, _ANY),
+    ]
+    error = NonFiniteError(f"invalid value ({name}) encountered in {primitive}{where}\n  " + "\n  ".join(details))
+    error.index, error.shape = first, found.shape
+    if (position := current_position.get()) is not None:
+        error.location = SourceLocation.of(position)
+    return error
+
+
+def _at(position: Any) -> str:
+    return "" if position is None else f" at {SourceLocation.of(position)}"
+
+
+def _has(name: str, values: np.ndarray) -> bool:
+    if values.dtype not in dtypes.INEXACT:
+        return False
+    return bool((np.isnan(values) if name == "nan" else np.isinf(values)).any())
+
+
+def _range(number: int, values: np.ndarray) -> str:
+    """Describe an operand: type, range of finite numbers, how many others there are."""
+    title = f"operand {number}: {values.dtype.name}[{','.join(map(str, values.shape))}]"
+    if not values.size:
+        return f"{title}, empty"
+    if values.dtype.kind == "c":
+        return f"{title} with absolute values {_range(0, np.abs(values)).partition('] ')[2]}"
+    if values.dtype not in dtypes.INEXACT:
+        return f"{title} from {values.min()} to {values.max()}"
+    wide = values.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    spread = f"from {finite.min():.6g} to {finite.max():.6g}" if finite.size else "without a finite element"
+    others = [f"{count:,} {label}" for label, count in (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum())) if count]
+    return ", ".join([f"{title} {spread}", *others])
+
+
+# ------------------------------------------------------------------------------
+# Run programs equation by equation, as `debug_nans` asks for.
+#
+# `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
+# ------------------------------------------------------------------------------
 
 
 class Iteration(NamedTuple):

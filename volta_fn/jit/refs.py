@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.core.flatten import function_name, wraps
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
+from volta_fn.core.staging import function_name, wraps
 from volta_fn.jit.arguments import Statics
 
 

@@ -1,30 +1,165 @@
-"""Activation functions under the names of `jax.nn`, and `PReLU`.
-
-Integers become floats unless the function is piecewise linear.
-"""
+"""Activation functions under the names of `jax.nn` and of PyTorch."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, Literal, Self
 
-from volta_fn import dtypes, lax
+import numpy as np
+
+from volta_fn import dtypes, lax, random
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
 from volta_fn.core.array import as_value as _array
+from volta_fn.core.trace import axis_size, concrete_or_raise
 from volta_fn.dtypes import FLOATS
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused
-from volta_fn.nn.layers.common import check_dtype, is_integer
+from volta_fn.nn.layers.arguments import check_dtype, is_integer
 from volta_fn.nn.module import Module
+from volta_fn.numpy.arguments import narrowed, promote_inexact, wide
+from volta_fn.primitives.call import stop_gradient
+from volta_fn.primitives.collectives.exchanges import axis_index
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.declare import promote_args, promoted
-from volta_fn.transforms.custom.custom_jvp import custom_jvp
+from volta_fn.scipy.special import logsumexp
+from volta_fn.scipy.special.exponential import softmax
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
-__all__ = ["PReLU", "celu", "elu", "gelu", "glu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "identity", "leaky_relu"]
-__all__ += ["log1mexp", "log_sigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus", "sparse_plus"]
-__all__ += ["sparse_sigmoid", "squareplus", "swish", "tanh"]
+__all__ = [
+    "PReLU",
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "gumbel_softmax",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "hardshrink",
+    "identity",
+    "leaky_relu",
+    "log1mexp",
+    "log_sigmoid",
+    "logmeanexp",
+    "mish",
+    "normalize",
+    "one_hot",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softmin",
+    "softplus",
+    "softshrink",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "standardize",
+    "swish",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+]
 
+
+# ------------------------------------------------------------------------------
+# `logmeanexp`, `standardize` and `one_hot`.
+# ------------------------------------------------------------------------------
+
+Axis = int | Sequence[int] | None
+
+
+def logmeanexp(x: Any, axis: Axis = None, where: Any = None, keepdims: bool = False) -> Array:
+    """Return log(mean(exp(x))) along `axis`, without overflow.
+
+    Elements not in `where` do not count.
+
+    >>> vf.nn.logmeanexp(vf.numpy.array([0.0, 0.0])).round(4)
+    Array(0., dtype=float32)
+    """
+    value = as_value(x)
+    total = logsumexp(wide(value), axis, where=where, keepdims=keepdims)
+    if where is None:
+        count: Any = np.asarray(value.size // max(total.size, 1), total.dtype)
+    else:
+        count = vnp.sum(vnp.ones_like(value, dtype=total.dtype), axis, keepdims=keepdims, where=where)
+    return narrowed(total - vnp.log(count), value)
+
+
+def standardize(
+    x: Any,
+    axis: Axis = -1,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: Any = 1e-5,
+    where: Any = None,
+    *,
+    algorithm: Literal["fast", "stable"] = "stable",
+) -> Array:
+    """Return (x - mean) / sqrt(variance + epsilon) along `axis`.
+
+    Args:
+        x: an array.
+        axis: the axes over which mean and variance are computed.
+        mean: replaces that of the elements.
+        variance: replaces that of the elements.
+        epsilon: keeps the root from being zero.
+        where: bool; elements not in it do not count.
+        algorithm: how the variance is computed: "stable" as the mean of squared differences from the mean; "fast" (JAX's default) as
+            the mean of the squares less the square of the mean, which loses all precision where the mean is large.
+
+    >>> vf.nn.standardize(vf.numpy.array([1.0, 2.0, 3.0])).round(3)
+    Array([-1.225,  0.   ,  1.225], dtype=float32)
+    """
+    if algorithm not in ("fast", "stable"):
+        raise ArgumentError(f"standardize: algorithm is 'fast' or 'stable', got {algorithm!r}")
+    operands = promote_inexact("standardize", x, *[v for v in (mean, variance) if v is not None])
+    value = wide(operands[0])
+    centre = vnp.mean(value, axis, keepdims=True, where=where) if mean is None else mean
+    if variance is not None:
+        spread = variance
+    elif algorithm == "stable":
+        spread = vnp.mean(vnp.square(value - centre), axis, keepdims=True, where=where)
+    else:
+        squares = vnp.mean(vnp.square(value), axis, keepdims=True, where=where)
+        spread = vnp.maximum(squares - vnp.square(centre), 0)
+    return narrowed((value - centre) / vnp.sqrt(spread + epsilon), operands[0])
+
+
+@fused
+def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> Array:
+    """Encode each class number of `x` as a one-hot vector along a new `axis`.
+
+    The vector is zero if the number is not in range(num_classes). `axis` may name an axis of a surrounding `vmap` with `num_classes`
+    examples, each of which then holds its own class. The default dtype is float32. Raises `ArgumentError` if `num_classes` is not the size
+    of that axis.
+
+    >>> vf.nn.one_hot(vf.numpy.array([0, 2]), 3)
+    Array([[1., 0., 0.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    value = vnp.asarray(x)
+    count = int(concrete_or_raise(num_classes, "argument num_classes of one_hot"))
+    wanted = dtypes.default(vnp.dtype("float32")) if dtype is None else dtype
+    if isinstance(axis, str):
+        if count != axis_size(axis):
+            raise ArgumentError(f"one_hot: num_classes={count} differs from the size {axis_size(axis)} of the axis {axis!r}")
+        return (value == axis_index(axis)).astype(wanted)
+    dim = canonical_axis(axis, value.ndim + 1)
+    classes = vnp.arange(count, dtype=value.dtype).reshape((count,) + (1,) * (value.ndim - dim))
+    return (vnp.expand_dims(value, dim) == classes).astype(wanted)
+
+
+# ------------------------------------------------------------------------------
+# Activation functions under the names of `jax.nn`, and `PReLU`.
+#
+# Integers become floats unless the function is piecewise linear.
+# ------------------------------------------------------------------------------
 
 _exact_gelu = promoted(lax.gelu)
 tanh = promoted(lax.tanh, "tanh", "Return the hyperbolic tangent.")
@@ -344,3 +479,89 @@ class PReLU(Module):
         positive = value > 0
         # Infinities that are not multiplied must not meet the slope: its derivative there would be 0 times infinity.
         return vnp.where(positive, value, slope * vnp.where(positive, 0, value))
+
+
+# ------------------------------------------------------------------------------
+# Functions of PyTorch that `jax.nn` lacks: shrinkage, thresholds, samples.
+# ------------------------------------------------------------------------------
+
+
+def hardshrink(x: Any, lambd: Any = 0.5) -> Array:
+    """Return x, but 0 between -lambd and lambd.
+
+    >>> vf.nn.hardshrink(vf.numpy.array([-1.0, 0.3, 0.6]))
+    Array([-1. ,  0. ,  0.6], dtype=float32)
+    """
+    value = as_value(x)
+    return vnp.where(vnp.abs(value) <= lambd, vnp.zeros_like(value), value)
+
+
+def softshrink(x: Any, lambd: Any = 0.5) -> Array:
+    """Return x moved towards 0 by lambd, but not beyond.
+
+    >>> vf.nn.softshrink(vf.numpy.array([-1.0, 0.3, 0.75]))
+    Array([-0.5 ,  0.  ,  0.25], dtype=float32)
+    """
+    value = as_value(x)
+    return vnp.where(value > lambd, value - lambd, vnp.where(value < -lambd, value + lambd, 0 * value))
+
+
+def tanhshrink(x: Any) -> Array:
+    """Return x - tanh(x).
+
+    >>> vf.nn.tanhshrink(vf.numpy.array([0.0, 2.0])).round(4)
+    Array([0.   , 1.036], dtype=float32)
+    """
+    (value,) = promote_inexact("tanhshrink", x)
+    return value - vnp.tanh(value)
+
+
+def threshold(x: Any, threshold: Any, value: Any) -> Array:
+    """Return x where it exceeds the threshold, else a number.
+
+    >>> vf.nn.threshold(vf.numpy.array([0.5, 2.0]), 1.0, -1.0)
+    Array([-1.,  2.], dtype=float32)
+    """
+    given = as_value(x)
+    return vnp.where(given <= threshold, value, given)
+
+
+def softmin(x: Any, axis: Any = -1) -> Array:
+    """Return softmax(-x).
+
+    >>> vf.nn.softmin(vf.numpy.array([0.0, 0.0]))
+    Array([0.5, 0.5], dtype=float32)
+    """
+    return softmax(-as_value(x), axis)
+
+
+def normalize(x: Any, p: float = 2.0, axis: Any = 1, eps: float = 1e-12) -> Array:
+    """Return vectors along `axis` divided by their p-norm, at least by `eps`.
+
+    >>> vf.nn.normalize(vf.numpy.array([[3.0, 4.0]]))
+    Array([[0.6, 0.8]], dtype=float32)
+    """
+    (value,) = promote_inexact("normalize", x)
+    full = wide(value)
+    return narrowed(full / vnp.maximum(vnp.linalg.norm(full, p, axis=axis, keepdims=True), eps), value)
+
+
+def gumbel_softmax(key: Any, logits: Any, tau: float = 1.0, hard: bool = False, axis: int = -1) -> Array:
+    """Return a relaxed sample of the categorical distribution (Jang et al. 2017).
+
+    Args:
+        key: a random key.
+        logits: log-probabilities, up to a constant.
+        tau: the temperature; the lower, the closer to one-hot.
+        hard: whether to return one-hot vectors, with the derivatives of the relaxed ones.
+        axis: the axis of classes.
+
+    >>> vf.nn.gumbel_softmax(vf.random.key(0), vf.numpy.zeros(3), hard=True)
+    Array([0., 1., 0.], dtype=float32)
+    """
+    (value,) = promote_inexact("gumbel_softmax", logits)
+    relaxed = softmax((value + random.gumbel(key, value.shape, value.dtype)) / tau, axis)
+    if not hard:
+        return relaxed
+    sample = one_hot(vnp.argmax(relaxed, axis), value.shape[axis], dtype=value.dtype, axis=axis)
+    return sample + (relaxed - stop_gradient(relaxed))

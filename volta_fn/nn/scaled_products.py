@@ -16,7 +16,7 @@ import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.transforms.custom.custom_vjp import custom_vjp
+from volta_fn.transforms.custom.custom_derivatives import custom_vjp
 
 __all__ = ["get_scaled_dot_general_config", "scaled_dot_general", "scaled_matmul"]
 

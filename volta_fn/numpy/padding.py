@@ -17,7 +17,7 @@ from volta_fn.numpy.creation import linspace
 from volta_fn.numpy.elementwise.arithmetic import round as round_
 from volta_fn.numpy.shapes import flip
 from volta_fn.numpy.statistics import reductions
-from volta_fn.numpy.statistics.quantiles import median
+from volta_fn.numpy.statistics.moments import median
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 
 Widths = list[tuple[int, int]]

@@ -14,7 +14,7 @@ from volta_fn.core.array import as_value, host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, called_program, sub_jaxprs
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OnnxError
-from volta_fn.io.atomic import replacing
+from volta_fn.io.files import replacing
 from volta_fn.jit import jit
 from volta_fn.onnx.rules import RULES
 from volta_fn.onnx.rules.registry import Writer

@@ -25,8 +25,8 @@ under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volt
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.optim import assignment as assignment
+from volta_fn.optim import base as _hyperparameters
 from volta_fn.optim import contrib as contrib
-from volta_fn.optim import hyperparameters as _hyperparameters
 from volta_fn.optim import losses as losses
 from volta_fn.optim import microbatching as microbatching
 from volta_fn.optim import perturbations as perturbations
@@ -37,50 +37,24 @@ from volta_fn.optim import transforms as transforms
 from volta_fn.optim import tree as tree
 from volta_fn.optim import tree_utils as tree_utils
 from volta_fn.optim.base import *
-from volta_fn.optim.line_search.backtracking import *
-from volta_fn.optim.line_search.common import *
-from volta_fn.optim.line_search.zoom import *
-from volta_fn.optim.linear_algebra import *
+from volta_fn.optim.line_search import *
 from volta_fn.optim.losses.classification import *
-from volta_fn.optim.losses.ctc import *
-from volta_fn.optim.losses.divergence import *
 from volta_fn.optim.losses.regression import *
-from volta_fn.optim.losses.self_supervised import ntxent as ntxent
+from volta_fn.optim.losses.regression import ntxent as ntxent
 from volta_fn.optim.microbatching import microbatch as microbatch
 from volta_fn.optim.numerics import *
-from volta_fn.optim.optimizers.adam import *
-from volta_fn.optim.optimizers.lbfgs import *
-from volta_fn.optim.optimizers.muon import *
-from volta_fn.optim.optimizers.rms import *
-from volta_fn.optim.optimizers.sgd import *
-from volta_fn.optim.schedules.decay import *
-from volta_fn.optim.schedules.piecewise import *
-from volta_fn.optim.schedules.warmup import *
+from volta_fn.optim.optimizers.first_order import *
+from volta_fn.optim.optimizers.matrix_methods import *
+from volta_fn.optim.schedules import *
+from volta_fn.optim.second_order import *
 from volta_fn.optim.transforms.clipping import *
 from volta_fn.optim.transforms.momentum import *
-from volta_fn.optim.transforms.newton_schulz import *
-from volta_fn.optim.transforms.per_example import *
-from volta_fn.optim.transforms.plateau import *
 from volta_fn.optim.transforms.scale_by_adam import *
-from volta_fn.optim.transforms.scale_by_adam_variants import *
-from volta_fn.optim.transforms.scale_by_distance import *
-from volta_fn.optim.transforms.scale_by_factored_rms import *
 from volta_fn.optim.transforms.scale_by_rms import *
 from volta_fn.optim.transforms.scaling import *
-from volta_fn.optim.transforms.signs import *
-from volta_fn.optim.transforms.weight_decay_and_noise import *
-from volta_fn.optim.tree_utils.states import tree_map_params as tree_map_params
-from volta_fn.optim.updates import *
-from volta_fn.optim.wrappers.chain import *
-from volta_fn.optim.wrappers.conditional import *
-from volta_fn.optim.wrappers.flatten import *
-from volta_fn.optim.wrappers.inject_hyperparams import *
-from volta_fn.optim.wrappers.lookahead import *
-from volta_fn.optim.wrappers.loss_scale import *
-from volta_fn.optim.wrappers.masking import *
-from volta_fn.optim.wrappers.monitoring import *
-from volta_fn.optim.wrappers.multi_steps import *
-from volta_fn.optim.wrappers.sharding import *
+from volta_fn.optim.tree_utils import tree_map_params as tree_map_params
+from volta_fn.optim.wrappers.accumulation import *
+from volta_fn.optim.wrappers.composition import *
 
 _hyperparameters.check_all(globals())
 

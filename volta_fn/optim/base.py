@@ -1,29 +1,142 @@
-"""Gradient transformations, of which optimizers are made, and ways to build them.
+"""Gradient transformations, of which optimizers are made.
 
-A *gradient transformation* is a pair of pure functions under Optax's names. ``init(params)`` returns the *state*, a pytree of arrays.
-``update(updates, state, params=None, **extra_args)`` maps *updates* (at first the gradients) to new updates, and the state to the next
-one. `apply_updates` adds updates to the parameters. An optimizer is a chain of small transformations, the last of which multiplies by
-minus the learning rate.
+Hyperparameters and updates.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import numbers
+import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from types import FunctionType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
 
 from volta_fn import advice, tree
 from volta_fn import numpy as vnp
-from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError, ArgumentTypeError
+from volta_fn.advice import explained
+from volta_fn.core.array import Array, as_value
+from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
 from volta_fn.optim.closures import described, restored
-from volta_fn.optim.numerics import safe_increment
-from volta_fn.optim.tree_rules import Rule, count_zero, is_leaf, map_leaves, map_with_state
+from volta_fn.optim.numerics import (
+    Rule,
+    at_path,
+    branch,
+    cast_like,
+    count_zero,
+    factor,
+    is_leaf,
+    map_leaves,
+    map_with_state,
+    safe_increment,
+    widened,
+)
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
-__all__ = ["EmptyState", "GradientTransformation", "GradientTransformationExtraArgs", "MaskOrFn", "OptState", "Params", "ScalarOrSchedule"]
-__all__ += ["AdaptiveGradClipState", "AddDecayedWeightsState", "ClipByGlobalNormState", "ClipState", "NonNegativeParamsState"]
-__all__ += ["ScaleByTrustRatioState", "ScaleState", "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn"]
-__all__ += ["Schedule", "Updates", "identity", "init_empty_state", "set_to_zero", "stateless", "stateless_with_tree_map"]
-__all__ += ["with_extra_args_support"]
+__all__ = [
+    "AdaptiveGradClipState",
+    "AddDecayedWeightsState",
+    "ClipByGlobalNormState",
+    "ClipState",
+    "EmptyState",
+    "GradientTransformation",
+    "GradientTransformationExtraArgs",
+    "MaskOrFn",
+    "NonNegativeParamsState",
+    "OptState",
+    "Params",
+    "ScalarOrSchedule",
+    "ScaleByTrustRatioState",
+    "ScaleState",
+    "Schedule",
+    "TransformInitFn",
+    "TransformUpdateExtraArgsFn",
+    "TransformUpdateFn",
+    "Updates",
+    "apply_updates",
+    "identity",
+    "incremental_update",
+    "init_empty_state",
+    "periodic_update",
+    "scale_gradient",
+    "set_to_zero",
+    "stateless",
+    "stateless_with_tree_map",
+    "with_extra_args_support",
+]
+
+
+# ------------------------------------------------------------------------------
+# The rule for hyperparameters: each is a number, a scalar array or a schedule.
+#
+# It holds for all functions that make transformations or schedules, and is read off their annotations: a parameter of type
+# `ScalarOrSchedule` may be a schedule, one of type int, float or `Any` a number. The public functions are wrapped when the packages are
+# imported; those that call each other inside are not.
+# ------------------------------------------------------------------------------
+
+_MAKERS = re.compile(r"(Callable\[\.\.\., )?(GradientTransformation(ExtraArgs)?|Schedule)\b")
+_NUMERIC = re.compile(r"(ScalarOrSchedule|Any|int|float)( \| None)?")
+#: Parameters of type `Any` that are no numbers.
+_OTHER = re.compile(r"dtype|key|labels|coeffs|seed|dimension_numbers|consistent_rms")
+
+
+def check_all(namespace: dict[str, Any]) -> None:
+    """Wrap those functions of a package that make transformations or schedules."""
+    for name, value in list(namespace.items()):
+        if isinstance(value, FunctionType) and _MAKERS.match(str(value.__annotations__.get("return"))):
+            namespace[name] = _checked(value)
+
+
+@functools.cache
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    called = explained(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        positional, by_name = _numeric(function)
+        for parameter, value in zip(positional, args, strict=False):
+            _check(function.__name__, parameter, value)
+        for name, value in kwargs.items():
+            _check(function.__name__, by_name.get(name), value)
+        return called(*args, **kwargs)
+
+    return make
+
+
+@functools.cache
+def _numeric(function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the parameters that are numbers (None for others): by position, by name."""
+    parameters = inspect.signature(function).parameters.values()
+    found = {p.name: p if _NUMERIC.fullmatch(str(p.annotation)) and not _OTHER.search(p.name) else None for p in parameters}
+    positional = [found[p.name] for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional, found
+
+
+def _check(function: str, parameter: inspect.Parameter | None, value: Any) -> None:
+    """Raise `ArgumentTypeError` or `ArgumentError` for what is no hyperparameter."""
+    if parameter is None or (value is None and (parameter.default is None or "None" in parameter.annotation)):
+        return
+    schedule = parameter.annotation.startswith("ScalarOrSchedule")
+    if schedule and callable(value):
+        return
+    kinds = "a number, a scalar array or a schedule" if schedule else "a number or a scalar array"
+    if not isinstance(value, (numbers.Number, np.generic, np.ndarray, Array)):
+        raise ArgumentTypeError(f"{function}: {parameter.name} is {kinds}, got {value!r:.80} of type {type(value).__name__}")
+    if isinstance(value, float) and value != value:
+        raise ArgumentError(f"{function}: {parameter.name} is {kinds}, got NaN")
+
+
+# ------------------------------------------------------------------------------
+# Gradient transformations, of which optimizers are made, and ways to build them.
+#
+# A *gradient transformation* is a pair of pure functions under Optax's names. ``init(params)`` returns the *state*, a pytree of arrays.
+# ``update(updates, state, params=None, **extra_args)`` maps *updates* (at first the gradients) to new updates, and the state to the next
+# one. `apply_updates` adds updates to the parameters. An optimizer is a chain of small transformations, the last of which multiplies by
+# minus the learning rate.
+# ------------------------------------------------------------------------------
 
 #: Pytrees of arrays with one structure: the parameters, and what is added to them.
 Params: TypeAlias = Any
@@ -207,3 +320,87 @@ def counting_rule(
 def is_function(value: Any) -> bool:
     """Return True for a function; modules are containers even if they are callable."""
     return callable(value) and is_leaf(value)
+
+
+# ------------------------------------------------------------------------------
+# `apply_updates`, and averages of parameters over time.
+# ------------------------------------------------------------------------------
+
+T = TypeVar("T", bound=Any)
+
+
+def apply_updates(params: T, updates: Updates) -> T:
+    """Add updates to parameters, in the parameters' dtypes.
+
+    Where the update is None, the parameter stays unchanged. Raises `TreeError` or `ShapeError` if the trees do not match.
+
+    >>> import numpy as np
+    >>> optim.apply_updates({"w": np.float32(1.0), "fixed": 2.0}, {"w": np.float32(0.5), "fixed": None})
+    {'w': Array(1.5, dtype=float32), 'fixed': 2.0}
+    """
+
+    def add(i: int, update: Any, param: Any) -> Any:
+        if update is None:
+            return param
+        where = functools.partial(at_path, updates, i, _is_none)
+        if not is_leaf(param):
+            raise TreeError(f"apply_updates: there is an update{where()}, where the parameters have no array. {_SAME_TREES}")
+        old, new = as_value(param), as_value(update)
+        if old.shape != new.shape:
+            raise ShapeError(f"apply_updates: the update{where()} has shape {new.shape}, its parameter {old.shape}. {_SAME_TREES}")
+        return cast_like(widened(old) + new, old)
+
+    leaves, treedef = tree.flatten(updates, is_leaf=_is_none)
+    pairs = zip(leaves, tree.flatten_up_to(treedef, params, "apply_updates: the parameters, compared with the updates"), strict=True)
+    updated: Any = treedef.unflatten([add(i, *pair) for i, pair in enumerate(pairs)])
+    return updated
+
+
+_SAME_TREES = "Updates come from gradients with respect to these parameters: updates, state = optimizer.update(grads, state, params)."
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def incremental_update(new_tensors: T, old_tensors: T, step_size: Any) -> T:
+    """Return ``step_size * new + (1 - step_size) * old``.
+
+    Repeated, this is a moving average of parameters (Polyak and Juditsky, 1992).
+
+    >>> import numpy as np
+    >>> optim.incremental_update([np.float32(1.0)], [np.float32(0.0)], 0.25)
+    [Array(0.25, dtype=float32)]
+    """
+
+    def average(old: Any, new: Any) -> Any:
+        size = factor(step_size, old)
+        return size * new + (1 - size) * old
+
+    return map_leaves(average, old_tensors, new_tensors)
+
+
+def periodic_update(new_tensors: T, old_tensors: T, steps: Any, update_period: Any) -> T:
+    """Select `new_tensors` if `steps` is a multiple of `update_period`.
+
+    >>> optim.periodic_update(1.0, 2.0, steps=6, update_period=3)
+    1.0
+    """
+    return branch(as_value(steps) % update_period == 0, lambda: new_tensors, lambda: old_tensors)
+
+
+def scale_gradient(inputs: Any, scale: Any) -> Any:
+    """Return `inputs`, a tree of arrays, with derivatives multiplied by `scale`.
+
+    >>> vf.grad(lambda x: optim.scale_gradient(x, 0.5) ** 2)(vf.numpy.array(3.0))
+    Array(3., dtype=float32)
+    """
+    return tree.map(lambda x: _unchanged(as_value(x), scale), inputs)
+
+
+@custom_jvp
+def _unchanged(x: Any, scale: Any) -> Any:
+    return x
+
+
+_unchanged.defjvps(lambda g, out, x, scale: factor(scale, g) * g, None)

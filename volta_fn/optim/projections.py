@@ -12,10 +12,9 @@ from volta_fn import tree
 from volta_fn.core.array import Array
 from volta_fn.flatten_util import ravel_pytree
 from volta_fn.nn.activations import relu
-from volta_fn.optim.numerics import global_norm, sum_of_squares
-from volta_fn.optim.tree_rules import branch, scaled_by
-from volta_fn.optim.tree_utils.math import tree_add_scale, tree_norm, tree_vdot
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.optim.numerics import branch, global_norm, scaled_by, sum_of_squares
+from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
+from volta_fn.primitives.call import stop_gradient
 
 __all__ = ["projection_box", "projection_halfspace", "projection_hypercube", "projection_hyperplane", "projection_l1_ball"]
 __all__ += ["projection_l1_sphere", "projection_l2_ball", "projection_l2_sphere", "projection_linf_ball", "projection_non_negative"]

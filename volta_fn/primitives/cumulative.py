@@ -18,13 +18,13 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError
+from volta_fn.primitives.data_movement.indexing import slice_in_dim
 from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
-from volta_fn.primitives.data_movement.slicing import slice_in_dim
-from volta_fn.primitives.elementwise import comparison
+from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.primitives.elementwise.exponential import gap, logistic
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.elementwise.transcendental import gap, logistic
 
 
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
@@ -114,7 +114,7 @@ def _prevailing(lesser: Callable[[Array, Array], Array]) -> Derivatives:
 
     def derivatives(before: Array, x: Array, out: Array) -> tuple[Array, Array]:
         zero, half, one = (as_value(np.asarray(v, out.dtype)) for v in (0, 0.5, 1))
-        by_x = select(lesser(x, before), zero, select(comparison.eq(x, before), half, one))
+        by_x = select(lesser(x, before), zero, select(selection.eq(x, before), half, one))
         return one - by_x, by_x
 
     return derivatives
@@ -126,15 +126,15 @@ def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, 
     Each is a fraction of the sum, 1/2 of equal infinities. Before the first element, `before` is NaN: all of the sum is x. There x
     stands for it, lest the derivatives of the fraction be NaN.
     """
-    first = comparison.bitwise_and(comparison.ne(before, before), comparison.eq(out, out))
+    first = selection.bitwise_and(selection.ne(before, before), selection.eq(out, out))
     before = select(first, x, before)
     by_x = select(first, as_value(np.ones((), out.dtype)), logistic(gap(x, before)))
     return logistic(gap(before, x)), by_x
 
 
 cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduction_of("reduce_prod"), 1, lambda before, x, out: (x, before))
-cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(comparison.lt))
-cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(comparison.gt))
+cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(selection.lt))
+cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(selection.gt))
 cumlogsumexp_p = _declare(
     "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), np.nan, _logaddexp_derivatives
 )

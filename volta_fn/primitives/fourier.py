@@ -23,7 +23,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import linear_primitive
 from volta_fn.primitives.elementwise.arithmetic import div, mul
-from volta_fn.primitives.elementwise.complex_components import conj
+from volta_fn.primitives.elementwise.selection import conj
 
 
 class FftType(enum.IntEnum):

@@ -1,9 +1,4 @@
-"""Random bits: counters enciphered under a key, by Threefry-2x32 or Philox-4x32.
-
-*Key data* is an array of dtype uint32 whose last dimension holds the words of a key, two of Threefry's or four of those whose bits are
-Philox's; its other dimensions are an array of keys.
-The bits that a key gives for a shape are a function of the key and the shape alone, so mapping over keys gives what a loop gives.
-"""
+"""Random bits: counters enciphered under a key, by Threefry-2x32 or Philox-4x32."""
 
 from __future__ import annotations
 
@@ -17,19 +12,68 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.memory.transfer import constrained
+from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.data_movement.indexing import index_in_dim, slice_in_dim
 from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import expand_dims, iota, moveaxis, reshape
-from volta_fn.primitives.data_movement.slicing import index_in_dim
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.primitives.elementwise.comparison import lt
-from volta_fn.primitives.formulas.threefry import evaluate_word
-from volta_fn.primitives.philox import philox_bits
+from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
+from volta_fn.primitives.formulas.ciphers import evaluate_philox_word, evaluate_threefry_word
+
+# ------------------------------------------------------------------------------
+# Random bits of keys of four words: counters enciphered by Philox-4x32.
+#
+# Each counter gives a block of four words.
+# The key's words are the cipher's key and, with two more, where the counter begins. Bits are those of XLA's generator of this name.
+# ------------------------------------------------------------------------------
+
+_PHILOX_WORD, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
+
+philox4x32_word: Elementwise = elementwise(
+    "philox4x32_word", evaluate_philox_word, operands=frozenset((_PHILOX_WORD,)), derivatives=[None] * 6,
+    doc="One of four words that Philox-4x32 makes of a key of two words and a counter of four.",
+)  # fmt: skip
+
+
+def philox_bits(key_data: Array, shape: Shape, bit_width: int) -> Array:
+    """Return unsigned integers of `shape` for each key of four words."""
+    keys, axis = key_data.shape[:-1], key_data.ndim - 1
+    count = math.prod(shape) * (2 if bit_width == 64 else 1)
+    words = [slice_in_dim(key_data, i, i + 1, axis=axis) for i in range(4)]
+    counter = _counter(words, -(-count // 4))
+    blocks = [bind(philox4x32_word.primitive, words[0], words[1], *counter, word=i) for i in range(4)]
+    bits = reshape(concatenate([expand_dims(b, (axis + 1,)) for b in blocks], axis + 1), (*keys, 4 * blocks[0].shape[-1]))
+    bits = slice_in_dim(bits, 0, count, axis=axis)
+    if bit_width == 64:
+        low, high = (convert_element_type(slice_in_dim(bits, i, count, 2, axis), _UINT64) for i in (0, 1))
+        bits = bitwise_or(shift_left(high, np.uint64(32)), low)
+    return reshape(convert_element_type(bits, np.dtype(f"u{bit_width // 8}")), (*keys, *shape))
+
+
+def _counter(words: list[Array], blocks: int) -> list[Array]:
+    """Return the words of the blocks' counters, numbers of 128 bits.
+
+    They begin at the key, whose third word is the lowest.
+    """
+    counter, carry = [], iota(_PHILOX_WORD, blocks)
+    for i in (2, 3, 0, 1):
+        counter.append(add(words[i], carry))
+        carry = convert_element_type(lt(counter[-1], carry), _PHILOX_WORD)
+    return counter
+
+
+# ------------------------------------------------------------------------------
+# Random bits: counters enciphered under a key, by Threefry-2x32 or Philox-4x32.
+#
+# *Key data* is an array of dtype uint32 whose last dimension holds the words of a key, two of Threefry's or four of those whose bits are
+# Philox's; its other dimensions are an array of keys.
+# The bits that a key gives for a shape are a function of the key and the shape alone, so mapping over keys gives what a loop gives.
+# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 #: The words of a key whose bits are Philox's: two keys of Threefry, from which new keys come.
@@ -75,7 +119,7 @@ def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
 
 
 threefry2x32_word: Elementwise = elementwise(
-    "threefry2x32_word", evaluate_word, operands=frozenset((_UINT32,)), derivatives=[None] * 4,
+    "threefry2x32_word", evaluate_threefry_word, operands=frozenset((_UINT32,)), derivatives=[None] * 4,
     doc="""One word per counter from `threefry2x32`'s two: `word` is "first", "second", or "mixed" for their exclusive or.
 
     Compilers write random bits in terms of it, so that they are made where they are used.

@@ -21,12 +21,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
+from volta_fn.primitives.data_movement.indexing import slice
 from volta_fn.primitives.data_movement.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast, linear_primitive, moveaxis
-from volta_fn.primitives.data_movement.slicing import slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.geometry import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
 
 
 def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,12 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, canonical_shape
-from volta_fn.core.memory.transfer import constrained
+from volta_fn.core.memory import constrained
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import fma
 from volta_fn.primitives.random import random_bits, random_split
-from volta_fn.random.arguments import dtype_in, float_dtype, int_dtype, known_integers, shape_with
-from volta_fn.random.keys import single_key
+from volta_fn.random.keys import dtype_in, float_dtype, int_dtype, known_integers, shape_with, single_key
 
 _UINT32 = np.dtype(np.uint32)
 

@@ -2,27 +2,277 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.axes import ProcessGrid
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
-from volta_fn.core.distribution.placement import at_home, sharding_spec, split
-from volta_fn.core.distribution.sharding import Mesh, NamedSharding, PartitionSpec, get_mesh
-from volta_fn.core.flatten import check_callable, output_arrays
+from volta_fn.core.distribution.placement import at_home, sharding_spec, split, with_sharding_constraint
+from volta_fn.core.distribution.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, sub_jaxprs
 from volta_fn.core.primitive import AxisData
+from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr
+from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
+from volta_fn.primitives.collectives.exchanges import axis_index, psum
+from volta_fn.primitives.collectives.varying import border_cast as pcast
 from volta_fn.primitives.data_movement.movement import broadcast, reshape, transpose
-from volta_fn.sharding.processes import OverProcesses, without
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.selection import eq, select
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
+
+# ------------------------------------------------------------------------------
+# Which values of a program may differ between processes.
+#
+# A result that a spec calls replicated must not; nor may what decides whether a collective runs.
+# ------------------------------------------------------------------------------
+
+#: The axes along which a value varies.
+Variance = frozenset[Any]
+_NOWHERE: Variance = frozenset()
+#: Collectives whose results are the same for all members.
+_COMBINING = frozenset(["psum", "pmax", "pmin", "all_gather"])
+
+
+def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Variance]:
+    """Return the axes along which each output varies, from those of its inputs.
+
+    Raises `ArgumentError` if a condition that varies along an axis decides about a collective over it.
+    """
+    jaxpr = closed.jaxpr
+    found: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(atom: Any) -> Variance:
+        return _NOWHERE if isinstance(atom, Literal) else found.get(atom, _NOWHERE)
+
+    for eqn in jaxpr.eqns:
+        found.update(zip(eqn.outvars, _of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
+    params, name = eqn.params, eqn.primitive.name
+    if name == "cond":
+        return _of_cond(eqn, operands)
+    if name == "scan":
+        return _of_scan(params, operands)
+    if name == "while":
+        return _of_while(eqn, operands)
+    inner = sub_jaxprs(params)
+    if len(inner) == 1 and len(inner[0].jaxpr.invars) == len(operands) and len(inner[0].jaxpr.outvars) == len(eqn.outvars):
+        return variance_of(inner[0], operands)
+    axes = frozenset([axis for axis in params.get("axis_names", ()) if isinstance(axis, ProcessAxis)])
+    together = name in _COMBINING and params["axis_index_groups"] is None
+    if eqn.primitive.multiple_results and axes:  # reductions, whose operands are independent
+        return [v - axes if together else v | axes for v in operands]
+    varies = _union(operands)
+    if axes and name != "pcast":
+        varies = varies - axes if together else varies | axes
+    return [varies] * len(eqn.outvars)
+
+
+def _of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+    index, *arguments = operands
+    branches = eqn.params["branches"]
+    for branch in branches:
+        _check_condition(eqn, index, branch)
+    return [_union([index, *outs]) for outs in zip(*[variance_of(b, arguments) for b in branches], strict=True)]
+
+
+def _of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]:
+    consts, count = params["num_consts"], params["num_carry"]
+    carry, rows = operands[consts : consts + count], operands[consts + count :]
+    while True:
+        outs = variance_of(params["jaxpr"], [*operands[:consts], *carry, *rows])
+        grown = [a | b for a, b in zip(carry, outs[:count], strict=True)]
+        if grown == carry:
+            return [*carry, *outs[count:]]
+        carry = grown
+
+
+def _of_while(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+    params = eqn.params
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    carry = operands[first + second :]
+    while True:
+        (condition,) = variance_of(params["cond_jaxpr"], [*operands[:first], *carry])
+        outs = variance_of(params["body_jaxpr"], [*operands[first : first + second], *carry])
+        grown = [a | b | condition for a, b in zip(carry, outs, strict=True)]
+        if grown == carry:
+            break
+        carry = grown
+    for program in (params["cond_jaxpr"], params["body_jaxpr"]):
+        _check_condition(eqn, condition, program)
+    return carry
+
+
+def _check_condition(eqn: Equation, condition: Variance, program: ClosedJaxpr) -> None:
+    if both := condition & _axes_in(program):
+        names = sorted([repr(axis.name) for axis in both])
+        where = f" at {eqn.source}" if eqn.source is not None else ""
+        raise ArgumentError(
+            f"a {eqn.primitive}{where} runs a collective over {', '.join(names)} by a condition that differs between the processes along "
+            "that axis: some would wait forever. Let all decide alike, as by lax.pmax of the condition"
+        )
+
+
+def _axes_in(closed: ClosedJaxpr) -> Variance:
+    """Return the axes of the collectives in a program that wait for others."""
+    own = [axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())]
+    return _union([frozenset(own), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
+
+
+def _union(variances: Sequence[Variance]) -> Variance:
+    return frozenset().union(*variances)
+
+
+# ------------------------------------------------------------------------------
+# Meshes whose axes have another type for a while: `auto_axes`, `explicit_axes`.
+#
+# What a type has of a sharding, and what it has not, is all that they change: `typeof` shows explicit axes.
+# ------------------------------------------------------------------------------
+
+
+def auto_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequence[str] | None = None, out_sharding: Any = None) -> Any:
+    """Return a function that runs with automatic axes of the current mesh.
+
+    Args:
+        f: the function; without it, a decorator is returned.
+        axes: the axes that become automatic (default: all).
+        out_sharding: how the results are split; the call may say it instead, by a keyword of this name.
+
+    >>> import volta_fn as vf
+    >>> with vf.make_mesh((1,), ("x",)):
+    ...     vf.sharding.auto_axes(lambda x: x + 1)(vf.numpy.ones(2), out_sharding=vf.P("x"))
+    Array([2., 2.], dtype=float32)
+    """
+    return _with_types(f, axes, AxisType.Auto, "out_sharding", out_sharding)
+
+
+def explicit_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequence[str] | None = None, in_sharding: Any = None) -> Any:
+    """Return a function that runs with explicit axes of the current mesh.
+
+    Args:
+        f: the function; without it, a decorator is returned.
+        axes: the axes that become explicit (default: all).
+        in_sharding: how the arguments are split; the call may say it instead, by a keyword of this name.
+
+    >>> import volta_fn as vf
+    >>> with vf.make_mesh((1,), ("x",)):
+    ...     vf.sharding.explicit_axes(lambda x: x + 1)(vf.numpy.ones(2), in_sharding=vf.P("x"))
+    Array([2., 2.], dtype=float32)
+    """
+    return _with_types(f, axes, AxisType.Explicit, "in_sharding", in_sharding)
+
+
+def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword: str, given: Any) -> Any:
+    if f is None:
+        return functools.partial(_with_types, axes=axes, kind=kind, keyword=keyword, given=given)
+    function = f
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.pop(keyword, given)
+        mesh = get_mesh()
+        chosen = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+        types = [kind if n in chosen else old for n, old in zip(mesh.axis_names, mesh.axis_types, strict=True)]
+        with set_mesh(Mesh(mesh.devices, mesh.axis_names, types)):
+            if keyword == "in_sharding" and wanted is not None:
+                args = with_sharding_constraint(args, wanted)
+            result = function(*args, **kwargs)
+        return with_sharding_constraint(result, wanted) if keyword == "out_sharding" and wanted is not None else result
+
+    return run
+
+
+@contextmanager
+def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
+    """Make these axes those of the current mesh, of the same devices, in a block.
+
+    Raises `ArgumentError` if the current mesh has another number of devices.
+
+    >>> import volta_fn as vf
+    >>> with vf.make_mesh((1,), ("x",)), vf.sharding.use_abstract_mesh(vf.sharding.AbstractMesh((1, 1), ("a", "b"))):
+    ...     vf.sharding.get_mesh()
+    Mesh('a': 1, 'b': 1)
+    """
+    devices = get_mesh().devices
+    if devices.size != mesh.size:
+        raise ArgumentError(f"use_abstract_mesh: {mesh} has {mesh.size} positions, but the current mesh {devices.size} devices")
+    with set_mesh(Mesh(np.reshape(devices, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)):
+        yield mesh
+
+
+# ------------------------------------------------------------------------------
+# Functions mapped over the processes of a mesh.
+# ------------------------------------------------------------------------------
+
+Flat = Callable[..., Sequence[Array]]
+
+
+def without(spec: PartitionSpec, grid: ProcessGrid) -> PartitionSpec:
+    """Return a spec without the axes of processes."""
+    return PartitionSpec(*[[name for name in spec.axes_of(i) if name not in grid.names] for i in range(len(spec))])
+
+
+class OverProcesses:
+    """Runs a function of arrays in every process of a grid."""
+
+    def __init__(self, grid: ProcessGrid, names: Sequence[Any]) -> None:
+        self.axes = {name: ProcessAxis(name, grid) for name in names if name in grid.names}
+
+    def run(
+        self, function: Flat, values: Sequence[Array], in_specs: Sequence[PartitionSpec], out_specs: Callable[[], Sequence[PartitionSpec]],
+        check: bool,
+    ) -> list[Array]:  # fmt: skip
+        """Return the results: `out_specs` gives their specs, once the function has run."""
+        varying = [self._named(spec) for spec in in_specs]
+        inner = [pcast(x, self._others(own), "varying") for x, own in zip(values, varying, strict=True)]
+        with contextlib.ExitStack() as stack:
+            for name, axis in self.axes.items():
+                stack.enter_context(bound_axis(name, axis))
+            closed = trace_to_jaxpr(function, [x.aval for x in inner], "shard_map")
+            outs = eval_jaxpr(closed, *inner)
+            differs = variance_of(closed, varying)
+            specs = [self._named(spec) for spec in out_specs()]
+            return [self._leaving(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
+
+    def _named(self, spec: PartitionSpec) -> Variance:
+        return frozenset([self.axes[name] for name in spec.names() if name in self.axes])
+
+    def _others(self, named: Variance) -> tuple[ProcessAxis, ...]:
+        return tuple([axis for axis in self.axes.values() if axis not in named])
+
+    def _leaving(self, out: Array, differs: Variance, named: Variance, check: bool) -> Array:
+        """Return a result for the program outside."""
+        wrong = tuple([axis for axis in self.axes.values() if axis in differs - named])
+        if wrong and check:
+            raise ArgumentError(
+                f"shard_map: a result differs between the shards along {wrong[0].name!r}, which its spec does not name. Combine them, as "
+                "by lax.psum, name the axis in out_specs, or pass check_vma=False for the first shard's"
+            )
+        return pcast(_of_first(out, wrong) if wrong else out, self._others(named), "replicated")
+
+
+def _of_first(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
+    """Return the value of the first process along some axes in all of them."""
+    is_first = broadcast(eq(axis_index(axes), as_value(np.int32(0))), out.shape)
+    total = psum(select(is_first, out, broadcast(as_value(np.zeros((), out.dtype)), out.shape)), axes)
+    return convert_element_type(total, out.dtype)
+
+
+# ------------------------------------------------------------------------------
+# `shard_map` and `pmap`: maps over axes of devices and of processes.
+# ------------------------------------------------------------------------------
 
 #: In place of specs: those of the arguments' shardings.
 INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "INFERRED"})()

@@ -20,18 +20,17 @@ from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.runtime import variables
-from volta_fn.runtime.accountant import Accountant, limited
-from volta_fn.runtime.compiling import undisturbed
-from volta_fn.runtime.internals.errstate import silenced
+from volta_fn.runtime import threads
+from volta_fn.runtime.compiling import Repeated, shares_memory, undisturbed
+from volta_fn.runtime.internals.threads import silenced
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
-from volta_fn.runtime.repeated import Repeated, shares_memory
+from volta_fn.runtime.memory import Accountant, limited
 from volta_fn.settings import current as settings
 from volta_fn.targets.numpy.backend import NumpyBackend, make_kernel
-from volta_fn.targets.numpy.workspace import workspace
+from volta_fn.targets.numpy.program import workspace
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
 _log = logging.getLogger("volta_fn")
 
@@ -65,9 +64,9 @@ class CpuBackend(NumpyBackend):
 
     def __init__(self) -> None:
         #: Whether programs become machine code.
-        variables.check_all()
+        threads.check_all()
         self.native = may_compile()
-        self.accountant = Accountant(variables.value_of("VOLTA_MEMORY"))
+        self.accountant = Accountant(threads.value_of("VOLTA_MEMORY"))
 
     @property
     def target(self) -> Any:
@@ -221,7 +220,7 @@ def _alone(eqn: Equation) -> ClosedJaxpr:
 
 def _support_code() -> None:
     """Load the built-ins, by which NumPy's kernels are called in less time."""
-    load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process()
+    load("volta_fn.targets.cpu.runtime.executor").support_code_of_process()
 
 
 def _with_built_ins(kernel: Callable[..., Any], eqn: Equation) -> Callable[..., Any]:
@@ -246,7 +245,7 @@ def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
     ufunc, aval = _VECTORISED.get(eqn.primitive.name), out.aval
     if ufunc is None or aval.size > _MOST_LOCKED or any((v.aval.shape, v.aval.dtype) != (aval.shape, aval.dtype) for v in eqn.invars):
         return None
-    entry = load("volta_fn.targets.cpu.runtime.support_code").support_code_of_process().entry
+    entry = load("volta_fn.targets.cpu.runtime.executor").support_code_of_process().entry
     make = functools.partial(np.empty, aval.shape, aval.dtype)
 
     def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
@@ -303,4 +302,4 @@ def discover() -> list[Device]:
 def _count() -> int:
     """Return the number of the CPU's devices; programs of JAX's ask XLA for more."""
     asked = re.search(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", "")) if settings.permissive else None
-    return variables.check_device_count(max(1, int(asked[1]))) if asked else variables.value_of("VOLTA_CPU_DEVICES") or 1
+    return threads.check_device_count(max(1, int(asked[1]))) if asked else threads.value_of("VOLTA_CPU_DEVICES") or 1

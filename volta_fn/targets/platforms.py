@@ -7,7 +7,7 @@ from volta_fn.lazy_imports import load
 
 
 def _discover(module: str) -> list[Device]:
-    load("volta_fn.targets.numpy.kernels")  # the meaning of every primitive, which all platforms go by
+    load("volta_fn.targets.numpy.backend")  # the meaning of every primitive, which all platforms go by
     found: list[Device] = load(module).discover()
     return found
 

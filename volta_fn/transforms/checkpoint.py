@@ -10,24 +10,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
-from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dce import dce_jaxpr, prune_inputs
-from volta_fn.core.flatten import check_callable, positional_index, wraps
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.barriers import optimization_barrier_p
-from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom.custom_call import Programs, static_key
-from volta_fn.transforms.jvp import jvp_jaxpr
-from volta_fn.transforms.linearize import LinearTrace, partial_eval_jaxpr
-from volta_fn.transforms.marks import is_linear, is_nonzero, marked, merge, split_tangents, spread
+from volta_fn.transforms.linearize import (
+    LinearTrace,
+    is_linear,
+    is_nonzero,
+    jvp_jaxpr,
+    marked,
+    merge,
+    partial_eval_jaxpr,
+    split_tangents,
+    spread,
+    transpose_jaxpr,
+)
 from volta_fn.transforms.rules.subprograms import chained
-from volta_fn.transforms.transpose import transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
 Policy = Callable[..., bool]

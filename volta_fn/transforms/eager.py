@@ -31,11 +31,10 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.dce import dce_jaxpr, prune_inputs
+from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.distribution.same_program import checked
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache
-from volta_fn.core.memory.gone import GONE
+from volta_fn.core.distribution.placement import checked
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, check_alive, current_trace, run_under
@@ -43,9 +42,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.jvp import DifferentiatedTracer, JVPTrace, JVPTracer, jvp_jaxpr
-from volta_fn.transforms.linearize import LinearizeTrace, linearize_flat
-from volta_fn.transforms.transpose import pull_back
+from volta_fn.transforms.linearize import DifferentiatedTracer, JVPTrace, JVPTracer, LinearizeTrace, jvp_jaxpr, linearize_flat, pull_back
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
 

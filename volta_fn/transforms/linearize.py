@@ -1,24 +1,218 @@
-"""Linearization: record the linear program from tangents to tangents.
+"""Differentiation.
 
-A `LinearTrace` is a partial evaluation: it computes what is known now, under the parent trace, and records what depends on an unknown
-input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse mode.
+Tangents (JVP), linear programs of tangents, and their transposes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, program_cache
-from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, current_position, eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import Trace, Tracer, current_trace, run_under
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
+from volta_fn.core.primitive import Linear, Primitive, Zero
+from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, backward, current_position, eval_jaxpr, trace_rules, trace_to_jaxpr
+from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
+from volta_fn.dtypes import BOOL
+from volta_fn.errors import MissingRuleError
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
-from volta_fn.transforms.jvp import JVPTrace
-from volta_fn.transforms.marks import is_nonzero, marked, merge
+
+# ------------------------------------------------------------------------------
+# Lists with marks: which values are differentiated, unknown, linear or stacked.
+# ------------------------------------------------------------------------------
+
+
+def marked(values: Sequence[Any], marks: Sequence[bool], mark: bool = True) -> list[Any]:
+    """Return the values whose mark is `mark`."""
+    return [v for v, m in zip(values, marks, strict=True) if m is mark]
+
+
+def merge(marks: Sequence[bool], where_true: Iterable[Any], where_false: Iterable[Any]) -> list[Any]:
+    """Return values of one list where marked, and of the other elsewhere."""
+    yes, no = iter(where_true), iter(where_false)
+    return [next(yes) if m else next(no) for m in marks]
+
+
+def is_nonzero(values: Sequence[Any]) -> list[bool]:
+    """Mark the tangents or cotangents that are not symbolic zeros."""
+    return [type(v) is not Zero for v in values]
+
+
+def is_linear(args: Sequence[Any]) -> list[bool]:
+    """Mark the arguments that a transpose rule is asked for."""
+    return [type(a) is Linear for a in args]
+
+
+def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
+    """Return a tangent for each primal or aval: given where `nonzero`, else a `Zero`."""
+    given = iter(tangents)
+    return [next(given) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
+
+
+def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequence[Array], list[Any]]:
+    """Split what a `jvp_jaxpr` returns into values and tangents."""
+    outs = flat[: len(nonzero)]
+    return outs, with_zeros(flat[len(nonzero) :], nonzero, outs)
+
+
+def spread(cotangents: Iterable[Any], linear: Sequence[bool], given: Iterable[bool]) -> list[Any]:
+    """Return a cotangent or None per operand; `given` marks the linear ones with one."""
+    found, exists = iter(cotangents), iter(given)
+    return [next(found) if is_linear and next(exists) else None for is_linear in linear]
+
+
+def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, Sequence[bool]]]) -> tuple[Any, list[bool]]:
+    """Repeat `step` until it marks no more of a loop's carry than it was given.
+
+    `step` returns a result and the marks of the carry that comes out. Returns the last result, and the marks.
+    """
+    marks = list(start)
+    while True:
+        result, out = step(marks)
+        grown = [m or o for m, o in zip(marks, out, strict=True)]
+        if grown == marks:
+            return result, marks
+        marks = grown
+
+
+# ------------------------------------------------------------------------------
+# Forward-mode differentiation: values carry tangents, directional derivatives.
+# ------------------------------------------------------------------------------
+
+
+class DifferentiatedTracer(Tracer):
+    """A known value (`primal`) and its tangent; Python may branch on it."""
+
+    __slots__ = ()
+    primal: Any
+    tangent: Any
+
+    def origin(self) -> str:
+        """Describe where this tracer comes from."""
+        return "a value that is being differentiated"
+
+    def __bool__(self) -> bool:
+        return bool(self.primal)
+
+    def __index__(self) -> int:
+        return self.primal.__index__()
+
+    def __int__(self) -> int:
+        return int(self.primal)
+
+
+class JVPTracer(DifferentiatedTracer):
+    """A value (`primal`) and its tangent."""
+
+    __slots__ = ("aval", "primal", "tangent")
+    aval: ShapedArray
+
+    def __init__(self, trace: Trace, primal: Array, tangent: Any) -> None:
+        self._trace = trace
+        self.aval = primal.aval
+        self.primal = primal
+        self.tangent = tangent
+
+    def __repr__(self) -> str:
+        return f"Traced<{self.aval}>with<JVP, primal={self.primal!r}>"
+
+
+class JVPTrace(Trace):
+    """Applies each primitive's `jvp` rule, under the parent trace."""
+
+    __slots__ = ()
+
+    def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Apply a primitive to values and tangents, or to bare values if none has one."""
+        active = False
+        primals: list[Array] = []
+        tangents: list[Any] = []
+        for arg in args:
+            if type(arg) is JVPTracer and arg._trace is self:
+                primals.append(arg.primal)
+                tangents.append(arg.tangent)
+                active = True
+            else:
+                check_alive(arg)
+                primals.append(arg)
+                tangents.append(None)
+        parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
+        before = current_trace()
+        try:
+            set_trace(parent)
+            if not active:
+                return parent.process(primitive, primals, params)
+            for i, tangent in enumerate(tangents):
+                if tangent is None:
+                    tangents[i] = Zero(primals[i].aval.at_least_vspace())
+            if primitive.jvp is None:
+                raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
+            out, out_tangent = primitive.jvp(primals, tangents, **params)
+        finally:
+            set_trace(before)
+        if primitive.multiple_results:
+            return tuple([self.attach(o, t) for o, t in zip(out, out_tangent, strict=True)])
+        return self.attach(out, out_tangent)
+
+    def attach(self, primal: Array, tangent: Any) -> Array:
+        """Return a tracer for a value with a tangent; the bare value if that is zero."""
+        return primal if type(tangent) is Zero else JVPTracer(self, primal, tangent)
+
+    def detach(self, value: Array) -> tuple[Array, Any]:
+        """Return a value and its tangent."""
+        if type(value) is JVPTracer and value._trace is self:
+            return value.primal, value.tangent
+        check_alive(value)
+        return value, Zero(value.aval.at_least_vspace())
+
+
+def jvp_flat(
+    function: Callable[..., Sequence[Array]], primals: Sequence[Array], tangents: Sequence[Any], name: str = ""
+) -> tuple[list[Array], list[Any]]:
+    """Run `function` of flat arrays; return outputs and their tangents or `Zero`."""
+    trace = JVPTrace(current_trace(), name)
+    try:
+        pairs = [trace.detach(o) for o in run_under(trace, function, *map(trace.attach, primals, tangents))]
+    finally:
+        trace.finish()
+    return [p for p, _ in pairs], [t for _, t in pairs]
+
+
+@program_cache
+def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bool | Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """Derive the program that also computes tangents, and tell which outputs have one.
+
+    It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` asks for tangents that are arrays
+    of zeros where they would be symbolic zeros.
+    """
+    wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
+    in_avals = closed.in_avals
+    out_nonzero: list[bool] = []
+
+    def run(*flat: Array) -> list[Array]:
+        primals = flat[: len(in_avals)]
+        tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
+        outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
+        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(wanted, closed.out_avals, strict=True)]
+        out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
+        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
+
+    tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
+    result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
+    return result, out_nonzero
+
+
+# ------------------------------------------------------------------------------
+# Linearization: record the linear program from tangents to tangents.
+#
+# A `LinearTrace` is a partial evaluation: it computes what is known now, under the parent trace, and records what depends on an unknown
+# input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse
+# mode.
+# ------------------------------------------------------------------------------
 
 
 class LinearTracer(Tracer):
@@ -163,3 +357,115 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     jaxpr, out_unknown = found[0].jaxpr, found[1]
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     return known, with_residuals, out_unknown
+
+
+# ------------------------------------------------------------------------------
+# Transposition: from cotangents of a linear program's outputs to those of inputs.
+# ------------------------------------------------------------------------------
+
+
+def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:
+    """Return cotangents of the inputs of a program that linearization recorded."""
+    return backward_pass(program, [True] * len(program.jaxpr.invars), (), cotangents, all_linear=True)
+
+
+def backward_pass(
+    closed: ClosedJaxpr, linear: Sequence[bool], args: Sequence[Any], cotangents: Sequence[Any], all_linear: bool = False
+) -> list[Any]:
+    """Return cotangents of the `linear` inputs (None for others).
+
+    `args` are the values of the other inputs.
+
+    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated first; `all_linear` says that there are
+    none, as in the programs that linearization records.
+    """
+    jaxpr = closed.jaxpr
+    #: The variables with values; all others are linear.
+    known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    token, outside = current_position.set(current_position.get()), backward.set(True)
+    try:
+        if not all_linear:
+            known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+            _evaluate_known(jaxpr, known)
+        pending = _walk_back(jaxpr, known, cotangents)
+    finally:
+        current_position.reset(token)
+        backward.reset(outside)
+    return [
+        None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
+    ]
+
+
+def _evaluate_known(jaxpr: Jaxpr, known: dict[Var, Any]) -> None:
+    process = current_trace().process
+    for eqn in jaxpr.eqns:
+        for atom in eqn.invars:
+            if atom not in known and type(atom) is not Literal:
+                break
+        else:
+            current_position.set(eqn.position)
+            result = process(eqn.primitive, [_read(known, v) for v in eqn.invars], eqn.params)
+            known.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
+
+
+def _read(known: dict[Var, Any], atom: Atom) -> Any:
+    return atom.val if type(atom) is Literal else known[atom]  # type: ignore[index]  # mypy keeps the union
+
+
+def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
+    """Return cotangents of the linear inputs, by the equations in reverse order."""
+    pending: dict[Any, Any] = {}
+    targets: Sequence[Any] = jaxpr.outvars
+    results: Sequence[Any] = cotangents
+    for eqn in (None, *reversed(jaxpr.eqns)):
+        if eqn is not None:
+            given = [pending.pop(v, None) for v in eqn.outvars]
+            if not given or (given[0] is None and all(c is None for c in given)):
+                continue
+            targets, results = eqn.invars, _transposed(eqn, known, given)
+        for atom, cotangent in zip(targets, results, strict=True):
+            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
+                continue
+            before = pending.get(atom)
+            pending[atom] = cotangent if before is None else add(before, cotangent)
+    return pending
+
+
+def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Sequence[Any]:
+    """Return a cotangent or None for each operand, from those of the results."""
+    primitive = eqn.primitive
+    if primitive.transpose is None:
+        raise MissingRuleError(
+            f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
+            "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
+        )
+    current_position.set(eqn.position)
+    args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
+    for arg in args:
+        if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
+            arg.refuse()
+    if not primitive.multiple_results:
+        return primitive.transpose(given[0], *args, **eqn.params)
+    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
+    return primitive.transpose(cotangents, *args, **eqn.params)
+
+
+@program_cache
+def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """Derive the backward program; tell which linear inputs have a cotangent.
+
+    It is ``(*non-linear inputs, *nonzero cotangents) -> cotangents of linear inputs``.
+    """
+    avals, outs = closed.in_avals, closed.out_avals
+    known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
+    nonzero: list[bool] = []
+
+    def run(*flat: Array) -> list[Array]:
+        args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
+        cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
+        results = marked(backward_pass(closed, linear, args, cts), linear)
+        nonzero[:] = is_nonzero(results)
+        return marked(results, nonzero)
+
+    result = trace_rules(run, [*known_avals, *ct_avals], "backward")
+    return result, nonzero

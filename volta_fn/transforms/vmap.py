@@ -8,14 +8,20 @@ from typing import Any, ParamSpec, TypeVar
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.axes import bound_axis
-from volta_fn.core.flatten import FlatFunction, argument_labels, check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.jitted import jitted_like
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
-from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under
+from volta_fn.core.staging import (
+    FlatFunction,
+    argument_labels,
+    check_callable,
+    eval_jaxpr,
+    function_name,
+    jitted_like,
+    trace_to_jaxpr,
+    wraps,
+)
+from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
 

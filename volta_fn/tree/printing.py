@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.errors import ArgumentError
-from volta_fn.tree.keys import DictKey, GetAttrKey
+from volta_fn.tree.registry import DictKey, GetAttrKey
 from volta_fn.tree.structures import flatten_with_path
 
 _BRACKETS: dict[type, tuple[str, str]] = {dict: ("{", "}"), list: ("[", "]"), tuple: ("(", ")")}

@@ -5,21 +5,455 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from volta_fn.errors import ArgumentError, SerializationError
-from volta_fn.io.atomic import replacing
-from volta_fn.targets.wgsl.profiles import DeviceProfile, profile_of
-from volta_fn.web.data import STORAGES
-from volta_fn.web.function import Function
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.compiler import pipeline
+from volta_fn.compiler.buffers import Output
+from volta_fn.compiler.target import HostStep
+from volta_fn.core.array import Array, as_value
+from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.errors import ArgumentError, DTypeError, ExportError, OutOfMemoryError, SerializationError
+from volta_fn.io.files import replacing
+from volta_fn.io.state_dict import dotted, joined
+from volta_fn.jit import jit
+from volta_fn.jit.lowered import Lowered, plan_for
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
+from volta_fn.targets.wgsl.scalars import is_supported
+from volta_fn.targets.wgsl.target import DeviceProfile, WgslTarget, profile_of
 from volta_fn.web.layouts import Layout, Plain
-from volta_fn.web.manifest import Manifest, make_manifest
+
+# ------------------------------------------------------------------------------
+# Collect the bytes of constants and parameters, each once.
+# ------------------------------------------------------------------------------
+
+#: Dtypes in which a file may hold float32 parameters.
+STORAGES = ("float32", "float16", "bfloat16")
+
+
+class Data:
+    """The bytes of a page's arrays, as ranges of one block."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._known: dict[bytes, dict[str, Any]] = {}
+
+    def add(self, array: np.ndarray, storage: str = "float32") -> dict[str, Any]:
+        """Return where an array is: its offset and bytes.
+
+        Also the dtype in which float32 numbers are stored, if that is another one.
+
+        Raises `ArgumentError` if a finite number is infinite in `storage`.
+        """
+        elements = np.ascontiguousarray(array)
+        described: dict[str, Any] = {}
+        if storage != "float32" and elements.dtype == np.float32:
+            elements = _narrowed(elements, storage)
+            described["storage"] = storage
+        data = elements.tobytes()
+        data += bytes(-len(data) % 4)
+        if data not in self._known:
+            self._known[data] = {"offset": self._size, "bytes": len(data)}
+            self._chunks.append(data)
+            self._size += len(data)
+        return self._known[data] | described
+
+    def block(self) -> bytes:
+        """Return all of it."""
+        return b"".join(self._chunks)
+
+
+def _narrowed(elements: np.ndarray, storage: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = elements.astype(dtypes.as_dtype(storage))
+    lost = np.isfinite(elements) & ~np.isfinite(narrow.astype(np.float32))
+    if lost.any():
+        raise ArgumentError(f"storage: {elements[lost].flat[0]} is beyond {storage}; store such parameters as 'float32' or 'bfloat16'")
+    return narrow
+
+
+# ------------------------------------------------------------------------------
+# Describe a function that a page calls.
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a page.
+
+    Args:
+        function: a function of arrays and pytrees, jitted or not.
+        arguments: for each argument the name of a part of the state, or the types of an input: an array, whose elements are what the input
+            holds at first, a `ShapeDtypeStruct`, or a pytree of these. An input has the name of the function's parameter.
+        results: the name of each result. One that is a name of the state updates it, in place where it can; others are read by the page.
+
+    >>> import volta_fn as vf
+    >>> step = vf.web.Function(lambda w, x: (w + x, (w * x).sum()), ["w", vf.ShapeDtypeStruct((3,), "float32")], ["w", "total"])
+    >>> step.results
+    ('w', 'total')
+    """
+
+    function: Callable[..., Any]
+    arguments: Sequence[Any]
+    results: Sequence[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", tuple(self.arguments))
+        object.__setattr__(self, "results", (self.results,) if isinstance(self.results, str) else tuple(self.results))
+
+
+class Leaf(NamedTuple):
+    """An array of a page: its name, its type, and its elements if it has any at first."""
+
+    name: str
+    value: ShapeDtypeStruct | Array
+
+    @property
+    def elements(self) -> np.ndarray | None:
+        """Its elements."""
+        return None if isinstance(self.value, ShapeDtypeStruct) else np.asarray(self.value)
+
+
+def leaves_of(name: str, value: Any) -> list[Leaf]:
+    """Return the arrays of a pytree, with names as in a state dict."""
+    leaves = tree.leaves_with_path(value, is_leaf=lambda node: isinstance(node, ShapeDtypeStruct))
+    return [Leaf(joined(name, dotted(path)) if path else name, _typed(name, leaf)) for path, leaf in leaves]
+
+
+def _typed(name: str, leaf: Any) -> ShapeDtypeStruct | Array:
+    if isinstance(leaf, ShapeDtypeStruct):
+        return leaf
+    try:
+        return as_value(leaf)
+    except TypeError as error:
+        raise ExportError(f"export_web: {name} holds {leaf!r:.60}, which is no array and no ShapeDtypeStruct") from error
+
+
+class Argument(NamedTuple):
+    """An argument of a function: a part of the state by name, or an input."""
+
+    name: str
+    value: Any
+    is_state: bool
+
+
+def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> list[Argument]:
+    """Return the arguments of a page's function.
+
+    Raises `ExportError` for a name that is not in the state.
+    """
+    found = []
+    for parameter, value in zip(_parameters(function), function.arguments, strict=True):
+        if not isinstance(value, str):
+            found.append(Argument(parameter, value, False))
+        elif value in state:
+            found.append(Argument(value, state[value], True))
+        else:
+            raise ExportError(f"export_web: the function {name!r} takes {value!r}, but the state has {sorted(state)}")
+    return found
+
+
+def _parameters(function: Function) -> Iterator[str]:
+    """Yield the names of as many parameters as there are arguments."""
+    try:
+        kinds = inspect.signature(function.function).parameters.values()
+        names = [p.name for p in kinds if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    except (TypeError, ValueError):
+        names = []
+    for number in range(len(function.arguments)):
+        yield names[number] if number < len(names) else f"input{number}"
+
+
+# ------------------------------------------------------------------------------
+# Write a planned program as JSON: its slots, pipelines and commands.
+# ------------------------------------------------------------------------------
+
+#: WebGPU's limits that a page asks for if a program needs more than every device has.
+_GUARANTEED = {
+    "maxStorageBuffersPerShaderStage": 8,
+    "maxStorageBufferBindingSize": 1 << 27,
+    "maxBufferSize": 1 << 28,
+    "maxComputeWorkgroupStorageSize": 1 << 14,
+    "maxComputeInvocationsPerWorkgroup": 256,
+    "maxComputeWorkgroupSizeX": 256,
+    "maxComputeWorkgroupsPerDimension": 65535,
+}
+
+
+class ProgramWriter:
+    """Writes the programs of a page, which share shaders and data."""
+
+    def __init__(self) -> None:
+        self.data = Data()
+        self._shaders: dict[str, int] = {}
+
+    @property
+    def shaders(self) -> list[str]:
+        """The WGSL of all programs, by number."""
+        return list(self._shaders)
+
+    def write(self, plan: ProgramPlan) -> dict[str, Any]:
+        """Return a program as JSON.
+
+        Slots are ["argument", number], ["result", number, bytes], ["temporary", block], ["constant", offset, bytes] or ["grids", bytes].
+        A pipeline is [shader, number of bindings, written bindings].
+        """
+        slots: list[list[Any]] = [["argument", number] for number in range(len(plan.arguments))]
+        slots += [["result", number, size] for number, size in zip(plan.own_results, plan.result_sizes, strict=True)]
+        slots += [["temporary", block] for block in plan.block_of]
+        slots += [["constant", *self._constant(array)] for array in plan.constants]
+        slots += [["grids", size] for size in plan.regions]
+        pipelines = _Pipelines(self._shaders)
+        commands = [_written(command, pipelines) for command in plan.commands]
+        return {
+            "slots": slots,
+            "temporaries": plan.blocks,
+            "pipelines": pipelines.rows,
+            "commands": commands,
+            "results": [self._result(output, plan) for output in plan.outputs],
+        }
+
+    def _constant(self, array: np.ndarray) -> tuple[int, int]:
+        found = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
+        return found["offset"], found["bytes"]
+
+    def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
+        """Return the kind and number of a result's slot, or a constant's range."""
+        if output.made is not None:
+            return ["argument", plan.reuse[output.made]] if output.made in plan.reuse else ["result", output.made]
+        if output.argument is not None:
+            return ["argument", output.argument]
+        return ["constant", *self._constant(np.asarray(output.constant))]
+
+
+class _Pipelines:
+    def __init__(self, shaders: dict[str, int]) -> None:
+        self._shaders = shaders
+        self._numbers: dict[Any, int] = {}
+        self.rows: list[list[Any]] = []
+
+    def number(self, run: Run) -> int:
+        """Return the number of a dispatch's pipeline."""
+        if run.key not in self._numbers:
+            self._numbers[run.key] = len(self.rows)
+            self.rows.append([self._shaders.setdefault(run.source, len(self._shaders)), len(run.ranges), sorted(run.written)])
+        return self._numbers[run.key]
+
+
+def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
+    """Return a command: its kind, and what it needs.
+
+    ["run", pipeline, bindings, groups], ["indirect", pipeline, bindings, slot, offset], ["loop", number, iterations, commands],
+    ["while", slot, offset, commands] or ["submit"].
+    """
+    if isinstance(command, Run):
+        bindings = [_binding(span) for span in command.ranges]
+        if command.region is None:
+            return ["run", pipelines.number(command), bindings, list(command.groups)]
+        offset = 4 * command.region.branches + 12 * command.entry
+        return ["indirect", pipelines.number(command), bindings, command.region.grids.number, offset]
+    if isinstance(command, Loop):
+        return ["loop", command.number, command.iterations, [_written(inner, pipelines) for inner in command.body]]
+    if isinstance(command, While):
+        return ["while", command.flag.slot.number, command.flag.offset, [_written(inner, pipelines) for inner in command.body]]
+    assert not isinstance(command, Host), "export_web refuses programs with steps on the host"
+    assert isinstance(command, Submit)
+    return ["submit"]
+
+
+def _binding(span: BufferRange) -> list[Any]:
+    """Return a slot, an offset and a size.
+
+    If iterations of loops move it, pairs of a loop and the bytes per iteration follow.
+    """
+    return [span.slot.number, span.offset, span.size, *([[list(pair) for pair in span.strides]] if span.strides else [])]
+
+
+def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int]:
+    """Return the limits that programs need and not every WebGPU device has.
+
+    `largest` is the bytes of the largest array.
+    """
+    found = [run for plan in plans for run in runs(plan.commands)]
+    buffers = [size for plan in plans for size in (*plan.blocks, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
+    invocations = max([run.shader.invocations for run in found], default=0)
+    needed = {
+        "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in found], default=0),
+        "maxStorageBufferBindingSize": max([span.size for run in found for span in run.ranges], default=0),
+        "maxBufferSize": max([largest, *buffers]),
+        "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in found], default=0),
+        "maxComputeInvocationsPerWorkgroup": invocations,
+        "maxComputeWorkgroupSizeX": invocations,
+        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in found], default=0),
+    }
+    return {name: value for name, value in needed.items() if value > _GUARANTEED[name]}
+
+
+# ------------------------------------------------------------------------------
+# Make the manifest of a page: arrays, functions, shaders and limits, as JSON.
+# ------------------------------------------------------------------------------
+
+#: The version of the format, which the runtime checks.
+VERSION = 1
+
+#: What to do about primitives that only a host has.
+_WAYS_OUT = {
+    "eig": "use eigh if the matrices are Hermitian, or compute it before the export and pass the result as state",
+    "pure_callback": "write the function in volta_fn, or compute its result before the export and pass it as state",
+    "io_callback": "a page has no Python to call: return the values, and read them in the page",
+    "debug_callback": "leave out debug.print and debug.callback, or return the values, and read them in the page",
+}
+
+
+class Manifest(NamedTuple):
+    """A page's programs and arrays."""
+
+    json: dict[str, Any]
+    #: The bytes of constants and of arrays at first.
+    data: bytes
+    plans: dict[str, ProgramPlan]
+
+
+def make_manifest(state: Mapping[str, Any], functions: Mapping[str, Function], profile: DeviceProfile, storage: str) -> Manifest:
+    """Plan the functions of a page.
+
+    Raises `ExportError` for what a page cannot do, naming the function and the user's line.
+    """
+    builder = _Builder(profile, storage)
+    for name, value in state.items():
+        for leaf in leaves_of(name, value):
+            builder.declare(leaf, "state")
+    exported = {name: builder.function(name, function, state) for name, function in functions.items()}
+    largest = max([array["bytes"] for array in builder.arrays], default=0)
+    json = {
+        "version": VERSION,
+        "limits": required_limits(list(builder.plans.values()), largest),
+        "arrays": builder.arrays,
+        "functions": exported,
+        "shaders": builder.writer.shaders,
+    }
+    return Manifest(json, builder.writer.data.block(), builder.plans)
+
+
+class _Builder:
+    def __init__(self, profile: DeviceProfile, storage: str) -> None:
+        self.profile, self.storage = profile, storage
+        self.target, self.routines = WgslTarget(profile.capabilities), Routines()
+        self.writer = ProgramWriter()
+        self.arrays: list[dict[str, Any]] = []
+        self.numbers: dict[str, int] = {}
+        self.plans: dict[str, ProgramPlan] = {}
+
+    def declare(self, leaf: Leaf, kind: str) -> int:
+        """Add an array and return its number."""
+        if leaf.name in self.numbers:
+            raise ExportError(f"export_web: two arrays have the name {leaf.name!r}; keys of dicts should not contain dots")
+        dtype = leaf.value.dtype
+        if not is_supported(dtype, self.profile.capabilities):
+            raise ExportError(f"export_web: {leaf.name} has dtype {dtype.name}, which WebGPU has not; convert it to a 32-bit dtype")
+        self.numbers[leaf.name] = len(self.arrays)
+        nbytes = leaf.value.size * dtype.itemsize
+        array = {
+            "name": leaf.name,
+            "kind": kind,
+            "shape": list(leaf.value.shape),
+            "dtype": dtype.name,
+            "bytes": max(nbytes + -nbytes % 4, 4),
+        }
+        if leaf.elements is not None:
+            array["initial"] = self.writer.data.add(leaf.elements, self.storage)
+        self.arrays.append(array)
+        return self.numbers[leaf.name]
+
+    def function(self, name: str, function: Function, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Plan a function and return it as JSON."""
+        arguments = arguments_of(name, function, state)
+        numbers = [number for argument in arguments for number in self._numbers_of(name, argument)]
+        lowered = self._lowered(name, function, arguments)
+        plan = self._planned(name, lowered)
+        self.plans[name] = plan
+        results = self._results(name, function, lowered, state)
+        program = self.writer.write(plan)
+        targets = [self.numbers.get(leaf.name, -1) if leaf.name.partition(".")[0] in state else -1 for leaf in results]
+        described = [
+            {"name": leaf.name, "shape": list(leaf.value.shape), "dtype": leaf.value.dtype.name, "from": source, "state": target}
+            for leaf, source, target in zip(results, program.pop("results"), targets, strict=True)
+        ]
+        inputs = [argument.name for argument in arguments if not argument.is_state]
+        return {"arguments": numbers, "inputs": inputs, "results": described, **program}
+
+    def _numbers_of(self, name: str, argument: Argument) -> list[int]:
+        if argument.is_state:
+            return [self.numbers[leaf.name] for leaf in leaves_of(argument.name, argument.value)]
+        return [self.declare(Leaf(f"{name}/{leaf.name}", leaf.value), "input") for leaf in leaves_of(argument.name, argument.value)]
+
+    def _lowered(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
+        names = [argument.name for argument in arguments if argument.is_state]
+        updated = [i for i, a in enumerate(arguments) if a.is_state and a.name in function.results and names.count(a.name) == 1]
+        values = [argument.value for argument in arguments]
+        return jit(function.function, donate_argnums=tuple(updated)).lower(*values)
+
+    def _planned(self, name: str, lowered: Lowered) -> ProgramPlan:
+        closed = lowered.jaxpr
+        self._check_dtypes(name, closed)
+        try:
+            plan = plan_program(closed, lowered._traced.donated, pipeline, self.target, self.routines, on_device=False)
+        except OutOfMemoryError as error:
+            problems = plan_for(lowered._traced, self.profile).problems
+            raise ExportError(f"export_web: {name!r} does not fit {self.profile.name}: {'; '.join(problems)}") from error
+        if plan.on_host:
+            step = HostStep.of(plan.on_host[0], self.target.explain_host(plan.on_host[0]))
+            way_out = _WAYS_OUT.get(step.primitive, "compute it before the export and pass the result as state")
+            raise ExportError(f"export_web: in {name!r}, {step}, and a page has no Python: {way_out}")
+        return plan
+
+    def _check_dtypes(self, name: str, closed: ClosedJaxpr) -> None:
+        for eqn in closed.eqns:
+            for var in eqn.outvars:
+                if not is_supported(var.aval.dtype, self.profile.capabilities):
+                    where = f", at {eqn.source}" if eqn.source else ""
+                    message = f"export_web: in {name!r}, {eqn.primitive.name} gives {var.aval}{where}; WebGPU has no {var.aval.dtype.name}"
+                    raise ExportError(f"{message}: convert to a 32-bit dtype") from DTypeError(message)
+
+    def _results(self, name: str, function: Function, lowered: Lowered, state: Mapping[str, Any]) -> list[Leaf]:
+        """Return the arrays that a function returns, by name."""
+        info = lowered.out_info
+        values = info if isinstance(info, tuple | list) and len(function.results) != 1 else (info,)
+        if len(values) != len(function.results):
+            raise ExportError(f"export_web: {name!r} returns {len(values)} values, but {len(function.results)} names of results are given")
+        leaves = [leaf for result, value in zip(function.results, values, strict=True) for leaf in leaves_of(result, value)]
+        for result, value in zip(function.results, values, strict=True):
+            if result in state:
+                _check_same(name, result, leaves_of(result, state[result]), leaves_of(result, value))
+        return leaves
+
+
+def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -> None:
+    """Raise `ExportError` unless a result can be the new state."""
+    old, new = ({leaf.name: (tuple(leaf.value.shape), leaf.value.dtype.name) for leaf in leaves} for leaves in (before, after))
+    for key in [*old, *new]:
+        if old.get(key) != new.get(key):
+            raise ExportError(
+                f"export_web: {name!r} should return {result!r} as it is in the state, "
+                f"but {key} is {old.get(key, 'not there')} in the state and {new.get(key, 'not there')} in the result"
+            )
+
+
+# ------------------------------------------------------------------------------
+# Write web pages: one file that holds everything, or a module and its data.
+# ------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from volta_fn.compiler.buffers.memory_layout import ALIGNMENT, Lifetime, arrange
+from volta_fn.compiler.buffers import ALIGNMENT, Lifetime, arrange
 
 LIFETIMES = st.lists(
     st.builds(

@@ -10,11 +10,10 @@ import numpy as np
 import volta_fn as vf
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.kernel import Kernel, check_kernel
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, writes
-from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.targets.numpy.backend import make_kernel

@@ -12,12 +12,11 @@ from tests.laws.common import ROUNDING, arrays, assert_close, assert_same_bits, 
 from tests.samples import all_samples
 from tests.samples.sample import Sample
 from volta_fn import dtypes, lax
-from volta_fn.compiler.ir.check import check_kernel
-from volta_fn.compiler.ir.index import NotAffine
+from volta_fn.compiler.ir.index import NotAffine, is_lowered
 from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.views import is_lowered
-from volta_fn.compiler.lowering.equations import lower_equation
-from volta_fn.compiler.passes.inline import inline_calls
+from volta_fn.compiler.ir.kernel import check_kernel
+from volta_fn.compiler.lowering import lower_equation
+from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
 
 SAMPLES = list(all_samples())

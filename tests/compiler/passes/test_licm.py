@@ -10,7 +10,7 @@ import volta_fn as vf
 from tests.compiler.passes.common import names, passed, special, untouched
 from tests.compiler.passes.test_dce import only
 from volta_fn import lax
-from volta_fn.compiler.passes.licm import hoist_invariants
+from volta_fn.compiler.passes.loops import hoist_invariants
 from volta_fn.compiler.pipeline import simplify
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

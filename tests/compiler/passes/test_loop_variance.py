@@ -10,7 +10,7 @@ import pytest
 from tests.compiler.passes.common import names, passed, untouched
 from tests.compiler.passes.test_dce import only
 from volta_fn import lax
-from volta_fn.compiler.passes.loop_variance import simplify_loops
+from volta_fn.compiler.passes.loops import simplify_loops
 from volta_fn.compiler.pipeline import simplify
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

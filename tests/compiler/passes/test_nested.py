@@ -9,7 +9,7 @@ import numpy as np
 import volta_fn as vf
 from tests.compiler.passes.common import names, passed, rewriting, untouched
 from volta_fn import lax
-from volta_fn.compiler.passes.nested import choose_branches
+from volta_fn.compiler.passes.loops import choose_branches
 from volta_fn.compiler.passes.simplify import FOLDING
 from volta_fn.compiler.pipeline import simplify
 

@@ -13,7 +13,7 @@ from tests.compiler.ir import oracle
 from volta_fn import nn
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.passes.onehot_indexing import expand_onehot_indexing
+from volta_fn.compiler.passes.expansions import expand_onehot_indexing
 from volta_fn.compiler.pipeline import simplify
 
 #: Beyond both ends, too, and below the first: NumPy's negative numbers.

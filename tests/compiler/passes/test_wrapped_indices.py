@@ -10,7 +10,7 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
+from volta_fn.compiler.passes.expansions import keep_negative_indices
 from volta_fn.core.jaxpr import ClosedJaxpr
 
 TABLE = np.arange(60, dtype=np.float32).reshape(12, 5)

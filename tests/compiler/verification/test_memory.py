@@ -14,16 +14,13 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.compiler.verification.planting import X, refused
 from volta_fn import lax
-from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import emit, memory_layout
-from volta_fn.compiler.buffers.buffer_assignment import Block, Slot, Slots
-from volta_fn.compiler.buffers.memory_layout import Lifetime
-from volta_fn.compiler.buffers.plan import BlockBuffer, Plan
-from volta_fn.compiler.program import LoweredProgram
+from volta_fn.compiler import buffers, emission, pipeline
+from volta_fn.compiler.buffers import Block, BlockBuffer, Lifetime, Plan, Slot, Slots
+from volta_fn.compiler.target import LoweredProgram
 from volta_fn.compiler.verification.memory import Extent, SlotUses, may_overwrite, verify_extents, verify_plan
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, Var
 from volta_fn.errors import CompilerError
-from volta_fn.targets.cpu.runtime import program_cache
+from volta_fn.targets.cpu.runtime import program as program_cache
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import written as writes
@@ -139,7 +136,7 @@ def test_programs_as_they_are_pass() -> None:
     write(lowered(lambda x: lax.cond(x[0, 0] > 0, lambda x: (lax.sort(x), x), lambda x: (x, lax.cumsum(x)), x)))
 
 
-class Shared(emit._Values):
+class Shared(emission._Values):
     """An assignment that takes the memory of an operand whether it is read later or not."""
 
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
@@ -150,7 +147,7 @@ class Shared(emit._Values):
         return slot
 
 
-class Lost(emit._Values):
+class Lost(emission._Values):
     """An assignment that gives an operand memory of its own, which nothing writes."""
 
     def operand(self, atom: Any) -> Slot:
@@ -159,7 +156,7 @@ class Lost(emit._Values):
         return self.writer.slots.memory(slot.size, self.block) if root in self.own else slot
 
 
-class Overwriting(emit._Values):
+class Overwriting(emission._Values):
     """An assignment that stores results in the memory of the program's argument."""
 
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
@@ -180,14 +177,14 @@ class Overwriting(emit._Values):
 )
 def test_wrong_slots_are_found(assignment: type, problem: str, equation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = lowered()
-    monkeypatch.setattr(emit, "_Values", assignment)
+    monkeypatch.setattr(emission, "_Values", assignment)
     with pytest.raises(CompilerError, match=f"(?s)slots for cpu: .*({problem}).*({equation}).*test_memory.py:.* in model"):
         write(program)
 
 
 def test_in_loops_too(monkeypatch: pytest.MonkeyPatch) -> None:
     program = lowered(lambda x: lax.scan(lambda c, r: (lax.sort((s := lax.sort(c + r)) * lax.cumsum(s)), r), x[0], x))
-    monkeypatch.setattr(emit, "_Values", Shared)
+    monkeypatch.setattr(emission, "_Values", Shared)
     with pytest.raises(CompilerError, match="(?s)slots for cpu: the result .* is stored where"):
         write(program)
 
@@ -271,7 +268,7 @@ def test_as_many_layouts_as_one_likes() -> None:
         for time in range(30):
             uses.command([slot for slot, (first, last) in zip(slots, spans, strict=True) if first <= time <= last])
         lifetimes = [Lifetime(first, last, slot.size) for slot, (first, last) in zip(slots, spans, strict=True)]
-        offsets, _ = memory_layout.arrange(lifetimes)
+        offsets, _ = buffers.arrange(lifetimes)
         extents = {slot: Extent(0, offset, slot.size) for slot, offset in zip(slots, offsets, strict=True)}
         verify_extents("a layout", uses, extents, {})
         moved = slots[int(rng.integers(20))]

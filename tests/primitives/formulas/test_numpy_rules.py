@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from volta_fn.primitives.formulas import numpy_rules as scalar
+from volta_fn.primitives.formulas import numpy_values as scalar
 
 SIGNED = [np.int8, np.int16, np.int32, np.int64]
 UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64]

@@ -11,15 +11,15 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as jnp
-from volta_fn.runtime.internals import errstate
-from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
+from volta_fn.runtime.internals import threads
+from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 
 
 @pytest.fixture(params=["NumPy's variable", "np.errstate"])
 def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways: by NumPy's context variable, and without it."""
     if request.param == "np.errstate":
-        monkeypatch.setattr(errstate, "_QUIET", None)
+        monkeypatch.setattr(threads, "_QUIET", None)
 
 
 @pytest.mark.usefixtures("state")
@@ -97,6 +97,6 @@ def test_a_callback_sees_the_callers_context() -> None:
 
 
 def test_numpys_state_is_found_or_its_absence_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errstate._find_quiet_state() is not None
+    assert threads._find_quiet_state() is not None
     monkeypatch.setattr(np, "seterr", lambda **kinds: None)
-    assert errstate._find_quiet_state() is None
+    assert threads._find_quiet_state() is None

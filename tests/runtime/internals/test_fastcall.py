@@ -13,7 +13,7 @@ from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError
 from volta_fn.runtime.internals import fastcall
 from volta_fn.runtime.internals.fastcall import CtypesEntry, FastcallEntry
-from volta_fn.targets.cpu.runtime import support_code
+from volta_fn.targets.cpu.runtime import executor
 from volta_fn.targets.cpu.runtime.program import Program
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -22,10 +22,10 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 @pytest.fixture(params=[FastcallEntry, CtypesEntry])
 def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called in either way."""
-    support_code.support_code_of_process()  # which gives its built-ins to the process before the test keeps back its own
+    executor.support_code_of_process()  # which gives its built-ins to the process before the test keeps back its own
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
     monkeypatch.setattr(fastcall, "provide", lambda built_ins: None)  # this code goes with the test
-    made = support_code._compiled.__wrapped__()
+    made = executor._compiled.__wrapped__()
     assert isinstance(made.entry, request.param)
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: made)
 

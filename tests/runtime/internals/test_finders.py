@@ -18,14 +18,14 @@ import volta_fn.numpy as jnp
 from volta_fn.core import dispatch
 from volta_fn.core.dispatch import BuiltIns, signature
 from volta_fn.runtime.internals import finders
-from volta_fn.targets.cpu.runtime import support_code
+from volta_fn.targets.cpu.runtime import executor
 
 X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 SMALL: Any = jnp.asarray(np.arange(3, dtype=np.int32))
 
 
 def built_ins() -> BuiltIns:
-    support_code.support_code_of_process()
+    executor.support_code_of_process()
     found = dispatch.available()
     assert found is not None
     return found

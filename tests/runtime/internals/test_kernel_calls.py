@@ -16,14 +16,14 @@ pytest.importorskip("llvmlite")
 import volta_fn.numpy as jnp
 from volta_fn.core import dispatch
 from volta_fn.core.array import ConcreteArray
-from volta_fn.runtime.internals.errstate import quiet_context, silenced_in_context
-from volta_fn.targets.cpu.runtime import support_code
+from volta_fn.runtime.internals.threads import quiet_context, silenced_in_context
+from volta_fn.targets.cpu.runtime import executor
 
 X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 
 
 def of_kernel(function: Callable[..., Any], operands: int = 1, result: Any = X) -> Callable[..., Any]:
-    support_code.support_code_of_process()
+    executor.support_code_of_process()
     found = dispatch.available()
     assert found is not None
     return found.of_kernel(silenced_in_context(function, operands), operands, result._spec, lambda *args: "otherwise")

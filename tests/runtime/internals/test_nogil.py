@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from volta_fn.runtime.internals import nogil
+from volta_fn.runtime.internals import threads
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 
 TEXT = "define i64 @answer(i64 %x) {\nentry:\n  %y = mul i64 %x, 6\n  ret i64 %y\n}"
@@ -17,17 +17,17 @@ TEXT = "define i64 @answer(i64 %x) {\nentry:\n  %y = mul i64 %x, 6\n  ret i64 %y
 @pytest.mark.parametrize("known", [True, False])
 def test_both_ways_compile(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not known:
-        monkeypatch.setattr(nogil, "_library", lambda: None)
+        monkeypatch.setattr(threads, "_library", lambda: None)
     suffix = f"_{known}"
     (address,) = load_object(compile_object(TEXT, suffix), [f"answer{suffix}"])
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(7) == 42
     with pytest.raises(RuntimeError):
-        nogil.parse("no LLVM IR")
+        threads.parse("no LLVM IR")
 
 
 def test_another_llvmlite_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert nogil._library.__wrapped__() is not None
-    functions = nogil._FUNCTIONS
+    assert threads._library.__wrapped__() is not None
+    functions = threads._FUNCTIONS
     for other in (("NoSuchFunction", None, []), ("GetBufferSize", ctypes.c_size_t, [ctypes.c_void_p] * 2)):
-        monkeypatch.setattr(nogil, "_FUNCTIONS", (*functions, other))
-        assert nogil._library.__wrapped__() is None
+        monkeypatch.setattr(threads, "_FUNCTIONS", (*functions, other))
+        assert threads._library.__wrapped__() is None

@@ -15,8 +15,8 @@ pytest.importorskip("llvmlite")
 
 import volta_fn.numpy as jnp
 from volta_fn.core.array import ConcreteArray
-from volta_fn.runtime.internals.ufunc_loops import loop_of
-from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
+from volta_fn.runtime.internals.eager_calls import loop_of
+from volta_fn.targets.cpu.runtime.executor import support_code_of_process
 
 LOOPS = [np.cbrt, np.power, np.arctanh, np.add]
 

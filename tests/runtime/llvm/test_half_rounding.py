@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from volta_fn.runtime.llvm import half_rounding, machine
+from volta_fn.runtime.llvm import host, machine
 
 pytest.importorskip("llvmlite")
 
@@ -55,4 +55,4 @@ def test_objects_that_do_not_call_it_need_nothing() -> None:
     def load(text: str, symbols: object) -> list[int]:
         raise AssertionError("the function is not needed")
 
-    half_rounding.bind_symbols([b"an object"], load)
+    host.bind_symbols([b"an object"], load)

@@ -17,7 +17,7 @@ import volta_fn.numpy as jnp
 from benchmarks.workloads import named
 from benchmarks.workloads.case import library
 from volta_fn import lax, nn, random
-from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import support_code_of_process
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8)
 REPEATS = 2

@@ -11,7 +11,7 @@ import volta_fn as vf
 from volta_fn import lax
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.jit.eager import PIPELINE
-from volta_fn.targets.numpy.control_flow import _private, _step
+from volta_fn.targets.numpy.backend import _private, _step
 
 ROWS = np.arange(15.0).reshape(5, 3)
 CONSTANT = np.array([0.5, 1.5, 2.5])

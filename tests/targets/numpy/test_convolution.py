@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_windows import convolve
-from volta_fn.targets.numpy import conv_tiling, convolution
+from volta_fn.targets.numpy import convolution
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.complex64, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
@@ -71,7 +71,7 @@ def test_any_parameters(tile_bytes: int, case: tuple, dtype: type, seed: int) ->
     rng = np.random.default_rng(seed)
     lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        patch.setattr(conv_tiling, "_TILE_BYTES", tile_bytes)
+        patch.setattr(convolution, "_TILE_BYTES", tile_bytes)
         got = conv_general_dilated(lhs, rhs, **params, preferred_element_type=None)
         want = exact(params, lhs, rhs)
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -86,7 +86,7 @@ def test_every_method_takes_any_parameters(few: bool, case: tuple, dtype: type, 
     rng = np.random.default_rng(0)
     lhs, rhs = (sample(rng, shapes[name], np.dtype(dtype)) for name in ("lhs", "rhs"))
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        patch.setattr(conv_tiling, "_TILE_BYTES", tile_bytes)
+        patch.setattr(convolution, "_TILE_BYTES", tile_bytes)
         patch.setattr(convolution, "_has_few_outputs", lambda w, y: few)
         got = conv_general_dilated(lhs, rhs, **params)
         want = exact(params, lhs, rhs)

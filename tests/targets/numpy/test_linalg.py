@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volta_fn.errors import MissingDependencyError
-from volta_fn.targets.numpy import lapack, linalg
+from volta_fn.targets.numpy import linalg
 
 DTYPES = ["float32", "float64", "complex64", "complex128"]
 batches = st.sampled_from([(), (3,), (2, 2), (0,)])
@@ -18,7 +18,7 @@ dtypes = st.sampled_from(DTYPES)
 def library(request):
     """The library that factors and solves: SciPy's LAPACK, or NumPy where SciPy is not installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lapack, "has_scipy", lambda: request.param)
+        patch.setattr(linalg, "has_scipy", lambda: request.param)
         yield
 
 
@@ -120,10 +120,10 @@ def test_lu_of_a_singular_matrix(library):
     np.testing.assert_array_equal(permutation, [0, 2, 1])
 
 
-@pytest.mark.parametrize("function", [lapack.schur, lapack.hessenberg])
+@pytest.mark.parametrize("function", [linalg.schur, linalg.hessenberg])
 def test_what_needs_scipy_says_so(function, monkeypatch):
-    monkeypatch.setattr(lapack, "has_scipy", lambda: False)
-    params = {"compute_vectors": True} if function is lapack.schur else {}
+    monkeypatch.setattr(linalg, "has_scipy", lambda: False)
+    params = {"compute_vectors": True} if function is linalg.schur else {}
     with pytest.raises(MissingDependencyError, match="pip install scipy"):
         function(np.eye(2), **params)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from volta_fn.primitives.formulas.threefry import threefry2x32
-from volta_fn.targets.numpy import random_bits as module
-from volta_fn.targets.numpy.random_bits import random_bits
+from volta_fn.primitives.formulas.ciphers import threefry2x32
+from volta_fn.targets.numpy import indexing as module
+from volta_fn.targets.numpy.indexing import random_bits
 
 #: (key, counter, cipher) of Threefry-2x32 with 20 rounds, from the authors' Random123 distribution.
 KNOWN = [

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.numpy.kernels import KERNELS as FUNCTIONS
-from volta_fn.targets.numpy.kernels import TYPED
+from volta_fn.targets.numpy.backend import KERNELS as FUNCTIONS
+from volta_fn.targets.numpy.backend import TYPED
 
 DTYPES = ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16]
 KERNELS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}

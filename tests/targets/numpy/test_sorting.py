@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volta_fn.targets.numpy.sorting import argmax, argmin, rank, sort, stable_order, top_k
+from volta_fn.targets.numpy.reductions import argmax, argmin, rank, sort, stable_order, top_k
 
 FLOATS = ["float16", "float32", "float64", ml_dtypes.bfloat16]
 REALS = ["bool", "int8", "uint8", "int16", "int32", "uint32", "int64", "uint64", *FLOATS]

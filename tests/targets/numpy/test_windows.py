@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.naive_windows import reduce_windows, winners
-from volta_fn.targets.numpy import windows
+from volta_fn.targets.numpy import reductions
 
 FLOATS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16]
 DTYPES = [*FLOATS, np.bool_, np.int8, np.uint16, np.int32, np.uint64]
@@ -61,7 +61,7 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.fixture(params=[8, 1 << 17])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "_BLOCK_ELEMENTS", request.param)
+    monkeypatch.setattr(reductions, "_BLOCK_ELEMENTS", request.param)
 
 
 @pytest.mark.usefixtures("block")
@@ -71,7 +71,7 @@ class TestAnyParameters:
     def test_extrema(self, case: tuple, op: str, dtype: type, nan: bool, seed: int) -> None:
         shape, geometry = case
         x = sample(np.random.default_rng(seed), shape, np.dtype(dtype), nan)
-        same(windows.reduce_window(x, op=op, **geometry), reduce_windows(x, extremum(x, op), **geometry))
+        same(reductions.reduce_window(x, op=op, **geometry), reduce_windows(x, extremum(x, op), **geometry))
 
     @given(geometries(), st.sampled_from([d for d in DTYPES if d is not np.bool_]), st.integers(0, 1000))
     def test_sums(self, case: tuple, dtype: type, seed: int) -> None:
@@ -79,7 +79,7 @@ class TestAnyParameters:
         x = sample(np.random.default_rng(seed), shape, np.dtype(dtype), nan=False)
         wide = np.float32 if x.dtype in map(np.dtype, FLOATS[2:]) else x.dtype
         same(
-            windows.reduce_window(x, op="sum", **geometry),
+            reductions.reduce_window(x, op="sum", **geometry),
             reduce_windows(x.astype(wide), lambda v: np.sum(v, dtype=wide), **geometry).astype(dtype),
         )
 
@@ -90,14 +90,14 @@ class TestAnyParameters:
         x = sample(rng, shape, np.dtype(dtype), nan)
         won = winners(x, extremum(x, "max" if select == "ge" else "min"), **geometry)
         rates = sample(rng, shape, np.dtype(np.float32), nan=False)
-        gathered = np.zeros(windows.reduce_window(x, op="max", **geometry).shape, np.float32)
+        gathered = np.zeros(reductions.reduce_window(x, op="max", **geometry).shape, np.float32)
         sent = sample(rng, gathered.shape, np.dtype(np.float32), nan=False)
         scattered = np.zeros(shape, np.float32)
         for place, at in won.items():
             gathered[place] = rates[at]
             scattered[at] += sent[place]
-        same(windows.select_and_gather_add(rates, x, select=select, **geometry), gathered)
-        same(windows.select_and_scatter_add(sent, x, select=select, **geometry), scattered)
+        same(reductions.select_and_gather_add(rates, x, select=select, **geometry), gathered)
+        same(reductions.select_and_scatter_add(sent, x, select=select, **geometry), scattered)
 
 
 def geometry(taps: int, stride: int, padding: int) -> dict[str, Any]:
@@ -114,13 +114,13 @@ def geometry(taps: int, stride: int, padding: int) -> dict[str, Any]:
 
 def test_halves_sum_in_float32() -> None:
     x = np.array([2048, 1, 1], np.float16).reshape(1, 3, 1, 1)
-    got = windows.reduce_window(x, op="sum", **{**geometry(1, 1, 0), "window_dimensions": (1, 3, 1, 1)})
+    got = reductions.reduce_window(x, op="sum", **{**geometry(1, 1, 0), "window_dimensions": (1, 3, 1, 1)})
     assert got.item() == 2050
 
 
 def test_an_infinite_cotangent_reaches_only_the_winner() -> None:
     x = np.array([[1.0, 3.0], [2.0, 0.0]]).reshape(1, 2, 2, 1)
-    got = windows.select_and_scatter_add(np.full((1, 1, 1, 1), np.inf), x, select="ge", **geometry(2, 2, 0))
+    got = reductions.select_and_scatter_add(np.full((1, 1, 1, 1), np.inf), x, select="ge", **geometry(2, 2, 0))
     np.testing.assert_array_equal(got.reshape(2, 2), [[0, np.inf], [0, 0]])
 
 
@@ -128,12 +128,12 @@ def test_an_infinite_cotangent_reaches_only_the_winner() -> None:
 def test_scratch_memory_is_bounded(taps: int, stride: int, padding: int) -> None:
     x = np.ones((2, 512, 512, 4), np.float32)
     windows_of = geometry(taps, stride, padding)
-    pooled = windows.reduce_window(x, op="max", **windows_of)
-    runs = [lambda: windows.reduce_window(x, op="sum", **windows_of)]
+    pooled = reductions.reduce_window(x, op="max", **windows_of)
+    runs = [lambda: reductions.reduce_window(x, op="sum", **windows_of)]
     if taps < 10:
         runs += [
-            lambda: windows.select_and_scatter_add(pooled, x, select="ge", **windows_of),
-            lambda: windows.select_and_gather_add(x, x, select="ge", **windows_of),
+            lambda: reductions.select_and_scatter_add(pooled, x, select="ge", **windows_of),
+            lambda: reductions.select_and_gather_add(x, x, select="ge", **windows_of),
         ]
     for run in runs:
         tracemalloc.start()

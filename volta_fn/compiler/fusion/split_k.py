@@ -1,25 +1,142 @@
-"""Split-K: long sums of matrix products are split in chunks.
+"""After fusion.
 
-A product with few results and long sums is fastest as a stack of products over chunks of its sum, because then there is work for all of a
-device. Adding the partial sums is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows reads the
-result, it adds the partial sums itself, applies the product's epilogue, and stores the result if other nodes need it.
+Long sums of products split in chunks, kernels moved next to independent ones, outputs stored twice.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
-from volta_fn.compiler.ir.index import ZERO, Affine, along, combine
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Reduce, Store, operands
-from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, writes
+from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Reduce, Store, operands
+from volta_fn.compiler.ir.kernel import Node as KernelNode
+from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, Node, writes
 from volta_fn.compiler.ir.nodes import Node as ProgramNode
-from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Var
+from volta_fn.core.jaxpr import Atom, Var
+
+# ------------------------------------------------------------------------------
+# Kernels moved to later positions, next to others that do not depend on them.
+#
+# There a target can fuse them horizontally.
+# ------------------------------------------------------------------------------
+
+
+def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
+    """Move small kernels as late as possible.
+
+    A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a
+    deferred kernel, all kernels of that level and of lower ones are placed before the node, level by level.
+    """
+    result: list[Node] = []
+    #: The deferred kernels by level, and the levels of the variables that they compute.
+    deferred: list[list[Node]] = []
+    levels: dict[Var, int] = {}
+    for node in found.nodes:
+        level = max([levels.get(v, -1) for v in found.reads(node)], default=-1) + 1
+        if isinstance(node, KernelCall) and is_small(node.kernel):
+            deferred += [[]] * (level == len(deferred))
+            deferred[level] = [*deferred[level], node]
+            levels.update(dict.fromkeys(node.results, level))
+            continue
+        if level:
+            result += chain(*deferred[:level])
+            deferred = deferred[level:]
+            levels = {v: old - level for v, old in levels.items() if old >= level}
+        result.append(node)
+    return found._replace(nodes=(*result, *chain(*deferred)))
+
+
+class DeferralPolicy(NamedTuple):
+    """Which matrix products to defer, and when that is worthwhile."""
+
+    is_small: Callable[[Kernel], bool]
+    #: Bytes of operands that may be kept for deferred products.
+    max_bytes: int
+    min_products: int
+
+
+def defer_products(found: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
+    """Move small matrix products to the end, to run in one dispatch.
+
+    These are products that no other product depends on, as the gradients of weights: where they are, they would stand between products
+    that depend on each other. Their operands must be kept until then, so only the last of them are deferred, as far as memory permits.
+    Programs of control flow stay as they are.
+    """
+    chosen = set() if found.nested else _independent_products(found, policy)
+    nodes = found.nodes
+    end = max(chosen, default=0)
+    read_before = {v for node in nodes[:end] for v in found.reads(node)}
+    chosen = {n for n in chosen if read_before.isdisjoint(writes(nodes[n]))}
+    if len(chosen) < policy.min_products:
+        return found
+    calls = [node for n in sorted(chosen) if isinstance(node := nodes[n], KernelCall)]
+    batch = sum(math.prod(call.kernel.sizes) for call in calls)
+    rest = [node for n, node in enumerate(nodes[:end]) if n not in chosen]
+    return found._replace(nodes=(*rest, *[call._replace(batch_products=batch) for call in calls], *nodes[end + 1 :]))
+
+
+def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[int]:
+    """Return the last small products that no product or equation depends on."""
+    needed: set[Var] = set()
+    chosen: set[int] = set()
+    budget = policy.max_bytes
+    for number in reversed(range(len(found.nodes))):
+        node = found.nodes[number]
+        is_needed = not needed.isdisjoint(writes(node))
+        is_product = not isinstance(node, KernelCall) or contraction_of(node.kernel) is not None
+        if is_product and not is_needed and isinstance(node, KernelCall) and policy.is_small(node.kernel):
+            budget -= sum(b.size * b.dtype.itemsize for b in node.kernel.inputs)
+            if budget >= 0:
+                chosen.add(number)
+        if is_product or is_needed:
+            needed.update(found.reads(node))
+    return chosen
+
+
+# ------------------------------------------------------------------------------
+# Values that are several outputs: stored once for each, rather than copied.
+# ------------------------------------------------------------------------------
+
+
+def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
+    """Store an output that aliases another separately, in the kernel that computes it.
+
+    This concerns programs in control flow, whose outputs are stored separately. No kernel gets more than `most` buffers.
+    """
+    if not found.nested:
+        return found
+    producers = {v: number for number, node in enumerate(found.nodes) if isinstance(node, KernelCall) for v in node.results}
+    nodes: list[Node] = [*found.nodes]
+    outputs, seen, roots = list[Atom](), set[Var](), dict(found.roots)
+    for out in found.outputs:
+        root = found.root(out) if isinstance(out, Var) else None
+        number = producers.get(root) if root in seen else None
+        node = nodes[number] if number is not None else None
+        if root is not None and number is not None and isinstance(node, KernelCall) and len(node.operands) + len(node.results) < most:
+            stored, out = Var(root.aval), Var(out.aval)
+            roots[out] = stored  # of another shape, if the output is a reshape
+            kernel = replace(node.kernel, stores=(*node.kernel.stores, node.kernel.stores[node.results.index(root)]))
+            nodes[number] = node._replace(kernel=kernel, results=(*node.results, stored))
+        elif root is not None:
+            seen.add(root)
+        outputs.append(out)
+    return found._replace(closed=found.closed.replace(outvars=outputs), nodes=tuple(nodes), roots=roots)
+
+
+# ------------------------------------------------------------------------------
+# Split-K: long sums of matrix products are split in chunks.
+#
+# A product with few results and long sums is fastest as a stack of products over chunks of its sum, because then there is work for all
+# of a device. Adding the partial sums is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows
+# reads the result, it adds the partial sums itself, applies the product's epilogue, and stores the result if other nodes need it.
+# ------------------------------------------------------------------------------
 
 #: The longest rows: a device may make several passes over a longer one, and would compute the prologue in each.
 _LONGEST = 2048
@@ -138,7 +255,7 @@ def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]
     Its first input has the partial sums; return which of the product's inputs follow.
     """
     kernel, inputs = product.epilogue()
-    nodes: list[Node] = []
+    nodes: list[KernelNode] = []
     new: dict[int, int] = {}
     for n, node in enumerate(kernel.nodes):
         if isinstance(node, Load) and node.input == 0:
@@ -151,7 +268,7 @@ def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]
     return replace(kernel, inputs=(Buffer(chunks * sums.size, sums.dtype), *kernel.inputs[1:]), nodes=tuple(nodes), stores=stores), inputs
 
 
-def _add_partial_sums(nodes: list[Node], load: Load, chunks: int) -> None:
+def _add_partial_sums(nodes: list[KernelNode], load: Load, chunks: int) -> None:
     """Append the loads of all partial sums and their additions, one after the other."""
     for chunk in range(chunks):
         nodes.append(replace(load, shape=(chunks, *load.shape), index=(ZERO.plus(chunk), *load.index)))
@@ -192,7 +309,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], 
     return KernelCall(kernel, tuple(variables), tuple([v for _, v in stores]))
 
 
-def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
+def renumbered(node: KernelNode, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> KernelNode:
     """Return a kernel's node with new numbers for its operands or input."""
     if isinstance(node, Load):
         return replace(node, input=inputs[node.input])

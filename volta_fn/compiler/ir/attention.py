@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.attention import Axes, Form
+from volta_fn.primitives.call import Axes, Form
 
 _FLOAT = np.dtype(np.float32)
 

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.matmul_problem import Operand, Problem, Walk, merged
+from volta_fn.compiler.contractions import Operand, Problem, Walk, merged
 from volta_fn.compiler.ir.axes import simplified
-from volta_fn.compiler.ir.index import Affine, along
+from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
-from volta_fn.compiler.ir.views import row_major
 from volta_fn.dtypes import can_cast
 
 #: Sums, and the products that they are of.

@@ -1,31 +1,38 @@
-"""The kernel IR: one loop nest over scalar operations.
+"""The kernel IR.
 
-A kernel is a loop over *rows*. Its *parallel* axes number the rows, which are independent; its *reduction* axes number the elements of a
-row. The body is a list of *nodes*, each a scalar: loads from input buffers, constants, indices, scalar operations (named as the
-elementwise primitives that they are), and *reductions*, which combine an element-wise value over a row into one value per row. A later
-node may use that value along the same row again, so that softmax or layer norm, which visit each row several times, are one kernel and one
-pass over memory. Stores write nodes to output buffers.
-
-A value has a *level*: it is per element of a row if it depends on a reduction axis, else per row. It has a *stage*: how many earlier
-passes over the row it waits for. Both follow from the nodes (`levels`, `stages`).
-
-Kernels are values: equal ones are equal and hash alike, whatever program they come from. Sizes are part of them.
+One loop nest over scalar operations, which kernels are well formed, and kernels as text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from volta_fn import dtypes
 from volta_fn.compiler.ir.index import Affine, Index, Range
-from volta_fn.core.aval import Shape
-from volta_fn.core.primitive import Reduction, reduction_of
-from volta_fn.errors import JaxprError
+from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.primitive import PRIMITIVES, Reduction, reduction_of
+from volta_fn.errors import JaxprError, VoltaError
+
+# ------------------------------------------------------------------------------
+# The kernel IR: one loop nest over scalar operations.
+#
+# A kernel is a loop over *rows*. Its *parallel* axes number the rows, which are independent; its *reduction* axes number the elements
+# of a row. The body is a list of *nodes*, each a scalar: loads from input buffers, constants, indices, scalar operations (named as the
+# elementwise primitives that they are), and *reductions*, which combine an element-wise value over a row into one value per row. A
+# later node may use that value along the same row again, so that softmax or layer norm, which visit each row several times, are one
+# kernel and one pass over memory. Stores write nodes to output buffers.
+#
+# A value has a *level*: it is per element of a row if it depends on a reduction axis, else per row. It has a *stage*: how many earlier
+# passes over the row it waits for. Both follow from the nodes (`levels`, `stages`).
+#
+# Kernels are values: equal ones are equal and hash alike, whatever program they come from. Sizes are part of them.
+# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +258,241 @@ def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tup
         ),
         inputs,
     )
+
+
+# ------------------------------------------------------------------------------
+# The executable specification of kernels: which kernels are well formed.
+# ------------------------------------------------------------------------------
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Raise `JaxprError` unless the kernel is well formed.
+
+    Nodes read earlier nodes, and have the dtypes that their primitives give; axes exist; loads stay inside their buffers wherever their
+    masks let them through; a value per element of a row is stored at an index of its own, and every element of an output is written.
+    """
+    _require(0 <= kernel.parallel <= len(kernel.sizes), f"{kernel.parallel} of {len(kernel.sizes)} axes number the rows")
+    for number, node in enumerate(kernel.nodes):
+        _require(all(0 <= i < number for i in operands(node)), f"node {number} reads a later node")
+        _check_dtype(kernel, node, number)
+        _require(all(axis < len(kernel.sizes) for a in affines(node) for axis in a.axes), f"node {number} uses an axis that does not exist")
+        if isinstance(node, Load):
+            _check_load(kernel, node, number)
+        if isinstance(node, Inside):
+            _require(bool(node.ranges), f"node {number} asks for no condition")
+    per_element = levels(kernel)
+    for number, store in enumerate(kernel.stores):
+        _require(0 <= store.value < len(kernel.nodes), f"store {number} keeps a node that does not exist")
+        _require(len(store.index) == len(store.shape), f"store {number} has an index of another rank than its output")
+        _require(all(axis < len(kernel.sizes) for a in store.index for axis in a.axes), f"store {number} uses an axis that does not exist")
+        _check_store(kernel, store.shape, store.index, number)
+        depends = {axis for a in store.index for axis in a.axes}
+        varies = per_element[store.value]
+        _require(not varies or depends >= set(kernel.reduction_axes) - _single(kernel), f"store {number} keeps one of a row's many values")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise JaxprError(f"malformed kernel: {message}")
+
+
+def _single(kernel: Kernel) -> set[int]:
+    return {axis for axis, size in enumerate(kernel.sizes) if size == 1}
+
+
+def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:
+    read = [kernel.nodes[i].dtype for i in operands(node)]
+    if isinstance(node, Apply):
+        gives = _scalar_result(node.op, tuple(read), node.params)
+        _require(gives == node.dtype, f"node {number} is {node.dtype}, but {node.op} of {', '.join(map(str, read))} gives {gives}")
+    elif isinstance(node, Reduce):
+        gives = node.dtype if node.is_index else read[0]
+        _require(gives == node.dtype, f"node {number} is {node.dtype}, but {node.op} of {read[0]} gives {gives}")
+
+
+@lru_cache(maxsize=4096)
+def _scalar_result(op: str, dtypes: tuple[np.dtype, ...], params: tuple[tuple[str, Any], ...]) -> np.dtype | str:
+    """Return the dtype of an operation on scalars, or why there is none."""
+    try:
+        result: ShapedArray = PRIMITIVES[op].abstract(*[ShapedArray((), dtype) for dtype in dtypes], **dict(params))
+    except (VoltaError, TypeError) as error:
+        return f"no result: {error.args[0]}"
+    return result.dtype
+
+
+def _check_load(kernel: Kernel, node: Load, number: int) -> None:
+    _require(0 <= node.input < len(kernel.inputs), f"node {number} reads a buffer that does not exist")
+    buffer = kernel.inputs[node.input]
+    _require(math.prod(node.shape) == buffer.size and node.dtype == buffer.dtype, f"node {number} sees another array than its buffer is")
+    _require(len(node.index) == len(node.shape), f"node {number} has an index of another rank than its buffer")
+    if 0 in kernel.sizes:
+        return
+    for affine, size in zip(node.index, node.shape, strict=True):
+        inside = Range(affine, 0, size)
+        _require(bool(inside.holds(kernel.sizes)) or _is_guarded(kernel, node, inside), f"node {number} may read outside of its buffer")
+
+
+def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
+    """Return True if a condition holds wherever the load's mask lets it through."""
+    asked = inside.canonical()
+    if any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask):
+        return True
+    intervals = _narrowed(node.mask, kernel.sizes)
+    if intervals is None:
+        return True  # it never lets it through
+    least = inside.value.offset + sum(min(c * intervals[axis][0], c * intervals[axis][1]) for axis, c in inside.value.terms)
+    greatest = inside.value.offset + sum(max(c * intervals[axis][0], c * intervals[axis][1]) for axis, c in inside.value.terms)
+    return inside.low <= least and greatest < inside.high
+
+
+def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Return the bounds of each axis where all conditions hold.
+
+    None if they never do.
+    """
+    intervals = [(0, size - 1) for size in sizes]
+    for _ in range(2):  # what one condition narrows may let another narrow more
+        for condition in mask:
+            ends = {axis: sorted((c * intervals[axis][0], c * intervals[axis][1])) for axis, c in condition.value.terms}
+            for axis, c in condition.value.terms:
+                others = [end for other, end in ends.items() if other != axis]
+                low = condition.low - condition.value.offset - sum(end[1] for end in others)
+                high = condition.high - 1 - condition.value.offset - sum(end[0] for end in others)
+                first, last = (-(-low // c), high // c) if c > 0 else (-(high // -c), -low // -c)
+                intervals[axis] = (max(intervals[axis][0], first), min(intervals[axis][1], last))
+                if intervals[axis][0] > intervals[axis][1]:
+                    return None
+    return intervals
+
+
+def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> None:
+    """Check that an index is a bijection.
+
+    It is one if, as a row-major number, its terms are the strides of a mixed-radix system that fills the shape.
+    """
+    if 0 in kernel.sizes or 0 in shape:
+        return
+    flat: dict[int, int] = {}
+    offset = 0
+    for d, affine in enumerate(index):
+        stride = math.prod(shape[d + 1 :])
+        offset += stride * affine.offset
+        for axis, c in affine.terms:
+            flat[axis] = flat.get(axis, 0) + stride * c
+    filled = 1
+    for axis, c in sorted(flat.items(), key=lambda item: (abs(item[1]), kernel.sizes[item[0]])):
+        _require(abs(c) == filled, f"store {number} writes an element twice, or leaves one out")
+        filled *= kernel.sizes[axis]
+    lowest = Affine(tuple(flat.items()), offset).bounds(kernel.sizes)[0]
+    _require(filled == math.prod(shape) and lowest == 0, f"store {number} does not fill its output")
+
+
+# ------------------------------------------------------------------------------
+# Kernels as readable text.
+#
+# Rows are named by the letters i, j, …; each pass over a row is a loop in it; ``v <- op:dtype w`` combines w over the row into v, which
+# the lines after that pass may use. Inputs are x0, x1, …, outputs y0, y1, …, each with the shape under which it is seen.
+# ------------------------------------------------------------------------------
+
+_AXES = "ijklmnpqrstuvw"
+
+
+def _axis(axis: int) -> str:
+    return _AXES[axis] if axis < len(_AXES) else f"i{axis}"
+
+
+def format_affine(affine: Affine) -> str:
+    """Format an affine number, as in ``2*i - j + 3``."""
+    terms: list[str] = []
+    for axis, c in affine.terms:
+        name = _axis(axis) if abs(c) == 1 else f"{abs(c)}*{_axis(axis)}"
+        terms.append(("-" if c < 0 else "") + name if not terms else (" - " if c < 0 else " + ") + name)
+    if affine.offset or not terms:
+        sign = " - " if affine.offset < 0 else " + "
+        terms.append(sign + str(abs(affine.offset)) if terms else str(affine.offset))
+    return "".join(terms)
+
+
+def _index(index: Index) -> str:
+    return ", ".join(map(format_affine, index))
+
+
+def _ranges(ranges: Sequence[Range]) -> str:
+    return " and ".join(f"{r.low} <= {format_affine(r.value)} < {r.high}" for r in ranges)
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _constant(constant: Constant) -> str:
+    value = constant.value.item()
+    return f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else str(value)
+
+
+def format_kernel(kernel: Kernel) -> str:
+    """Format a kernel as loops over rows and passes over each row.
+
+    There is a line per node, ``name:dtype = operation``.
+    """
+    names = _names(kernel)
+    per_element, stage = levels(kernel), stages(kernel)
+    rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.parallel))
+    row = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in kernel.reduction_axes)
+    text_lines = [f"for each row {rows}".rstrip() + ":"]
+    for passes in range(max(stage, default=0) + 1):
+        numbers = [n for n, s in enumerate(stage) if s == passes]
+        text_lines += _section(kernel, names, [n for n in numbers if not per_element[n]], numbers, inner=False)
+        body = _section(kernel, names, [n for n in numbers if per_element[n]], numbers, inner=True)
+        ready = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce) and stage[n] == passes + 1]
+        body += [f"    {names[n]} {_node(kernel.nodes[n], names)}" for n in ready]
+        if body:
+            text_lines += [f"  for each {row}:" if row else "  once:", *body]
+    return "\n".join(text_lines)
+
+
+def _names(kernel: Kernel) -> list[str]:
+    """Name nodes v0, v1, …; constants name themselves."""
+    names: list[str] = []
+    count = 0
+    for node in kernel.nodes:
+        if isinstance(node, Constant):
+            names.append(_constant(node))
+        else:
+            names.append(f"v{count}")
+            count += 1
+    return names
+
+
+def _section(kernel: Kernel, names: Sequence[str], nodes: Sequence[int], stored: Sequence[int], inner: bool) -> list[str]:
+    """Format nodes, and the stores at the same level of the nodes in `stored`."""
+    pad = "    " if inner else "  "
+    text_lines = []
+    for n in nodes:
+        node = kernel.nodes[n]
+        if not isinstance(node, Constant | Reduce):
+            text_lines.append(f"{pad}{names[n]}:{dtypes.short_name(node.dtype)} = {_node(node, names)}")
+    for out, store in enumerate(kernel.stores):
+        if store.value in stored and _stored_inside(kernel, store.index) == inner:
+            text_lines.append(f"{pad}y{out}{_shape(store.shape)} at ({_index(store.index)}) = {names[store.value]}")
+    return text_lines
+
+
+def _stored_inside(kernel: Kernel, index: Index) -> bool:
+    return any(axis >= kernel.parallel for a in index for axis in a.axes)
+
+
+def _node(node: Node, names: Sequence[str]) -> str:
+    if isinstance(node, Load):
+        mask = f" if {_ranges(node.mask)} else {_constant(node.fill)}" if node.mask else ""
+        return f"x{node.input}{_shape(node.shape)} at ({_index(node.index)}){mask}"
+    if isinstance(node, Position):
+        return format_affine(node.value)
+    if isinstance(node, Inside):
+        return _ranges(node.ranges)
+    if isinstance(node, Reduce):
+        return f"<- {node.op}:{dtypes.short_name(node.dtype)} {names[node.operand]}"
+    if isinstance(node, Apply):
+        params = "[" + ", ".join(f"{k}={v}" for k, v in node.params if k != "weak_type") + "]" if node.params else ""
+        return f"{node.op}{params} {' '.join(names[i] for i in node.operands)}".rstrip()
+    return _constant(node)

@@ -1,12 +1,73 @@
-"""Dead-code elimination, inside control flow too."""
+"""Dead-code elimination, effects, and sums that overlap with computation.
+
+`effects` say which equations a pass may remove, move or merge.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.passes.effects import is_removable
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, program_cache
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
+from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.collectives.exchanges import (
+    all_gather_p,
+    all_to_all_p,
+    pmax_p,
+    pmin_p,
+    ppermute_p,
+    psum_done_p,
+    psum_p,
+    psum_start_p,
+    reduce_scatter_p,
+)
+from volta_fn.primitives.control_flow.loops import while_p
+
+# ------------------------------------------------------------------------------
+# What a pass may do with an equation: remove, move or merge it.
+# ------------------------------------------------------------------------------
+
+#: Collectives between processes, all of which have to come to each in the same order.
+COLLECTIVES = frozenset([psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p])
+#: Pure, but a barrier keeps values separate, and the host's functions may be slow, or fail, where the program would not call them.
+_PINNED = frozenset([optimization_barrier_p, pure_callback_p, *COLLECTIVES])
+
+
+def is_removable(eqn: Equation) -> bool:
+    """Return True if the equation may be removed when its results are unused."""
+    primitive = eqn.primitive
+    return not (primitive.effectful or ((primitive.holds_programs or primitive.call_param) and has_effects(eqn)))
+
+
+def is_pinned(primitive: Primitive) -> bool:
+    """Return True if its equations may be neither moved nor merged."""
+    return primitive.effectful or primitive in _PINNED
+
+
+def is_movable(eqn: Equation) -> bool:
+    """Return True if the equation may be evaluated earlier, once only, or needlessly."""
+    primitive = eqn.primitive
+    if is_pinned(primitive):
+        return False
+    if not primitive.holds_programs and primitive.call_param is None:
+        return True
+    return all(is_movable(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
+
+
+def terminates(eqn: Equation) -> bool:
+    """Return True if evaluating the equation surely ends: it contains no while loop."""
+    return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
+
+
+# ------------------------------------------------------------------------------
+# Dead-code elimination, inside control flow too.
+# ------------------------------------------------------------------------------
 
 Marks = tuple[bool, ...]
 
@@ -149,3 +210,102 @@ def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]
 
 
 _NARROW: dict[str, Callable[[dict[str, Any], Marks], Narrow]] = {"cond": _narrow_cond, "scan": _narrow_scan, "while": _narrow_while}
+
+
+# ------------------------------------------------------------------------------
+# Sums between processes that overlap with computation.
+#
+# A `psum` of several arrays is split: a sum starts right after the last of its operands is computed (`psum_start`), and is awaited
+# before its results are first read (`psum_done`), if there is something to compute in between. Operands that are computed one after
+# another share a start until they have `_BUCKET` bytes. All processes run the same program, so all start the same sums in the same
+# order.
+# ------------------------------------------------------------------------------
+
+#: Bytes of a sum that is started by itself: fewer take little longer than none.
+_BUCKET = 1 << 18
+#: Elements of a result from which computing it takes longer than starting a sum, and operations that always do.
+_MANY = 1 << 16
+_LONG = frozenset(["dot_general", "conv_general_dilated", "scan", "while", "reduce_window_sum", "reduce_window_max", "fft", "attention"])
+
+
+class _Sum(NamedTuple):
+    """Operands of a `psum` that are summed together."""
+
+    operands: list[int]
+    #: The number of the equation before which it starts, and of the one before which it is awaited.
+    start: int
+    done: int
+
+
+@program_cache
+def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Split sums between processes into starts and waits."""
+    eqns = closed.eqns
+    if not any(eqn.primitive is psum_p for eqn in eqns):
+        return closed
+    made = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
+    read = _first_reads(closed)
+    before: dict[int, list[Equation]] = {}
+    after: dict[int, list[Equation]] = {}
+    replaced: dict[int, list[Equation]] = {}
+    for number, eqn in enumerate(eqns):
+        if eqn.primitive is not psum_p:
+            continue
+        separate = [s for s in _sums(eqn, made, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
+        for one in separate:
+            start, done = _in_two_steps(eqn, one)
+            after.setdefault(one.start, []).append(start)
+            before.setdefault(one.done, []).append(done)
+        split = {i for s in separate for i in s.operands}
+        if split:
+            replaced[number] = _rest(eqn, [i for i in range(len(eqn.invars)) if i not in split])
+    if not replaced:
+        return closed
+    found: list[Equation] = []
+    for number in range(len(eqns) + 1):
+        found += after.get(number, []) + before.get(number, [])
+        found += replaced.get(number, eqns[number : number + 1])
+    return closed.replace(eqns=found)
+
+
+def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
+    read: dict[Atom, int] = {}
+    for number, eqn in enumerate(closed.eqns):
+        for atom in eqn.invars:
+            if isinstance(atom, Var):
+                read.setdefault(atom, number)
+    return read
+
+
+def _sums(eqn: Equation, made: dict[Var, int], read: dict[Atom, int], end: int) -> list[_Sum]:
+    """Group operands by when they are computed."""
+    positions = [made.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
+    groups: list[list[int]] = []
+    size = 0
+    for i in sorted(range(len(positions)), key=positions.__getitem__):
+        if not groups or size >= _BUCKET:
+            groups.append([])
+            size = 0
+        groups[-1].append(i)
+        size += eqn.invars[i].aval.size * eqn.invars[i].aval.dtype.itemsize
+    return [_Sum(g, max([positions[i] for i in g]), min([read.get(eqn.outvars[i], end) for i in g])) for g in groups]
+
+
+def _is_long(eqns: Sequence[Equation]) -> bool:
+    """Return True if computing these equations takes longer than starting a sum."""
+    computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
+    return sum([math.inf if e.primitive.name in _LONG else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
+
+
+def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:
+    outs = [eqn.outvars[i] for i in one.operands]
+    ticket = Var(ShapedArray((), np.dtype(np.int32)))
+    start = Equation(psum_start_p, [eqn.invars[i] for i in one.operands], [ticket], eqn.params, eqn.position)
+    return start, Equation(psum_done_p, [ticket], outs, {"result_avals": tuple([v.aval for v in outs])}, eqn.position)
+
+
+def _rest(eqn: Equation, operands: Sequence[int]) -> list[Equation]:
+    """Return the sum of the operands that are not summed separately."""
+    if not operands:
+        return []
+    return [eqn.replace([eqn.invars[i] for i in operands], [eqn.outvars[i] for i in operands])]

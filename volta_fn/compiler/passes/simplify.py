@@ -1,22 +1,645 @@
-"""Simplification of single equations, all in one walk.
-
-In one walk each rule sees at once what the others made possible: constants folded, operations simplified, equal equations merged.
-"""
+"""Algebraic simplification of equations, in one walk over a program."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
+import numpy as np
+
 from volta_fn import dtypes
-from volta_fn.compiler.passes import arithmetic, movement_rules, select_rules
-from volta_fn.compiler.passes.effects import is_movable, is_pinned
-from volta_fn.compiler.passes.rewriting import Rewriter, Rule, Rules, listed, literal_key, numbers_of, params_key, rewrite
+from volta_fn.compiler.ir.nodes import DefUse
+from volta_fn.compiler.passes.dce import is_movable, is_pinned
 from volta_fn.core.array import Array, ConcreteArray, from_host
+from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.trace import EVAL
+from volta_fn.errors import BroadcastError
+from volta_fn.primitives.declare import broadcast_shapes
+from volta_fn.primitives.elementwise.selection import select_n_p
+
+# ------------------------------------------------------------------------------
+# Rewriting: one walk over a program that replaces results by simpler ones.
+#
+# A *rule* looks at an equation whose operands are simplified already, and returns the atom that may replace its result (a list of atoms
+# if the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
+# primitive; a table, of rules by primitives' names, is the most common one.
+# ------------------------------------------------------------------------------
+
+Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
+RuleSource = Callable[[Primitive], Sequence[Rule]]
+Table = dict[str, list[Rule]]
+
+
+def rule(table: Table, *names: str) -> Callable[[Rule], Rule]:
+    """Add the decorated rule to the table, for primitives of these names."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            table.setdefault(name, []).append(function)
+        return function
+
+    return register
+
+
+def listed(table: Table) -> RuleSource:
+    """Return the table as a source of rules."""
+    return lambda primitive: table.get(primitive.name, ())
+
+
+class Rules(dict[Primitive, Sequence[Rule]]):
+    """The rules of each primitive from all sources, in order, found once."""
+
+    def __init__(self, *sources: RuleSource) -> None:
+        super().__init__()
+        self.sources = sources
+
+    def __missing__(self, primitive: Primitive) -> Sequence[Rule]:
+        rules = self[primitive] = tuple([found for source in self.sources for found in source(primitive)])
+        return rules
+
+
+def rewrite(closed: ClosedJaxpr, rules: Rules) -> ClosedJaxpr:
+    """Return the program after one walk with these rules.
+
+    It is the same object if none applied. One walk is enough: rules look back only, at what is simplified already, and what they emit is
+    simplified, too.
+    """
+    return Rewriter(closed, rules).run()
+
+
+class Rewriter:
+    """The rewritten beginning of a program, in which rules look up equations."""
+
+    def __init__(self, closed: ClosedJaxpr, rules: Rules) -> None:
+        self._closed = closed
+        self._rules = rules
+        self._index = DefUse()
+        self.producer = self._index.producer
+        #: The values of variables that are constants of the program.
+        self.constants: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+        #: The results of equations, by a key that equal equations share.
+        self.seen: dict[Any, list[Var]] = {}
+
+    def run(self) -> ClosedJaxpr:
+        """Walk over the program."""
+        renamed: dict[Atom, Atom] = {}
+        for eqn in self._closed.eqns:
+            for atom in eqn.invars:
+                if atom in renamed:
+                    eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
+                    break
+            found = self._simplified(eqn)
+            if found is not None:
+                renamed.update(zip(eqn.outvars, found if eqn.primitive.multiple_results else [found], strict=True))
+        if not renamed:
+            return self._closed
+        jaxpr = self._closed.jaxpr
+        outvars = [renamed.get(v, v) for v in jaxpr.outvars]
+        eqns = [node for node in self._index.nodes if isinstance(node, Equation)]
+        return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
+
+    def _simplified(self, eqn: Equation) -> Any:
+        """Return what a rule gives for the equation's results.
+
+        If no rule applies, append the equation and return None.
+        """
+        for function in self._rules[eqn.primitive]:
+            found = function(eqn, self)
+            if found is not None:
+                return found
+        self._index.add(eqn)
+        return None
+
+    def emit(self, origin: Equation, name: str, *invars: Atom, **params: Any) -> Atom:
+        """Return the result of a new equation, which is simplified, too.
+
+        It has the source position of `origin`, the equation that it helps to replace.
+        """
+        primitive = PRIMITIVES[name]
+        aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
+        eqn = Equation(primitive, list(invars), [Var(aval)], params, origin.position)
+        found = self._simplified(eqn)
+        return eqn.outvars[0] if found is None else found
+
+    def scalar(self, atom: Atom) -> np.ndarray | None:
+        """Return the one value that all elements of the atom have, if it is known."""
+        if type(atom) is Literal:
+            return numbers_of(atom.val)
+        eqn = self.producer(atom, "broadcast_in_dim")
+        return None if eqn is None or type(eqn.invars[0]) is not Literal else numbers_of(eqn.invars[0].val)
+
+    def fitted(self, eqn: Equation, atom: Atom) -> Atom:
+        """Broadcast the atom to the shape of the equation's result."""
+        shape: Shape = eqn.outvars[0].aval.shape
+        if atom.aval.shape == shape:
+            return atom
+        dims = tuple(range(len(shape) - atom.aval.ndim, len(shape)))
+        return self.emit(eqn, "broadcast_in_dim", atom, shape=shape, broadcast_dimensions=dims)
+
+
+def literal(value: Any, dtype: np.dtype) -> Literal:
+    """Return a literal of this value and dtype."""
+    return Literal(from_host(np.asarray(value, dtype), device=find_device("cpu")))
+
+
+def numbers_of(value: Array) -> np.ndarray | None:
+    """Return the numbers of a constant, if they can be read without waiting."""
+    return value.device.backend.known(value.buffer()) if type(value) is ConcreteArray else None
+
+
+def literal_key(atom: Atom) -> Any:
+    """Return a key that literals of the same dtype and bits share; a variable itself."""
+    value = numbers_of(atom.val) if type(atom) is Literal else None
+    return atom if value is None else (value.dtype, value.tobytes())
+
+
+def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
+    """Return an equation's parameters as a key.
+
+    Equality takes 1 for True and 0.0 for -0.0, and this does not.
+    """
+    return (*params, *map(_exact, params.values()))
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, tuple):
+        if all(type(v) is int for v in value):  # almost all
+            return type(value), value
+        return (type(value), *map(_exact, value))
+    if isinstance(value, (float, complex, np.generic)):
+        return type(value), repr(value)
+    return type(value), value
+
+
+# ------------------------------------------------------------------------------
+# Rules of arithmetic that hold to the last bit.
+#
+# The sign of zero decides much: x - 0 is x for every float, and so is x + (-0.0), but x + 0.0 is 0.0 for -0.0. Multiplying by one keeps
+# every float as it is, but not an infinite complex number, of which NumPy makes NaN.
+# ------------------------------------------------------------------------------
+
+ARITHMETIC_RULES: Table = {}
+
+_SINGLE_OR_DOUBLE = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
+
+
+def _is(program: Rewriter, atom: Atom, wanted: float) -> bool:
+    """Return True if all elements of the atom have this value; zeros, this sign."""
+    value = program.scalar(atom)
+    if value is None or value != wanted:
+        return False
+    if value.dtype not in dtypes.INEXACT:
+        return True
+    number = complex(value.item())
+    sign = math.copysign(1.0, wanted)
+    return all(x != 0 or math.copysign(1.0, x) == sign for x in (number.real, *([number.imag] if value.dtype.kind == "c" else [])))
+
+
+def _other_than(program: Rewriter, eqn: Equation, unit: float) -> Atom | None:
+    """Return the operand of a commutative operation whose other operand is `unit`."""
+    x, y = eqn.invars
+    if _is(program, y, unit):
+        return program.fitted(eqn, x)
+    return program.fitted(eqn, y) if _is(program, x, unit) else None
+
+
+@rule(ARITHMETIC_RULES, "mul")
+def times_one(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x * 1 to x (for bool: x and True)."""
+    return None if eqn.outvars[0].aval.dtype in dtypes.COMPLEX else _other_than(program, eqn, 1)
+
+
+@rule(ARITHMETIC_RULES, "add")
+def plus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x + (-0.0) to x for floats and complex numbers, x + 0 for integers."""
+    return _other_than(program, eqn, -0.0)
+
+
+@rule(ARITHMETIC_RULES, "sub")
+def minus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x - 0 to x; for floats and complex numbers a zero of positive sign."""
+    x, y = eqn.invars
+    return program.fitted(eqn, x) if _is(program, y, 0.0) else None
+
+
+@rule(ARITHMETIC_RULES, "div")
+def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats.
+
+    Both are the rounding of the same number.
+    """
+    x, y = eqn.invars
+    dtype = x.aval.dtype
+    if dtype in dtypes.COMPLEX or (value := program.scalar(y)) is None:
+        return None
+    if value == 1:
+        return program.fitted(eqn, x)
+    if dtype not in dtypes.FLOATS or not np.isfinite(value):
+        return None
+    info, number = dtypes.finfo(dtype), float(value)
+    if abs(math.frexp(number)[0]) != 0.5 or not min(abs(number), 1 / abs(number)) >= float(info.smallest_normal):
+        return None
+    return program.fitted(eqn, program.emit(eqn, "mul", x, literal(1 / number, dtype)))
+
+
+@rule(ARITHMETIC_RULES, "add", "sub")
+def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x + -y to x - y, -x + y to y - x, and x - -y to x + y."""
+    x, y = eqn.invars
+    adding = eqn.primitive.name == "add"
+    if (negated := program.producer(y, "neg")) is not None:
+        return program.emit(eqn, "sub" if adding else "add", x, negated.invars[0])
+    if adding and (negated := program.producer(x, "neg")) is not None:
+        return program.emit(eqn, "sub", y, negated.invars[0])
+    return None
+
+
+@rule(ARITHMETIC_RULES, "mul", "div")
+def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite -x * -y to x * y and -x / -y to x / y for floats."""
+    first, second = (program.producer(v, "neg") for v in eqn.invars)
+    if first is None or second is None or eqn.outvars[0].aval.dtype not in dtypes.FLOATS:
+        return None
+    return program.emit(eqn, eqn.primitive.name, first.invars[0], second.invars[0])
+
+
+@rule(ARITHMETIC_RULES, "neg", "not", "conj")
+def involution(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop an operation that undoes itself."""
+    made = program.producer(eqn.invars[0], eqn.primitive.name)
+    same = made is not None and made.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    return made.invars[0] if made is not None and same else None
+
+
+@rule(ARITHMETIC_RULES, "abs", "floor", "ceil", "round", "round_half_even", "sign")
+def idempotent(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop an operation that changes nothing the second time."""
+    if eqn.outvars[0].aval.dtype in dtypes.COMPLEX:
+        return None
+    return eqn.invars[0] if program.producer(eqn.invars[0], eqn.primitive.name) is not None else None
+
+
+@rule(ARITHMETIC_RULES, "abs")
+def of_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite |-x| to |x|, if negatives are negative (not of unsigned integers)."""
+    made = program.producer(eqn.invars[0], "neg")
+    return None if made is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", made.invars[0])
+
+
+@rule(ARITHMETIC_RULES, "max", "min", "and", "or")
+def of_equals(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite max(x, x) to x, and its like."""
+    x, y = eqn.invars
+    return x if x is y else None
+
+
+@rule(ARITHMETIC_RULES, "pow")
+def to_a_known_power(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x^c to products, where that is exact.
+
+    That is so for integers, and for floats and the exponents 1, 2 and -1. (Not 1/2: by IEEE 754 the power of -0.0 is 0.0, and the square
+    root -0.0.)
+    """
+    x, y = eqn.invars
+    exponent = program.scalar(y)
+    if exponent is None or x.aval.shape != eqn.outvars[0].aval.shape:
+        return None
+    dtype = x.aval.dtype
+    if dtype in dtypes.INTEGERS and exponent >= 1:
+        return program.emit(eqn, "integer_pow", x, y=int(exponent))
+    if dtype in _SINGLE_OR_DOUBLE and x.aval.shape and exponent in (1, 2, -1):
+        if exponent < 0:
+            return program.emit(eqn, "div", literal(1, dtype), x)
+        return program.emit(eqn, "integer_pow", x, y=int(exponent))
+    return None
+
+
+@rule(ARITHMETIC_RULES, "integer_pow")
+def square(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite x^1 to x, and x^2 to x * x unless x is complex."""
+    (x,), power = eqn.invars, eqn.params["y"]
+    if power == 1:
+        return x
+    return program.emit(eqn, "mul", x, x) if power == 2 and x.aval.dtype not in dtypes.COMPLEX else None
+
+
+@rule(ARITHMETIC_RULES, "real", "imag")
+def of_complex(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite real(complex(a, b)) to a and imag(complex(a, b)) to b."""
+    made = program.producer(eqn.invars[0], "complex")
+    return None if made is None else program.fitted(eqn, made.invars[eqn.primitive.name == "imag"])
+
+
+@rule(ARITHMETIC_RULES, "complex")
+def complex_of_components(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite complex(real(z), imag(z)) to z."""
+    first, second = program.producer(eqn.invars[0], "real"), program.producer(eqn.invars[1], "imag")
+    if first is None or second is None or first.invars[0] is not second.invars[0]:
+        return None
+    return first.invars[0]
+
+
+# ------------------------------------------------------------------------------
+# Rules of movement: reshapes, transposes, broadcasts, slices and contractions.
+#
+# They undo each other, combine, or move nothing. *Unit* axes are those of size 1: whatever only adds, drops or moves them keeps the
+# order of the elements, so it is a reshape.
+# ------------------------------------------------------------------------------
+
+MOVEMENT_RULES: Table = {}
+
+
+def _reshaped(program: Rewriter, eqn: Equation, operand: Atom) -> Atom:
+    return program.emit(eqn, "reshape", operand, new_sizes=eqn.outvars[0].aval.shape)
+
+
+@rule(MOVEMENT_RULES, "reshape")
+def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a reshape to the array's own shape; combine two."""
+    (x,) = eqn.invars
+    if x.aval.shape == eqn.params["new_sizes"]:
+        return x
+    made = program.producer(x, "reshape")
+    return None if made is None else _reshaped(program, eqn, made.invars[0])
+
+
+@rule(MOVEMENT_RULES, "squeeze")
+def squeeze(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite squeeze to reshape."""
+    return _reshaped(program, eqn, eqn.invars[0])
+
+
+@rule(MOVEMENT_RULES, "transpose")
+def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a transpose that moves nothing; combine two.
+
+    One that moves only unit axes is a reshape.
+    """
+    (x,), order = eqn.invars, eqn.params["permutation"]
+    if order == tuple(range(len(order))):
+        return x
+    moved = [i for i in order if x.aval.shape[i] != 1]
+    if moved == sorted(moved):
+        return _reshaped(program, eqn, x)
+    made = program.producer(x, "transpose")
+    if made is None:
+        return None
+    inner = made.params["permutation"]
+    return program.emit(eqn, "transpose", made.invars[0], permutation=tuple([inner[i] for i in order]))
+
+
+@rule(MOVEMENT_RULES, "broadcast_in_dim")
+def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a broadcast that repeats nothing; combine two, or one with a reshape.
+
+    The reshape must only add unit axes.
+    """
+    (x,), shape, dims = eqn.invars, eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    if stretched(x.aval.shape, shape, dims) == shape:
+        return _reshaped(program, eqn, x)
+    made = program.producer(x, "broadcast_in_dim")
+    if made is not None:
+        inner = made.params["broadcast_dimensions"]
+        return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=tuple([dims[d] for d in inner]))
+    made = program.producer(x, "reshape")
+    if made is None or 1 in made.invars[0].aval.shape or _without_units(x.aval.shape) != made.invars[0].aval.shape:
+        return None
+    dims_of_wide_axes = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
+    return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=dims_of_wide_axes)
+
+
+def stretched(operand: Shape, shape: Shape, dims: Sequence[int]) -> Shape:
+    """Return the operand's shape with its axes where the result has them.
+
+    Between them are unit axes.
+    """
+    sizes = [1] * len(shape)
+    for size, dim in zip(operand, dims, strict=True):
+        sizes[dim] = size
+    return tuple(sizes)
+
+
+def _without_units(shape: Shape) -> Shape:
+    return tuple([n for n in shape if n != 1])
+
+
+def reduction_rules(primitive: Primitive) -> Sequence[Rule]:
+    """Return the rules of reductions."""
+    return [_unit_reduction] if primitive.reduction and not primitive.reduction.index_of else []
+
+
+def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a reduction over unit axes, where it leaves each element as it is.
+
+    A float sum gives 0.0 for -0.0, a complex product NaN for infinities.
+    """
+    (x,) = eqn.invars
+    if any(x.aval.shape[a] != 1 for a in eqn.params["axes"]) or not _keeps_elements(eqn.primitive, x.aval.dtype):
+        return None
+    return _reshaped(program, eqn, x)
+
+
+@cache
+def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
+    """Return True if a reduction of one element is that element, even of -0.0."""
+    evaluate = primitive.evaluate
+    if dtype in dtypes.COMPLEX or evaluate is None:
+        return False
+    return dtype not in dtypes.FLOATS or bool(np.signbit(evaluate(np.asarray([-0.0], dtype), axes=(0,))))
+
+
+@rule(MOVEMENT_RULES, "rev")
+def rev(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a reversal along unit axes, and two along the same axes."""
+    (x,), axes = eqn.invars, eqn.params["dimensions"]
+    if all(x.aval.shape[a] == 1 for a in axes):
+        return x
+    made = program.producer(x, "rev")
+    return made.invars[0] if made is not None and sorted(made.params["dimensions"]) == sorted(axes) else None
+
+
+@rule(MOVEMENT_RULES, "concatenate")
+def concatenate(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a concatenation of one array."""
+    return eqn.invars[0] if len(eqn.invars) == 1 else None
+
+
+@rule(MOVEMENT_RULES, "slice", "dynamic_slice")
+def full_slice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a slice of all elements; the start of a dynamic one is clamped to 0."""
+    x = eqn.invars[0]
+    return x if x.aval.shape == eqn.outvars[0].aval.shape else None
+
+
+@rule(MOVEMENT_RULES, "pad")
+def empty_pad(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a pad that adds nothing."""
+    return None if any(map(any, eqn.params["padding_config"])) else eqn.invars[0]
+
+
+@rule(MOVEMENT_RULES, "dynamic_update_slice")
+def full_update(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Replace an update of all elements by the update: its start is clamped to 0."""
+    x, update = eqn.invars[:2]
+    return update if x.aval.shape == update.aval.shape else None
+
+
+@rule(MOVEMENT_RULES, "dot_general")
+def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Contract the operands of transposes over other axes instead.
+
+    The order of the result's axes must stay, and that of the sums, so that they round as before.
+    """
+    contracted, stacked = map(list, eqn.params["dimension_numbers"])
+    invars = list(eqn.invars)
+    for side, operand in enumerate(eqn.invars):
+        made = program.producer(operand, "transpose")
+        if made is None:
+            continue
+        order: Sequence[int] = made.params["permutation"]
+        taken = {*contracted[side], *stacked[side]}
+        free = [order[d] for d in range(len(order)) if d not in taken]
+        summed = tuple([order[d] for d in contracted[side]])
+        if free == sorted(free) and _ranks(summed) == _ranks(contracted[side]):
+            contracted[side], stacked[side] = summed, tuple([order[d] for d in stacked[side]])
+            invars[side] = made.invars[0]
+    if invars == eqn.invars:
+        return None
+    numbers = (tuple(contracted), tuple(stacked))
+    return program.emit(eqn, "dot_general", *invars, **{**eqn.params, "dimension_numbers": numbers})
+
+
+def _ranks(axes: Sequence[int]) -> list[int]:
+    return sorted(range(len(axes)), key=lambda i: axes[i])
+
+
+def broadcasting_rules(primitive: Primitive) -> Sequence[Rule]:
+    """Return the rule for elementwise primitives of several operands."""
+    return (_implicit_broadcast,) if primitive.arity > 1 or primitive is select_n_p else ()
+
+
+def _implicit_broadcast(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop broadcasts that an elementwise primitive does itself, as NumPy does.
+
+    The other operands must give the same shape.
+    """
+    broadcasts = [program.producer(v, "broadcast_in_dim") for v in eqn.invars]
+    if not any(broadcasts):
+        return None
+    invars = list(eqn.invars)
+    for i, made in enumerate(broadcasts):
+        if made is None:
+            continue
+        compact = _compact(made)
+        others = [v.aval.shape for j, v in enumerate(invars) if j != i]
+        if _common(compact, *others) == eqn.outvars[0].aval.shape:
+            source = made.invars[0]
+            invars[i] = source if source.aval.shape == compact else program.emit(made, "reshape", source, new_sizes=compact)
+    if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
+        return None
+    return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
+
+
+def _compact(made: Equation) -> Shape:
+    """Return the shape of a broadcast's operand that broadcasts alike implicitly."""
+    operand = made.invars[0].aval.shape
+    sizes = stretched(operand, made.params["shape"], made.params["broadcast_dimensions"])
+    first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
+    return operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
+
+
+def _common(*shapes: Shape) -> Shape | None:
+    try:
+        return broadcast_shapes(*shapes)
+    except BroadcastError:
+        return None
+
+
+@rule(MOVEMENT_RULES, "pcast")
+def border_of_processes(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop what only derivatives ask for."""
+    return eqn.invars[0]
+
+
+# ------------------------------------------------------------------------------
+# Rules of conversions, selections, and markers that compute nothing.
+# ------------------------------------------------------------------------------
+
+SELECTION_RULES: Table = {}
+
+
+@rule(SELECTION_RULES, "stop_gradient", "name")
+def marker(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop markers that only derivatives read."""
+    return eqn.invars[0]
+
+
+@rule(SELECTION_RULES, "convert_element_type")
+def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Drop a conversion to the same dtype, or there and back.
+
+    The dtype in between must hold every value.
+    """
+    (x,) = eqn.invars
+    dtype = eqn.params["new_dtype"]
+    if x.aval.dtype == dtype:
+        return x
+    made = program.producer(x, "convert_element_type")
+    if made is None or made.invars[0].aval.dtype != dtype or not _holds(x.aval.dtype, dtype):
+        return None
+    return made.invars[0]
+
+
+def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Return True if `wide` has every value of `narrow`, NaN and both zeros included."""
+    if narrow in dtypes.BOOL:
+        return True
+    if narrow in dtypes.INTEGERS and wide in dtypes.INTEGERS:
+        inner, outer = np.iinfo(narrow), np.iinfo(wide)
+        return int(outer.min) <= int(inner.min) and int(inner.max) <= int(outer.max)
+    if wide not in dtypes.FLOATS:
+        return False
+    outer_float = dtypes.finfo(wide)
+    if narrow in dtypes.INTEGERS:
+        return np.iinfo(narrow).bits <= outer_float.nmant + 1 and np.iinfo(narrow).bits <= outer_float.maxexp
+    if narrow not in dtypes.FLOATS:
+        return False
+    inner_float = dtypes.finfo(narrow)
+    return inner_float.nmant <= outer_float.nmant and inner_float.nexp <= outer_float.nexp
+
+
+@rule(SELECTION_RULES, "select_n")
+def known_choice(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Resolve a choice by a known predicate, of one case, or of equal cases."""
+    predicate, *cases = eqn.invars
+    if len(cases) == 1 or (type(cases[0]) is not Literal and all(c is cases[0] for c in cases)):
+        return program.fitted(eqn, cases[0])
+    value = program.scalar(predicate)
+    if value is None or not 0 <= int(value) < len(cases):
+        return None
+    return program.fitted(eqn, cases[int(value)])
+
+
+@rule(SELECTION_RULES, "select_n")
+def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Rewrite a choice by `not p` to the opposite choice by p."""
+    predicate, *cases = eqn.invars
+    made = program.producer(predicate, "not")
+    if made is None or len(cases) != 2 or predicate.aval.dtype not in dtypes.BOOL:
+        return None
+    return program.emit(eqn, "select_n", made.invars[0], cases[1], cases[0])
+
+
+# ------------------------------------------------------------------------------
+# Simplification of single equations, all in one walk.
+#
+# In one walk each rule sees at once what the others made possible: constants folded, operations simplified, equal equations merged.
+# ------------------------------------------------------------------------------
 
 #: Elements of the largest result that becomes a constant of the program, and of the operands that it is computed from.
 _RESULT_LIMIT, _OPERAND_LIMIT = 1024, 65536
@@ -101,11 +724,11 @@ def _key(eqn: Equation) -> Any:
 
 #: Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
 IDENTITIES = (
-    listed(arithmetic.RULES),
-    listed(select_rules.RULES),
-    listed(movement_rules.RULES),
-    movement_rules.reduction_rules,
-    movement_rules.broadcasting_rules,
+    listed(ARITHMETIC_RULES),
+    listed(SELECTION_RULES),
+    listed(MOVEMENT_RULES),
+    reduction_rules,
+    broadcasting_rules,
 )
 #: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
 FOLDING = (_folding_rules,)

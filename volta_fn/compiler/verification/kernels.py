@@ -8,11 +8,9 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from volta_fn.compiler.ir.axes import simplified
-from volta_fn.compiler.ir.check import check_kernel
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
-from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, operands
+from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, check_kernel, format_kernel, operands
 from volta_fn.compiler.ir.nodes import KernelCall, equations_between
-from volta_fn.compiler.ir.printing import format_kernel
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import CompilerError, JaxprError
 

@@ -12,12 +12,11 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from volta_fn.compiler.buffers.buffer_assignment import Slot
-from volta_fn.compiler.buffers.plan import Operand, Plan, Step
+from volta_fn.compiler.buffers import Operand, Plan, Slot, Step
+from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Kernel, Load, Reduce
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.ir.views import row_major
-from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification.kernels import fail_call
 from volta_fn.compiler.verification.programs import describe
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var

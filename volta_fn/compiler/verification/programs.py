@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node, reads, writes
-from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification.kernels import fail_call, verify_call
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs

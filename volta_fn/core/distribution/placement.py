@@ -1,10 +1,4 @@
-"""Arrays that are split between several devices of one memory.
-
-These are the CPUs of `set_cpu_devices`.
-
-All elements are in one buffer, so that a shard is a view of it and no operation depends on where shards lie. What an array has in place of
-a device is the *group* of its devices, with the sharding, so that types, and programs found by types, differ where shardings do.
-"""
+"""Arrays split between several devices, how results are split, and their types."""
 
 from __future__ import annotations
 
@@ -18,10 +12,12 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.distribution import world
 from volta_fn.core.distribution.sharding import (
     AbstractMesh,
+    AxisType,
     NamedSharding,
     PartitionSpec,
     Sharding,
@@ -29,10 +25,327 @@ from volta_fn.core.distribution.sharding import (
     get_abstract_mesh,
     get_mesh,
 )
+from volta_fn.core.jaxpr import ClosedJaxpr, Literal, program_cache, sub_jaxprs
+from volta_fn.core.memory import device_put
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
-from volta_fn.core.trace import Tracer
-from volta_fn.errors import ArgumentError, DeviceError
+from volta_fn.core.trace import ProcessAxis, Tracer
+from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
+
+# ------------------------------------------------------------------------------
+# Types that show how values are split between devices, for `typeof`.
+#
+# Programs do not have them: there a type is a shape and a dtype.
+# ------------------------------------------------------------------------------
+
+
+class PlacedAval(ShapedArray):
+    """A type that also says how arrays are split, and along which axes values vary."""
+
+    __slots__ = ("sharding", "vma")
+    sharding: Any  # type: ignore[misc]  # a class variable of types without one
+    vma: frozenset[Any]
+
+    def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
+        """Make the type of one value."""
+        made = object.__new__(cls)
+        for name in ("shape", "dtype", "weak_type", "ndim", "size", "is_float"):
+            setattr(made, name, getattr(aval, name))
+        made.sharding, made.vma = sharding, frozenset(vma)
+        return made
+
+    @property
+    def manual_axis_type(self) -> Any:
+        """The axes along which the value varies, as ``.varying``."""
+        return ManualAxisType(self.vma)
+
+    def __repr__(self) -> str:
+        spec = PartitionSpec() if self.sharding is None else self.sharding.spec
+        names = ["".join(map(str, spec.axes_of(i))) if len(spec.axes_of(i)) < 2 else _listed(spec.axes_of(i)) for i in range(self.ndim)]
+        sizes = [f"{size}@{name}" if name else str(size) for size, name in zip(self.shape, names, strict=True)]
+        plain = ShapedArray.__repr__(self)
+        vma = sorted(map(str, self.vma))
+        varying = f"{{V:{vma[0] if len(vma) == 1 else _listed(vma)}}}" if vma else ""
+        return f"{plain[: plain.index('[')]}[{','.join(sizes)}]{varying}"
+
+
+@dataclass(frozen=True)
+class ManualAxisType:
+    """The axes of a mesh along which a value varies."""
+
+    varying: frozenset[Any]
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return f"({','.join(map(str, names))})"
+
+
+def placed_aval(x: Any) -> ShapedArray | None:
+    """Return the type of a value that is split, or varies along axes; None for others."""
+    if isinstance(x, Array) and (sharding := known_sharding(x)) is not None:
+        return PlacedAval(x.aval, explicit_axes_of(sharding), ())
+    if isinstance(x, Tracer) and (names := _varying(x)):
+        return PlacedAval(x.aval, None, names)
+    return None
+
+
+def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
+    """Return what a type has of a sharding: the axes of the mesh that are explicit."""
+    mesh, spec = sharding.mesh, sharding.spec
+    explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
+    shown = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
+    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*shown))
+
+
+def _varying(x: Any) -> list[Any]:
+    """Return the named axes that a value is mapped over."""
+    names = []
+    while (axis := getattr(getattr(x, "_trace", None), "axis", None)) is not None and hasattr(x, "stacked"):
+        names += [axis.name] if axis.name is not None else []
+        x = x.stacked
+    return names
+
+
+# ------------------------------------------------------------------------------
+# Arrays made of shards: of those of this process's devices.
+# ------------------------------------------------------------------------------
+
+
+def make_array_from_callback(
+    shape: Sequence[int], sharding: Sharding, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
+) -> Array:
+    """Make an array from a function of indices, which is called once for each device.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> sharding = vf.sharding.SingleDeviceSharding("cpu")
+    >>> vf.make_array_from_callback((3,), sharding, lambda index: np.arange(3.0, dtype="float32")[index])
+    Array([0., 1., 2.], dtype=float32)
+    """
+    shards = {device: np.asarray(data_callback(index), dtype) for device, index in indices_of(sharding, tuple(shape)).items()}
+    wanted = sharding.shard_shape(tuple(shape))
+    for shard in shards.values():
+        if shard.shape != wanted:
+            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {wanted}")
+    result: Array = device_put(joined(shape, sharding, shards), sharding)
+    return result
+
+
+def make_array_from_process_local_data(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None) -> Array:
+    """Return this process's shard of an array: a process holds no more of it.
+
+    Raises `ShapeError` if `global_shape` is given, and its shard for one process has another shape.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> sharding = vf.NamedSharding(vf.make_mesh({"data": vf.process_count()}), vf.P("data"))
+    >>> vf.make_array_from_process_local_data(sharding, np.arange(2, dtype="int32"))
+    Array([0, 1], dtype=int32)
+    """
+    array = as_value(local_data)
+    if global_shape is not None and isinstance(sharding, NamedSharding):
+        wanted = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
+        if array.shape != wanted:
+            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {wanted}, not {array.shape}")
+    return array
+
+
+def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None) -> Array:
+    """Join arrays, one on each device of a sharding, to an array of this shape.
+
+    Raises `DeviceError` if there is not one array on each device, and `ShapeError` if one has not a shard's shape.
+    """
+    shards = {array.device: array for array in arrays}
+    if len(arrays) != len(shards) or shards.keys() != sharding.device_set:
+        raise DeviceError(f"{sharding} needs one shard on each of its {sharding.num_devices} devices, got {len(arrays)} on {[*shards]}")
+    wanted = sharding.shard_shape(tuple(shape))
+    for array in arrays:
+        if array.shape != wanted:
+            raise ShapeError(f"the shard on {array.device} has shape {array.shape}, not {wanted}")
+    if len(arrays) == 1:
+        only: Array = device_put(arrays[0], sharding)
+        return only
+    result: Array = device_put(joined(shape, sharding, {d: np.asarray(a, dtype) for d, a in shards.items()}), sharding)
+    return result
+
+
+# ------------------------------------------------------------------------------
+# How results are split between devices, given how the operands are.
+#
+# Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
+# nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
+# ------------------------------------------------------------------------------
+
+#: For each dimension, the names of the axes that split it.
+Names = list[tuple[Any, ...]]
+#: (parameters, types of the operands, type of the result, names of each operand) -> names of the result
+Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence[Names]], Names]
+
+
+def of_program(closed: ClosedJaxpr, given: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
+    """Return the shardings of a program's results."""
+    jaxpr, wanted = closed.jaxpr, closed.derived.get("shardings", {})
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
+    env.update(zip(jaxpr.invars, given, strict=True))
+    env.update(wanted)
+    read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
+    for eqn in jaxpr.eqns:
+        operands = [read(v) for v in eqn.invars]
+        found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+        env.update((v, wanted.get(v, s)) for v, s in zip(eqn.outvars, found, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
+    """Return the sharding of a value of a program that is being traced."""
+    builder = tracer._trace.builder  # type: ignore[attr-defined]  # of all traces that make programs
+    env: dict[Any, Any] = {}
+
+    def find(atom: Any) -> Any:
+        if isinstance(atom, Literal) or not builder.shardings:
+            return None
+        if atom not in env:
+            env[atom] = builder.shardings.get(atom)
+            eqn = builder.find(atom) if env[atom] is None else None
+            if eqn is not None:
+                given = [find(v) for v in eqn.invars]
+                found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], given)
+                env.update(zip(eqn.outvars, found, strict=True))
+        return env[atom]
+
+    result: NamedSharding | None = find(tracer._var)
+    return result
+
+
+def of_equation(
+    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], given: Sequence[Any]
+) -> list[NamedSharding | None]:
+    """Return the shardings of a primitive's results; None for those on one device."""
+    named = [s for s in given if s is not None]
+    inner = params.get("jaxpr")
+    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(given):
+        return of_program(inner, given) if named or "shardings" in inner.derived else [None] * len(out_avals)
+    if not named:
+        return [None] * len(out_avals)
+    mesh = named[0].mesh
+    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(given, avals, strict=True)]
+    rule = _RULES.get(primitive.name, _by_shape)
+    return [NamedSharding(mesh, PartitionSpec(*_once(rule(params, avals, out, names), out, mesh.shape))) for out in out_avals]
+
+
+def _names(sharding: NamedSharding | None, ndim: int) -> Names:
+    return [() if sharding is None else sharding.spec.axes_of(i) for i in range(ndim)]
+
+
+def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
+    """Drop axes that were used before, and those that do not divide the dimension."""
+    seen: set[Any] = set()
+    kept: Names = []
+    for dimension, size in zip(names, out.shape, strict=True):
+        split = 1
+        chosen = []
+        for name in dimension:
+            if name not in seen and size % (split * sizes[name]) == 0:
+                chosen.append(name)
+                seen.add(name)
+                split *= sizes[name]
+        kept.append(tuple(chosen))
+    return kept
+
+
+def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    """Take the names of operands that are broadcast to the result.
+
+    Unless all are, as in elementwise primitives, take those of operands of its shape.
+    """
+    found: Names = [()] * out.ndim
+    spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
+    for aval, given in zip(avals, names, strict=True):
+        if spread or aval.shape == out.shape:
+            before = out.ndim - aval.ndim
+            for i, name in enumerate(given):
+                if aval.shape[i] == out.shape[before + i]:
+                    found[before + i] = found[before + i] or name
+    return found
+
+
+def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in zip(reversed(shape), reversed(to), strict=False))
+
+
+def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]) -> Names:
+    return [names[0][i] for i in params["permutation"]]
+
+
+def _broadcast(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    found: Names = [()] * out.ndim
+    for i, position in enumerate(params["broadcast_dimensions"]):
+        if avals[0].shape[i] == out.shape[position]:
+            found[position] = names[0][i]
+    return found
+
+
+def _reduce(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    kept = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
+    return kept if len(kept) == out.ndim else [()] * out.ndim
+
+
+def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    dropped = [d % avals[0].ndim for d in params["dimensions"]]
+    return [n for i, n in enumerate(names[0]) if i not in dropped]
+
+
+def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    """Keep the names of dimensions that stay, or are the first of a split or merger."""
+    found: Names = [()] * out.ndim
+    before: dict[int, int] = {}
+    done = 1
+    for i, size in enumerate(avals[0].shape):
+        if size != 1:
+            before[done] = i
+        done *= size
+    done = 1
+    for i, size in enumerate(out.shape):
+        if size != 1 and done in before:
+            found[i] = names[0][before[done]]
+        done *= size
+    return found
+
+
+def _dot(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    (left_sum, right_sum), (left_batch, right_batch) = params["dimension_numbers"]
+    left = [names[0][i] for i in range(avals[0].ndim) if i not in (*left_sum, *left_batch)]
+    right = [names[1][i] for i in range(avals[1].ndim) if i not in (*right_sum, *right_batch)]
+    return [*[names[0][i] or names[1][j] for i, j in zip(left_batch, right_batch, strict=True)], *left, *right]
+
+
+def _by_dimension(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
+    """Keep the names of the first operand's dimensions that keep their size."""
+    if avals[0].ndim != out.ndim:
+        return [()] * out.ndim
+    return [n if a == b else () for n, a, b in zip(names[0], avals[0].shape, out.shape, strict=True)]
+
+
+_RULES: dict[str, Rule] = {
+    "transpose": _transpose,
+    "broadcast_in_dim": _broadcast,
+    "squeeze": _squeeze,
+    "reshape": _reshape,
+    "dot_general": _dot,
+    **dict.fromkeys(["slice", "dynamic_slice", "concatenate", "pad", "rev"], _by_dimension),
+    **dict.fromkeys([f"reduce_{name}" for name in ("sum", "prod", "max", "min", "and", "or", "xor")], _reduce),
+    **dict.fromkeys(["argmax", "argmin"], _reduce),
+}
+
+
+# ------------------------------------------------------------------------------
+# Arrays that are split between several devices of one memory.
+#
+# These are the CPUs of `set_cpu_devices`.
+#
+# All elements are in one buffer, so that a shard is a view of it and no operation depends on where shards lie. What an array has in
+# place of a device is the *group* of its devices, with the sharding, so that types, and programs found by types, differ where shardings
+# do.
+# ------------------------------------------------------------------------------
 
 
 class DeviceGroup(Device):
@@ -248,6 +561,29 @@ def known_sharding(x: Any) -> NamedSharding | None:
     """Return how a value is split; None if it is not, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        found: NamedSharding | None = load("volta_fn.core.distribution.propagation").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        found: NamedSharding | None = load("volta_fn.core.distribution.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
         return found
     return x.device.sharding if isinstance(x, ConcreteArray) else None
+
+
+# ------------------------------------------------------------------------------
+# The check that all processes compile the same program.
+# ------------------------------------------------------------------------------
+
+
+def checked(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program, after a check that all processes compile it."""
+    if world.current().size > 1 and names_processes(closed):
+        world.current().check_program(closed)
+    return closed
+
+
+@program_cache
+def names_processes(closed: ClosedJaxpr) -> bool:
+    """Return True if a program has collectives between processes."""
+    for eqn in closed.eqns:
+        if any(isinstance(name, ProcessAxis) for name in eqn.params.get("axis_names", ())):
+            return True
+        if any(names_processes(inner) for inner in sub_jaxprs(eqn.params)):
+            return True
+    return False

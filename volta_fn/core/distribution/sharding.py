@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from volta_fn.core.axes import ProcessGrid, current_mesh, read_mesh
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.distribution import world
+from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 

@@ -1,13 +1,11 @@
 from volta_fn.experimental.sparse.bcoo import BCOO as BCOO
+from volta_fn.experimental.sparse.bcoo import BCSR as BCSR
+from volta_fn.experimental.sparse.bcoo import COO as COO
+from volta_fn.experimental.sparse.bcoo import CSC as CSC
+from volta_fn.experimental.sparse.bcoo import CSR as CSR
 from volta_fn.experimental.sparse.bcoo import JAXSparse as JAXSparse
 from volta_fn.experimental.sparse.bcoo import empty as empty
 from volta_fn.experimental.sparse.bcoo import eye as eye
-from volta_fn.experimental.sparse.compressed import BCSR as BCSR
-from volta_fn.experimental.sparse.compressed import COO as COO
-from volta_fn.experimental.sparse.compressed import CSC as CSC
-from volta_fn.experimental.sparse.compressed import CSR as CSR
-from volta_fn.experimental.sparse.derivatives import grad as grad
-from volta_fn.experimental.sparse.derivatives import value_and_grad as value_and_grad
 from volta_fn.experimental.sparse.operations import bcoo_add as bcoo_add
 from volta_fn.experimental.sparse.operations import bcoo_concatenate as bcoo_concatenate
 from volta_fn.experimental.sparse.operations import bcoo_dot_general as bcoo_dot_general
@@ -23,6 +21,8 @@ from volta_fn.experimental.sparse.operations import bcoo_squeeze as bcoo_squeeze
 from volta_fn.experimental.sparse.operations import bcoo_sum_duplicates as bcoo_sum_duplicates
 from volta_fn.experimental.sparse.operations import bcoo_todense as bcoo_todense
 from volta_fn.experimental.sparse.operations import bcoo_transpose as bcoo_transpose
+from volta_fn.experimental.sparse.operations import grad as grad
 from volta_fn.experimental.sparse.operations import matmul as matmul
+from volta_fn.experimental.sparse.operations import sparsify as sparsify
 from volta_fn.experimental.sparse.operations import todense as todense
-from volta_fn.experimental.sparse.transform import sparsify as sparsify
+from volta_fn.experimental.sparse.operations import value_and_grad as value_and_grad

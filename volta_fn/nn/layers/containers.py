@@ -13,6 +13,11 @@ from volta_fn.nn.module import Module, apply, split_state, static
 __all__ = ["Flatten", "Identity", "Lambda", "Sequential"]
 
 
+# ------------------------------------------------------------------------------
+# Containers of layers, and functions as layers.
+# ------------------------------------------------------------------------------
+
+
 class Identity(Module):
     """Returns its input.
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import batched_input
+from volta_fn.nn.layers.arguments import batched_input
 from volta_fn.nn.module import Module, static
-from volta_fn.primitives.geometry import Ints, Padding
+from volta_fn.primitives.convolution import Ints, Padding
 
 __all__ = ["CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d"]
 __all__ += ["ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "ZeroPad1d", "ZeroPad2d"]

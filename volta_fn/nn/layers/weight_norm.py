@@ -10,11 +10,11 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError
-from volta_fn.nn.layers.common import is_integer
-from volta_fn.nn.layers.conv_transpose import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from volta_fn.nn.layers.arguments import is_integer
+from volta_fn.nn.layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, apply, split_state, static
-from volta_fn.primitives.barriers import stop_gradient
+from volta_fn.primitives.call import stop_gradient
 
 __all__ = ["SpectralNorm", "SpectralNormState", "WeightNorm"]
 

@@ -4,10 +4,5 @@ Each takes ``reduction="mean"``, "sum" or "none". All compute float16 and bfloat
 arguments combine; they have first and second derivatives, and NaN in gives NaN out. The mean of an empty batch is NaN, its sum 0.
 """
 
-from volta_fn.nn.losses.binary import *
 from volta_fn.nn.losses.classification import *
-from volta_fn.nn.losses.ctc import *
-from volta_fn.nn.losses.divergence import *
-from volta_fn.nn.losses.margin import *
 from volta_fn.nn.losses.regression import *
-from volta_fn.nn.losses.similarity import *

@@ -1,31 +1,301 @@
-"""Losses of classification: cross entropy and the negative log-likelihood.
-
-The *labels* are class numbers, of the scores' shape without the axis of classes, or probabilities of the scores' shape.
-"""
+"""Losses of classification: cross entropies, focal losses, divergences, CTC."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
-from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.losses.common import (
-    Reduction,
-    check_classes,
-    check_reduction,
-    class_axis,
-    class_labels,
-    pick,
-    real_operands,
-    reduced,
-)
+from volta_fn.dtypes import FLOATS, INTEGERS, accumulator
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.activations import sigmoid, softplus
+from volta_fn.numpy.arguments import promote_inexact
+from volta_fn.primitives.array_operations.indices import check_indices
+from volta_fn.primitives.data_movement.movement import canonical_axis
+from volta_fn.scipy.special import xlogy
 from volta_fn.scipy.special.exponential import log_softmax
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
-__all__ = ["cross_entropy", "nll_loss"]
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "ctc_loss",
+    "kl_div",
+    "kl_divergence_gaussian",
+    "nll_loss",
+    "sigmoid_focal_loss",
+]
+
+
+# ------------------------------------------------------------------------------
+# Argument checks, picking of the labels' scores, and reductions of losses.
+# ------------------------------------------------------------------------------
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def real_operands(loss: str, *values: Any) -> tuple[np.dtype, list[Array]]:
+    """Return the dtype of the result, and the arguments widened to compute in.
+
+    Integers and booleans become floats. Raises `DTypeError` for complex numbers, which have no order.
+    """
+    arrays = promote_inexact(loss, *values)
+    dtype = arrays[0].dtype
+    if dtype not in FLOATS:
+        raise DTypeError(f"{loss}: real numbers are needed, got {dtype.name}; take the real and imaginary parts, or the absolute values")
+    wide = accumulator(dtype)
+    return dtype, arrays if wide == dtype else [a.astype(wide) for a in arrays]
+
+
+def check_pair(loss: str, first: Array, second: Array) -> None:
+    """Check that two arrays have one shape, or that the second is 0-d."""
+    if second.ndim and first.shape != second.shape:
+        raise ShapeError(f"{loss}: predictions and targets need the same shape, got {first.shape} and {second.shape}; reshape one of them")
+
+
+def check_broadcasts(loss: str, name: str, value: Array, shape: tuple[int, ...]) -> None:
+    """Check that an argument broadcasts to a shape."""
+    sizes = zip(reversed(value.shape), reversed(shape), strict=False)
+    if value.ndim > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+        raise ShapeError(f"{loss}: {name} of shape {value.shape} does not broadcast to {shape}")
+
+
+def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
+    """Reduce values to their mean (NaN of none) or sum, or keep them."""
+    if reduction == "mean":
+        return vnp.mean(values).astype(dtype)
+    if reduction == "sum":
+        return vnp.sum(values).astype(dtype)
+    check_reduction(loss, reduction)
+    return values.astype(dtype)
+
+
+def check_reduction(loss: str, reduction: str, also: tuple[str, ...] = ()) -> None:
+    """Check the name of a reduction."""
+    known = ("mean", "sum", "none", *also)
+    if reduction not in known:
+        raise ArgumentError(f"{loss}: reduction is one of {', '.join(known)}, got {reduction!r}")
+
+
+def class_axis(loss: str, scores: Array, axis: int | None) -> int:
+    """Return the axis of classes, by default PyTorch's: 1, or 0 if there is no other."""
+    if scores.ndim == 0:
+        raise ShapeError(f"{loss}: an axis of classes is needed, got a 0-d array")
+    dim = canonical_axis(min(1, scores.ndim - 1) if axis is None else axis, scores.ndim)
+    if scores.shape[dim] == 0:
+        raise ShapeError(f"{loss}: there are no classes along axis {dim} of shape {scores.shape}")
+    return dim
+
+
+def class_labels(loss: str, labels: Any, shape: tuple[int, ...], dim: int) -> Array:
+    """Return class numbers as signed integers, after a check of their shape.
+
+    Those of uint32 beyond int32 become its greatest number, which is no class either, since not every device has int64.
+    """
+    numbers = as_value(labels)
+    expected = (*shape[:dim], *shape[dim + 1 :])
+    if numbers.dtype not in INTEGERS:
+        raise DTypeError(f"{loss}: class numbers are integers, got {numbers.aval}")
+    if numbers.shape != expected:
+        fitting = [axis for axis in range(len(shape)) if numbers.shape == (*shape[:axis], *shape[axis + 1 :])]
+        remedy = f"; if classes are along axis {fitting[-1]}, say axis={fitting[-1] - len(shape)}" if fitting else ""
+        raise ShapeError(
+            f"{loss}: scores of shape {shape} with classes along axis {dim} need labels of shape {expected}, got {numbers.shape}{remedy}"
+        )
+    if numbers.dtype == np.uint32:
+        numbers = vnp.minimum(numbers, np.uint32(2**31 - 1))
+    return numbers.astype("int64" if numbers.dtype.itemsize == 8 else "int32")
+
+
+def check_classes(loss: str, labels: Array, classes: int, ignored: int | None = None) -> None:
+    """Raise `OutOfBoundsError` for a known label that is no class, and not `ignored`."""
+    check_indices(labels, 0, classes, f"{loss}: the label {{}} is none of the {classes} classes 0 to {classes - 1}", ignored)
+
+
+def pick(scores: Array, labels: Array, dim: int) -> tuple[Array, Array]:
+    """Return each label's score and a factor of 1.
+
+    For a label that is no class, the score is that of class 0 and the factor NaN.
+    """
+    known = (labels >= 0) & (labels < scores.shape[dim])
+    index = vnp.expand_dims(vnp.where(known, labels, 0), dim)
+    chosen = vnp.squeeze(vnp.take_along_axis(scores, index, dim), dim)
+    return chosen, vnp.where(known, vnp.ones((), scores.dtype), np.nan)
+
+
+# ------------------------------------------------------------------------------
+# Kullback-Leibler divergences.
+# ------------------------------------------------------------------------------
+
+
+def kl_div(
+    log_predictions: Any, targets: Any, *, log_target: bool = False, reduction: Literal["mean", "sum", "none", "batchmean"] = "mean"
+) -> Array:
+    """Return target (log(target) - log_prediction), the summands of the divergence.
+
+    Args:
+        log_predictions: logarithms of probabilities.
+        targets: probabilities of the same shape, or one number for all. A target of 0 gives 0, whatever the prediction.
+        log_target: whether the targets are logarithms of probabilities, too.
+        reduction: "batchmean" for the sum divided by the size of the first axis, which is the divergence; "mean" over all elements, as
+            in PyTorch; "sum"; or "none".
+
+    Raises:
+        ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
+
+    >>> half = vf.numpy.log(vf.numpy.array([[0.5, 0.5]]))
+    >>> vf.nn.kl_div(half, vf.numpy.array([[1.0, 0.0]]), reduction="batchmean").round(4)
+    Array(0.6931, dtype=float32)
+    """
+    check_reduction("kl_div", reduction, ("batchmean",))
+    dtype, (x, y) = real_operands("kl_div", log_predictions, targets)
+    check_pair("kl_div", x, y)
+    if log_target:
+        values = vnp.exp(y) * vnp.where(y == -math.inf, 0.0, y - x)
+    else:
+        values = xlogy(y, y) - y * vnp.where((y == 0) & (x == -math.inf), 0.0, x)
+    if reduction == "batchmean":
+        return (vnp.sum(values) / (x.shape[0] if x.ndim else 1)).astype(dtype)
+    return reduced("kl_div", values, reduction, dtype)
+
+
+def kl_divergence_gaussian(mu: Any, logvar: Any, *, reduction: Reduction = "sum") -> Array:
+    """Return (mu² + exp(logvar) - 1 - logvar) / 2.
+
+    This is the divergence of normal distributions from the standard normal one. It is the regularising term of variational autoencoders
+    (Kingma and Welling 2014), summed by default.
+
+    Args:
+        mu: means.
+        logvar: logarithms of the variances, of the same shape, or one number for all.
+        reduction: "sum", "mean" over all elements (NaN of none), or "none" for each by itself.
+
+    Raises:
+        ShapeError: the shapes differ. DTypeError: complex numbers. ArgumentError: another reduction.
+
+    >>> vf.nn.kl_divergence_gaussian(vf.numpy.array([0.0, 1.0]), vf.numpy.array([0.0, 0.0]))
+    Array(0.5, dtype=float32)
+    """
+    dtype, (x, y) = real_operands("kl_divergence_gaussian", mu, logvar)
+    check_pair("kl_divergence_gaussian", x, y)
+    return reduced("kl_divergence_gaussian", 0.5 * (vnp.square(x) + (vnp.expm1(y) - y)), reduction, dtype)
+
+
+# ------------------------------------------------------------------------------
+# Losses of binary classification: cross entropy and focal loss.
+#
+# A *logit* is log(p / (1 - p)) of a probability p: any real number, which a sigmoid maps to p.
+# ------------------------------------------------------------------------------
+
+
+def binary_cross_entropy(probabilities: Any, targets: Any, weight: Any = None, *, reduction: Reduction = "mean") -> Array:
+    """Return -target log(p) - (1 - target) log(1 - p).
+
+    Logarithms are at least -100, and gradients at most 10¹² times the error. `binary_cross_entropy_with_logits` is more precise where p is
+    close to 0 or 1.
+
+    Args:
+        probabilities: between 0 and 1; others give NaN.
+        targets: probabilities of the same shape, or one number for all.
+        weight: a factor for each element, broadcast to the shape.
+        reduction: "mean" over all elements (NaN of none), "sum", or "none" for each by itself.
+
+    Raises:
+        ShapeError: the shapes do not fit. DTypeError: complex numbers. ArgumentError: another reduction.
+
+    >>> vf.nn.binary_cross_entropy(vf.numpy.array([0.5, 0.0]), vf.numpy.array([1.0, 1.0]), reduction="none").round(4)
+    Array([  0.6931, 100.    ], dtype=float32)
+    """
+    dtype, (p, y, w) = real_operands("binary_cross_entropy", probabilities, targets, 1.0 if weight is None else weight)
+    check_pair("binary_cross_entropy", p, y)
+    check_broadcasts("binary_cross_entropy", "weight", w, p.shape)
+    return reduced("binary_cross_entropy", w * _cross_entropy(p, vnp.broadcast_to(y, p.shape)), reduction, dtype)
+
+
+@custom_jvp
+def _cross_entropy(p: Array, y: Array) -> Array:
+    return -y * _log(p) - (1 - y) * _log1m(p)
+
+
+_cross_entropy.defjvps(lambda g, out, p, y: g * (p - y) / vnp.maximum(p * (1 - p), 1e-12), lambda g, out, p, y: g * (_log1m(p) - _log(p)))
+
+
+def _log(p: Array) -> Array:
+    return vnp.maximum(vnp.log(p), -100.0)
+
+
+def _log1m(p: Array) -> Array:
+    return vnp.maximum(vnp.log1p(-p), -100.0)
+
+
+def binary_cross_entropy_with_logits(
+    logits: Any, targets: Any, weight: Any = None, *, pos_weight: Any = None, reduction: Reduction = "mean"
+) -> Array:
+    """Return `binary_cross_entropy` of sigmoid(logits), to full precision.
+
+    Args:
+        logits: any numbers.
+        targets: probabilities of the same shape, or one number for all.
+        weight: a factor for each element, broadcast to the shape.
+        pos_weight: a factor of the loss of positive targets: above 1 it favours recall.
+        reduction: as for `binary_cross_entropy`.
+
+    >>> vf.nn.binary_cross_entropy_with_logits(vf.numpy.array([0.0, -1e4, 1e4]), 1.0, reduction="none").round(4)
+    Array([6.931e-01, 1.000e+04, 0.000e+00], dtype=float32)
+    """
+    name = "binary_cross_entropy_with_logits"
+    factors = [1.0 if w is None else w for w in (weight, pos_weight)]
+    dtype, (x, y, w, positive) = real_operands(name, logits, targets, *factors)
+    check_pair(name, x, y)
+    check_broadcasts(name, "weight", w, x.shape)
+    check_broadcasts(name, "pos_weight", positive, x.shape)
+    return reduced(name, w * _of_logits(x, y, positive), reduction, dtype)
+
+
+def _of_logits(x: Array, y: Array, positive: Any = 1.0) -> Array:
+    """Return the loss as two terms that do not cancel: small losses stay precise."""
+    return positive * y * softplus(-x) + (1 - y) * softplus(x)
+
+
+def sigmoid_focal_loss(
+    logits: Any, targets: Any, *, alpha: float | None = 0.25, gamma: float = 2.0, reduction: Reduction = "mean"
+) -> Array:
+    """Return binary cross entropy times (1 - p)^gamma (Lin et al. 2017).
+
+    p is the probability predicted for the truth, so easy examples count less.
+
+    Args:
+        logits: any numbers.
+        targets: probabilities (usually 0 or 1) of the same shape, or one number for all.
+        alpha: the weight of positive targets, 1 - alpha being that of negative ones; None for no weights.
+        gamma: how much less easy examples count; 0 weights all equally.
+        reduction: as for `binary_cross_entropy`.
+
+    >>> vf.nn.sigmoid_focal_loss(vf.numpy.array([0.0, 4.0]), 1.0, alpha=None, reduction="none").round(6)
+    Array([1.73287e-01, 6.00000e-06], dtype=float32)
+    """
+    if not gamma >= 0:
+        raise ArgumentError(f"sigmoid_focal_loss: gamma is 0 or a positive number, got {gamma!r}")
+    dtype, (x, y) = real_operands("sigmoid_focal_loss", logits, targets)
+    check_pair("sigmoid_focal_loss", x, y)
+    # At 0 a power below 1 would have an infinite derivative.
+    missed = vnp.maximum(y * sigmoid(-x) + (1 - y) * sigmoid(x), np.finfo(x.dtype).tiny)
+    values = _of_logits(x, y) * missed**gamma
+    if alpha is not None:
+        values = values * (alpha * y + (1 - alpha) * (1 - y))
+    return reduced("sigmoid_focal_loss", values, reduction, dtype)
+
+
+# ------------------------------------------------------------------------------
+# Losses of classification: cross entropy and the negative log-likelihood.
+#
+# The *labels* are class numbers, of the scores' shape without the axis of classes, or probabilities of the scores' shape.
+# ------------------------------------------------------------------------------
 
 
 def cross_entropy(
@@ -159,3 +429,152 @@ def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | No
     # A class with score -inf and target 0 contributes 0, although 0 times -inf is NaN.
     sure = vnp.where((targets == 0) & (scores == -math.inf), 0.0, scores)
     return -vnp.sum(_weighted(targets * sure, factors, dim), dim)
+
+
+# ------------------------------------------------------------------------------
+# Connectionist temporal classification, a loss for unaligned label sequences.
+#
+# A *path* assigns a class to every frame. Merging its repeated classes and dropping *blanks* gives the labels that it spells. The loss is
+# minus the logarithm of the total probability of all paths that spell the target (Graves et al. 2006). Dynamic programming over the
+# *extended target* computes it: a blank before, after and between the labels, so that element 2i + 1 is label i.
+# ------------------------------------------------------------------------------
+
+
+def ctc_loss(
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    *,
+    reduction: Reduction = "mean",
+    zero_infinity: bool = False,
+) -> Array:
+    """Return minus the log-probability of the targets, over all alignments.
+
+    The gradient is with respect to the log-probabilities. (PyTorch's assumes that they come from log_softmax; through log_softmax both
+    are equal.) Targets that no path can spell have infinite loss and zero gradient.
+
+    Args:
+        log_probs: log_softmax of scores, shape (T, N, C): frames, sequences, classes; or (T, C) for one sequence.
+        targets: class numbers without blanks, shape (N, S), or (S,) for one sequence; values past a target's length do not matter.
+        input_lengths: how many of the T frames are the sequence's own, shape (N,) or ().
+        target_lengths: how many of the S labels are, likewise.
+        blank: the class number of blanks.
+        reduction: "mean" divides each loss by its target's length (at least 1) and averages over the batch (NaN of none); "sum";
+            "none" for each sequence by itself.
+        zero_infinity: whether infinite losses, of targets too long for their frames, become 0.
+
+    A label that is no class, or a length that is negative or beyond T or S, gives NaN, since compiled programs cannot raise.
+
+    Raises:
+        ShapeError: the shapes do not fit. DTypeError: labels or lengths that are not integers.
+        ArgumentError: another reduction, or a blank that is no class.
+
+    >>> even = vf.numpy.log(vf.numpy.full((3, 1, 2), 0.5))
+    >>> loss = vf.nn.ctc_loss(even, vf.numpy.array([[1]]), vf.numpy.array([3]), vf.numpy.array([1]))
+    >>> vf.numpy.exp(-loss)  # 6 of the 8 paths of three frames spell "1": 100 010 001 110 011 111
+    Array(0.75, dtype=float32)
+    """
+    check_reduction("ctc_loss", reduction)
+    dtype, (scores,) = real_operands("ctc_loss", log_probs)
+    numbers = [
+        _integers(name, v) for name, v in (("targets", targets), ("input_lengths", input_lengths), ("target_lengths", target_lengths))
+    ]
+    labels, frames, lengths = numbers
+    _check_shapes(scores, labels, frames, lengths, blank)
+    single = scores.ndim == 2
+    if single:
+        scores, labels, frames, lengths = scores[:, None], labels[None], frames[None], lengths[None]
+    losses, _ = _losses(scores, labels, frames, lengths, blank)
+    if zero_infinity:
+        losses = vnp.where(losses == math.inf, 0.0, losses)
+    if reduction == "mean":
+        losses = losses / vnp.maximum(lengths, 1)
+    return reduced("ctc_loss", losses[0] if single else losses, reduction, dtype)
+
+
+def forward_probabilities(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> tuple[Array, Array]:
+    """Return each sequence's loss, and the log-probabilities after each frame.
+
+    Log-probabilities of classes have shape (T, N, C), the result (T, N, 2S + 1): of having spelt the extended target up to each element.
+    """
+    labels = _integers("labels", labels)
+    _check_shapes(scores, labels, frames, lengths, blank)
+    return _losses(scores, labels, frames, lengths, blank, keep=True)
+
+
+def _integers(name: str, values: Any) -> Array:
+    array = as_value(values)
+    if array.dtype not in INTEGERS:
+        raise DTypeError(f"ctc_loss: {name} are integers, got {array.aval}")
+    if array.dtype.itemsize == 8 or array.dtype == np.uint32:  # numbers beyond int32 must stay out of range
+        array = vnp.clip(array, max(np.iinfo(array.dtype).min, -(2**31)), 2**31 - 1)
+    return array.astype("int32")
+
+
+def _check_shapes(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int) -> None:
+    if scores.ndim not in (2, 3):
+        raise ShapeError(f"ctc_loss: log_probs have shape (T, N, C) or (T, C), got {scores.shape}")
+    batch, classes = scores.shape[1:-1], scores.shape[-1]
+    if labels.ndim != scores.ndim - 1 or labels.shape[:-1] != batch:
+        expected = ", ".join([*map(str, batch), "S"]) + "," * (not batch)
+        raise ShapeError(f"ctc_loss: log_probs {scores.shape} need targets of shape ({expected}), got {labels.shape}")
+    if not frames.shape == lengths.shape == batch:
+        raise ShapeError(f"ctc_loss: log_probs {scores.shape} need lengths of shape {batch}, got {frames.shape} and {lengths.shape}")
+    if not 0 <= blank < classes:
+        raise ArgumentError(f"ctc_loss: blank={blank} is none of {classes} classes")
+
+
+def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: int, keep: bool = False) -> tuple[Array, Any]:
+    """Return the loss of each sequence, and all states of the scan if `keep`.
+
+    The state of the scan is the log-probability of having spelt the extended target up to each element. Before the first frame
+    all weight is on the first blank, from which the first frame may continue to the first label.
+    """
+    steps, count, classes = scores.shape
+    size = labels.shape[1]
+    used = vnp.arange(size) < lengths[:, None]
+    known = vnp.all(~used | ((labels >= 0) & (labels < classes)), 1)
+    legal = known & (frames >= 0) & (frames <= steps) & (lengths >= 0) & (lengths <= size)
+    safe = vnp.where(used & known[:, None], labels, blank)
+    extended = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
+    # A blank between two labels may be left out, unless they are equal: they would merge.
+    skips = (extended != _shifted(extended, 2, blank)) & (extended != blank)
+
+    def step(state: Array, frame: tuple[Array, Array]) -> tuple[Array, Any]:
+        row, index = frame
+        skipped = vnp.where(skips, _shifted(state, 2, -math.inf), -math.inf)
+        reached = _log_sum(vnp.stack([state, _shifted(state, 1, -math.inf), skipped]))
+        spelt = reached + vnp.take_along_axis(row, extended, 1)
+        state = vnp.where((index < frames)[:, None], spelt, state)
+        return state, state if keep else None
+
+    start = vnp.full((count, 2 * size + 1), -math.inf, scores.dtype).at[:, 0].set(0.0)
+    final, states = lax.scan(step, start, (scores, vnp.arange(steps)))
+    # A path ends at the last label or at the blank after it.
+    last = vnp.take_along_axis(final, vnp.clip(2 * lengths, 0, 2 * size)[:, None], 1)
+    label = vnp.take_along_axis(final, vnp.clip(2 * lengths - 1, 0, 2 * size)[:, None], 1)
+    ends = vnp.stack([last, vnp.where(lengths[:, None] > 0, label, -math.inf)])
+    return vnp.where(legal, -_log_sum(ends)[:, 0], math.nan), states
+
+
+def _shifted(x: Array, by: int, fill: float) -> Array:
+    """Shift rows to the right, and fill on the left."""
+    return vnp.pad(x, ((0, 0), (by, 0)), constant_values=fill)[:, :-by]
+
+
+@custom_jvp
+def _log_sum(x: Array) -> Array:
+    """Return log(sum(exp(x))) over the first axis; the gradient of -inf is 0."""
+    top = vnp.max(x, 0)
+    top = vnp.where(top == -math.inf, 0.0, top)
+    return top + vnp.log(vnp.sum(vnp.exp(x - top), 0))
+
+
+@_log_sum.defjvp
+def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (x,), (tangent,) = primals, tangents
+    out = _log_sum(x)
+    weights = vnp.exp(x - vnp.where(out == -math.inf, 0.0, out))
+    return out, vnp.sum(weights * tangent, 0)

@@ -1,23 +1,92 @@
-"""Pooling: the maxima or means of windows that slide over the spatial axes."""
+"""Pooling.
+
+Maxima, means and norms of windows that slide over the spatial axes, and where maxima are.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from volta_fn import dtypes, lax
-from volta_fn.core.array import Array
-from volta_fn.dtypes import accumulator
-from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.common import batched_input, canonical_pads, check_dtype, per_axis
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import INTEGERS, accumulator
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.activations import relu
+from volta_fn.nn.layers.arguments import batched_input, canonical_pads, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.pooling.positions import positions_of_maxima
-from volta_fn.primitives.geometry import Ints, Padding, dilated, padtype_to_pads
+from volta_fn.primitives.array_operations.indices import check_indices
+from volta_fn.primitives.call import stop_gradient
+from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_pads
 from volta_fn.primitives.reduction import lowest
 
-__all__ = ["AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d", "MaxPool2d", "MaxPool3d"]
+__all__ = [
+    "AvgPool1d",
+    "AvgPool2d",
+    "AvgPool3d",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
+    "MaxPool1d",
+    "MaxPool2d",
+    "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
+]
+
+
+# ------------------------------------------------------------------------------
+# Where the maxima of windows are, counted row by row through the spatial axes.
+# ------------------------------------------------------------------------------
+
+
+def positions_of_maxima(x: Array, taps: Sequence[Any]) -> Array:
+    """Return the position of each window's first maximum in (N, C, *spatial).
+
+    `taps` has for each spatial axis the positions of each window's elements: integers of shape (windows, taps), or (N, C, windows, taps)
+    where they differ from channel to channel. A window's elements are in ascending order, and may repeat. The result has shape
+    (N, C, *windows). Since windows are products of windows of each axis, the axes are searched one after another, starting with the last;
+    so the first of equal elements wins, and NaN wins over all.
+    """
+    values = stop_gradient(x)
+    positions = vnp.broadcast_to(vnp.arange(math.prod(x.shape[2:])).reshape(1, 1, *x.shape[2:]), x.shape)
+    for axis in reversed(range(2, x.ndim)):
+        candidates = _windows(values, taps[axis - 2], axis)
+        first = vnp.expand_dims(vnp.argmax(candidates, axis + 1), axis + 1)
+        values = _chosen(candidates, first, axis + 1)
+        positions = _chosen(_windows(positions, taps[axis - 2], axis), first, axis + 1)
+    return positions
+
+
+def at_positions(x: Array, positions: Array) -> Array:
+    """Return the elements of (N, C, *spatial) at `positions`, which have as many axes."""
+    flat = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+    index = positions.reshape(*positions.shape[:2], math.prod(positions.shape[2:]))
+    return vnp.take_along_axis(flat, index, 2).reshape(positions.shape)
+
+
+def _windows(x: Array, taps: Any, axis: int) -> Array:
+    """Return the elements of windows along `axis`, which becomes two: windows, taps."""
+    if taps.ndim == 2:
+        return vnp.take(x, np.asarray(taps), axis)
+    index = taps.reshape(*taps.shape[:2], *[1] * (axis - 2), taps.shape[2] * taps.shape[3], *[1] * (x.ndim - axis - 1))
+    found = vnp.take_along_axis(x, index, axis)
+    return found.reshape(*x.shape[:axis], *taps.shape[2:], *x.shape[axis + 1 :])
+
+
+def _chosen(candidates: Array, first: Array, axis: int) -> Array:
+    return vnp.squeeze(vnp.take_along_axis(candidates, first, axis), axis)
+
+
+# ------------------------------------------------------------------------------
+# Pooling: the maxima or means of windows that slide over the spatial axes.
+# ------------------------------------------------------------------------------
 
 
 class _Windows(NamedTuple):
@@ -250,5 +319,179 @@ class AvgPool2d(_AvgPool):
 
 class AvgPool3d(_AvgPool):
     """The means of windows of (N, C, D, H, W)."""
+
+    _rank = 3
+
+
+# ------------------------------------------------------------------------------
+# Pooling by p-norms of windows that slide over the spatial axes.
+# ------------------------------------------------------------------------------
+
+
+class _LPPool(Module):
+    mean: AvgPool1d | AvgPool2d | AvgPool3d
+    norm_type: float = static(default=2.0)
+
+    _mean: ClassVar[Any] = None
+
+    @classmethod
+    def init(
+        cls,
+        norm_type: float,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] | None = None,
+        ceil_mode: bool = False,
+    ) -> Self:
+        """Create the layer.
+
+        Args:
+            norm_type: p, a positive number.
+            kernel_size: the windows' number of elements along each spatial axis, or along all.
+            stride: from one window to the next, likewise; None means the windows' size.
+            ceil_mode: whether a last window that begins inside the input may extend beyond its end.
+
+        Raises `ArgumentError` for other arguments.
+        """
+        if isinstance(norm_type, bool) or not isinstance(norm_type, (int, float)) or not norm_type > 0:
+            raise ArgumentError(f"{cls.__name__}: norm_type is a positive number, got {norm_type!r}")
+        return cls(cls._mean.init(kernel_size, stride=stride, ceil_mode=ceil_mode), float(norm_type))
+
+    def __call__(self, x: Any) -> Array:
+        """Return (Σ xᵖ)^(1/p) of each window, 0 where the sum is negative.
+
+        Raises `ShapeError` for other axes than the layer's or windows larger than the input, `DTypeError` for integers.
+        """
+        powers = self.mean(vnp.asarray(x) ** self.norm_type)
+        return (relu(powers) * math.prod(self.mean.kernel_size)) ** (1 / self.norm_type)
+
+
+class LPPool1d(_LPPool):
+    """The p-norms of windows of (N, C, L).
+
+    >>> vf.nn.LPPool1d.init(2, 2)(vf.numpy.array([[[3.0, 4.0, 5.0, 12.0]]]))
+    Array([[[ 5., 13.]]], dtype=float32)
+    """
+
+    _mean = AvgPool1d
+
+
+class LPPool2d(_LPPool):
+    """The p-norms of windows of (N, C, H, W)."""
+
+    _mean = AvgPool2d
+
+
+class LPPool3d(_LPPool):
+    """The p-norms of windows of (N, C, D, H, W)."""
+
+    _mean = AvgPool3d
+
+
+# ------------------------------------------------------------------------------
+# The partial inverse of max pooling: maxima where they were, and zeros.
+# ------------------------------------------------------------------------------
+
+
+class _MaxUnpool(Module):
+    kernel_size: Ints = static()  # these fields also accept the shorter forms of `init`
+    stride: Ints = static(default=None)
+    padding: Ints = static(default=0)
+
+    _rank: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        name, rank = type(self).__name__, self._rank
+        kernel = per_axis(name, "kernel_size", self.kernel_size, rank)
+        stride = kernel if self.stride is None else per_axis(name, "stride", self.stride, rank)
+        self.__dict__.update(kernel_size=kernel, stride=stride, padding=per_axis(name, "padding", self.padding, rank, 0))
+        super().__post_init__()
+
+    @classmethod
+    def init(
+        cls, kernel_size: int | tuple[int, ...], stride: int | tuple[int, ...] | None = None, padding: int | tuple[int, ...] = 0
+    ) -> Self:
+        """Create the layer with the arguments that the max pooling had.
+
+        Args:
+            kernel_size: the windows' number of elements along each spatial axis, or along all.
+            stride: from one window to the next, likewise; None means the windows' size.
+            padding: on both sides of each axis, likewise.
+
+        Raises `ArgumentError` for other arguments.
+        """
+        return cls(kernel_size, stride, padding)  # type: ignore[arg-type]  # made tuples there
+
+    def __call__(self, x: Any, indices: Any, output_size: Sequence[int] | None = None) -> Array:
+        """Return zeros of shape (N, C, *output_size) with `x` at `indices`.
+
+        Args:
+            x: the maxima, of shape (N, C, *spatial).
+            indices: their positions, of the same shape, which max pooling with ``return_indices=True`` returns. One outside the output
+                raises; in a compiled program it is dropped, or with VOLTA_CHECK_INDICES=1 raises, too.
+            output_size: the shape of the pooling's input, or its spatial axes alone, since inputs of several sizes have outputs of one;
+                by default the least that the windows fill.
+
+        Where an index occurs several times, one of the elements is kept.
+
+        Raises:
+            ShapeError: other axes than the layer's, indices of another shape, or an output size a stride or more off the default.
+            DTypeError: indices that are not integers. OutOfBoundsError: a known index outside the output.
+        """
+        name = type(self).__name__
+        value, index = batched_input(name, x, (self._rank,)), as_value(indices)
+        if index.dtype not in INTEGERS:
+            raise DTypeError(f"{name}: indices are integers, got {index.aval}")
+        if index.shape != value.shape:
+            raise ShapeError(f"{name}: each element needs an index, got shapes {value.shape} and {index.shape}")
+        sizes = self._output_sizes(value.shape[2:], output_size)
+        total, count = math.prod(sizes), math.prod(value.shape[2:])
+        check_indices(index, 0, total, f"{name}: the index {{}} lies outside an output of spatial axes {sizes}; give output_size")
+        flat = vnp.zeros((*value.shape[:2], total), value.dtype)
+        elements, targets = value.reshape(*value.shape[:2], count), index.reshape(*value.shape[:2], count)
+        return vnp.put_along_axis(flat, targets, elements, 2, inplace=False).reshape(*value.shape[:2], *sizes)
+
+    def _output_sizes(self, sizes: Ints, given: Sequence[int] | None) -> Ints:
+        """Return the spatial axes of the output."""
+        default = [
+            (size - 1) * stride + kernel - 2 * pad
+            for size, kernel, stride, pad in zip(sizes, self.kernel_size, self.stride, self.padding, strict=True)
+        ]
+        wanted = default if given is None else list(given)[2:] if len(given) == self._rank + 2 else list(given)
+        if len(wanted) != self._rank or not all(
+            is_integer(size) and abs(size - usual) < stride for size, usual, stride in zip(wanted, default, self.stride, strict=True)
+        ):
+            raise ShapeError(
+                f"{type(self).__name__}: output_size is {tuple(default)} or less than {self.stride} off along the axes, got {given}"
+            )
+        return tuple(wanted)
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """Puts the maxima of `MaxPool1d` back where they were, among zeros.
+
+    >>> maxima, indices = nn.MaxPool1d.init(2, return_indices=True)(jnp.array([[[1.0, 3.0, 2.0, 0.0]]]))
+    >>> nn.MaxUnpool1d.init(2)(maxima, indices)
+    Array([[[0., 3., 2., 0.]]], dtype=float32)
+    """
+
+    _rank = 1
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """Puts the maxima of `MaxPool2d` back where they were, among zeros.
+
+    >>> x = jnp.arange(15.0).reshape(1, 1, 3, 5)
+    >>> maxima, indices = nn.MaxPool2d.init(2, return_indices=True)(x)
+    >>> nn.MaxUnpool2d.init(2)(maxima, indices, output_size=x.shape)
+    Array([[[[0., 0., 0., 0., 0.],
+             [0., 6., 0., 8., 0.],
+             [0., 0., 0., 0., 0.]]]], dtype=float32)
+    """
+
+    _rank = 2
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """Puts the maxima of `MaxPool3d` back where they were, among zeros."""
 
     _rank = 3

@@ -10,13 +10,12 @@ from volta_fn import random
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ShapeError
 from volta_fn.nn.activations import gelu
-from volta_fn.nn.layers.common import split_key
+from volta_fn.nn.layers.arguments import split_key
 from volta_fn.nn.layers.dropout import Dropout
 from volta_fn.nn.layers.linear import Embedding
 from volta_fn.nn.module import Module
-from volta_fn.nn.transformer.encoder import TransformerEncoder
-from volta_fn.nn.transformer.kv_cache import KVCache
-from volta_fn.nn.transformer.positions import LearnedPositions
+from volta_fn.nn.transformer.layers import TransformerEncoder
+from volta_fn.nn.transformer.multi_head_attention import KVCache, LearnedPositions
 
 __all__ = ["GPT"]
 

@@ -1,25 +1,376 @@
-"""Attention as a layer."""
+"""Attention as a layer, encodings of positions, and caches of keys and values."""
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from volta_fn import lax, random
 from volta_fn import numpy as vnp
-from volta_fn import random
 from volta_fn.core.array import Array, as_value
-from volta_fn.dtypes import BOOL, result_type
+from volta_fn.dtypes import BOOL, FLOATS, accumulator, as_dtype, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.nn.layers.common import check_features, check_sizes
+from volta_fn.nn.attention import attend, least_logit
+from volta_fn.nn.layers.arguments import broadcasts_to, check_features, check_sizes
 from volta_fn.nn.layers.dropout import Dropout
-from volta_fn.nn.layers.linear import Linear
+from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.transformer.kv_cache import KeysValues, KVCache
-from volta_fn.nn.transformer.positions import apply_rotary
-from volta_fn.nn.transformer.scaled_dot_product import causal_mask, masked_attention
 
-__all__ = ["MultiHeadAttention"]
+__all__ = [
+    "KVCache",
+    "KeysValues",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "SinusoidalPositions",
+    "apply_rotary",
+    "causal_mask",
+    "scaled_dot_product_attention",
+    "sinusoidal_positions",
+]
+
+
+# ------------------------------------------------------------------------------
+# Encodings of positions, since attention itself ignores the order of its inputs.
+#
+# A position is the index of an input in its sequence. Sinusoidal and learned positions are vectors added to the inputs. Rotary positions
+# rotate queries and keys, so that their products depend on differences of positions.
+# ------------------------------------------------------------------------------
+
+
+def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:
+    """Return positions / base**(2 i / features) for each pair i of features."""
+    if not base > 0:
+        raise ArgumentError(f"positions: the base is a number above 0, got {base}")
+    rates = np.power(float(base), -np.arange(0, features, 2) / max(features, 1)).astype(dtype)
+    return vnp.asarray(positions, dtype)[..., None] * rates
+
+
+def sinusoidal_positions(positions: Any, features: int, *, base: float = 10000.0, dtype: Any = "float32") -> Array:
+    """Return sines and cosines of positions at ever lower frequencies.
+
+    See Vaswani et al. (2017). Feature 2i is sin(p / base**(2i / features)) at position p, feature 2i + 1 the cosine of the same.
+
+    Args:
+        positions: numbers, of any shape.
+        features: how many features a position gets.
+        base: the longest wavelength is 2π base.
+        dtype: of the result; float16 and bfloat16 compute in float32.
+
+    Returns:
+        Shape (*positions.shape, features).
+
+    Raises:
+        ArgumentError, DTypeError: `features` is negative or no integer, the base not above 0, or the dtype not float.
+
+    >>> vf.nn.sinusoidal_positions(vf.numpy.arange(2), 4).round(3)
+    Array([[0.   , 1.   , 0.   , 1.   ],
+           [0.841, 0.54 , 0.01 , 1.   ]], dtype=float32)
+    """
+    check_sizes("sinusoidal_positions", features=features)
+    target = as_dtype(dtype)
+    if target not in FLOATS:
+        raise DTypeError(f"sinusoidal_positions: a float dtype is needed, got {target.name}")
+    angles = _angles(positions, features, base, accumulator(target))
+    waves = vnp.stack([vnp.sin(angles), vnp.cos(angles)], -1)
+    return waves.reshape(*angles.shape[:-1], 2 * angles.shape[-1])[..., :features].astype(target)
+
+
+def apply_rotary(x: Any, positions: Any, base: float = 10000.0, interleaved: bool = False) -> Array:
+    """Rotate pair i of features by position / base**(2 i / features) (Su et al. 2021).
+
+    Args:
+        x: queries or keys, shape (…, T, features), features even. float16 and bfloat16 compute in float32.
+        positions: numbers that broadcast to (…, T).
+        base: the slowest rotation takes 2π base positions.
+        interleaved: pairs are neighbours, features (2i, 2i + 1), as in the paper and in Meta's Llama; otherwise (i, i + features / 2), as
+            in GPT-NeoX and Hugging Face's Llama.
+
+    Raises:
+        ShapeError: the number of features is odd, or the positions do not fit. DTypeError: `x` is not float.
+        ArgumentError: the base is not above 0.
+
+    >>> q = vf.numpy.ones((2, 4, 5, 8))
+    >>> vf.nn.apply_rotary(q, vf.numpy.arange(5)).shape
+    (2, 4, 5, 8)
+    """
+    value, indices = as_value(x), positions if isinstance(positions, np.ndarray) else as_value(positions)
+    if value.dtype not in FLOATS:
+        raise DTypeError(f"apply_rotary: x is float, got {value.aval}")
+    lead, features = value.shape[:-1], value.shape[-1] if value.ndim else 1
+    if features % 2 or not broadcasts_to(indices.shape, lead):
+        raise ShapeError(
+            f"apply_rotary: x (…, T, features) with an even number of features and positions that broadcast to (…, T) are needed, got "
+            f"{value.shape} and {indices.shape}"
+        )
+    angles = _angles(indices, features, base, accumulator(value.dtype))
+    cos, sin = vnp.cos(angles), vnp.sin(angles)
+    pairs = value.reshape(*lead, *((features // 2, 2) if interleaved else (2, features // 2)))
+    axis = -1 if interleaved else -2
+    first, second = (lax.index_in_dim(pairs, i, axis, keepdims=False) for i in range(2))
+    rotated = vnp.stack([first * cos - second * sin, first * sin + second * cos], axis)
+    return rotated.reshape(value.shape).astype(value.dtype)
+
+
+class SinusoidalPositions(Module):
+    """Adds `sinusoidal_positions` to its input.
+
+    It has no parameters and no maximum length.
+
+    >>> vf.nn.SinusoidalPositions()(vf.numpy.zeros((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    base: float = static(default=10000.0)
+
+    def __call__(self, x: Any, positions: Any = None) -> Array:
+        """Return x plus the vectors of its positions.
+
+        Args:
+            x: shape (…, T, features).
+            positions: numbers that broadcast to (…, T) (default: 0, 1, …, T - 1).
+
+        Raises:
+            ShapeError: `x` has fewer than two axes, or the positions do not fit.
+        """
+        value, indices = _checked("SinusoidalPositions", x, positions)
+        return value + sinusoidal_positions(indices, value.shape[-1], base=self.base, dtype=value.dtype)
+
+
+class LearnedPositions(Module):
+    """Adds a learnt vector for each position; `weight` is (max_length, features).
+
+    Known positions beyond the table raise; in compiled programs they give NaN, or raise with VOLTA_CHECK_INDICES=1.
+
+    >>> positions = vf.nn.LearnedPositions.init(vf.random.key(0), 16, 8)
+    >>> positions(vf.numpy.zeros((2, 5, 8))).shape
+    (2, 5, 8)
+    """
+
+    weight: Array
+
+    @classmethod
+    def init(cls, key: Any, max_length: int, features: int, *, std: float = 0.02, dtype: Any = "float32") -> Self:
+        """Create normal vectors of standard deviation `std`, by default that of GPT-2.
+
+        Raises `ArgumentError` for sizes that are negative or not integers.
+        """
+        check_sizes("LearnedPositions", max_length=max_length, features=features)
+        if std < 0:
+            raise ArgumentError(f"LearnedPositions: the standard deviation is at least 0, got {std}")
+        return cls(random.normal(key, (max_length, features), dtype) * std)
+
+    def __call__(self, x: Any, positions: Any = None) -> Array:
+        """Return x plus the vectors of its positions.
+
+        Args:
+            x: shape (…, T, features).
+            positions: integers that broadcast to (…, T) (default: 0, 1, …, T - 1, at most max_length of them).
+
+        Raises:
+            ShapeError: the shapes do not fit. DTypeError: the positions are not integers.
+        """
+        value, indices = _checked("LearnedPositions", x, positions)
+        check_features("LearnedPositions", value, self.weight.shape[1])
+        if positions is None and value.shape[-2] > self.weight.shape[0]:
+            raise ShapeError(f"LearnedPositions: {value.shape[-2]} positions, but the table has {self.weight.shape[0]}")
+        return value + Embedding(self.weight)(indices)
+
+
+def _checked(name: str, x: Any, positions: Any) -> tuple[Array, Array]:
+    """Return the input and its positions as arrays, after a check of their shapes."""
+    value = as_value(x)
+    if value.ndim < 2:
+        raise ShapeError(f"{name}: the input has shape (…, T, features), got {value.shape}")
+    indices = vnp.arange(value.shape[-2]) if positions is None else as_value(positions)
+    lead = value.shape[:-1]
+    if not broadcasts_to(indices.shape, lead):
+        raise ShapeError(f"{name}: positions must broadcast to (…, T) = {lead}, got shape {indices.shape}")
+    return value, indices
+
+
+# ------------------------------------------------------------------------------
+# Attention in PyTorch's layout, (…, heads, T, features), and its masks.
+#
+# A mask is bool, True where a query may attend to a key, or float, added to the logits. It broadcasts to (…, heads, T, S), with T queries
+# and S keys.
+# ------------------------------------------------------------------------------
+
+
+def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:
+    """Return a bool mask (length, key_length): query t sees keys up to t + offset.
+
+    Args:
+        length: the number of queries.
+        key_length: the number of keys (default: as many).
+        offset: the index of the first query's key, an integer, which may be traced.
+
+    >>> vf.nn.causal_mask(3)
+    Array([[ True, False, False],
+           [ True,  True, False],
+           [ True,  True,  True]], dtype=bool)
+    """
+    keys = vnp.arange(length if key_length is None else key_length)
+    return keys[None, :] <= vnp.arange(length)[:, None] + offset
+
+
+def scaled_dot_product_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: Any = None,
+    enable_gqa: bool = False,
+    key: Any = None,
+) -> Array:
+    """Compute softmax(scale q kᵀ + mask) v for each head, in PyTorch's layout.
+
+    See Vaswani et al. (2017). It equals `dot_product_attention` except for the layout and the dropout. A query that may attend to no key
+    weights all equally.
+
+    Args:
+        q: shape (…, heads, T, features), or (T, features).
+        k: shape (…, heads, S, features), with the same leading axes.
+        v: shape (…, heads, S, value features).
+        attn_mask: bool, True where a query may attend to a key, or float, added to the logits; broadcasts to (…, heads, T, S).
+        dropout_p: the probability of dropping a weight; 0 except in training.
+        is_causal: query t attends only to keys up to t, and only where the mask allows it.
+        scale: factor of the logits (default 1 / sqrt(features)).
+        enable_gqa: `k` and `v` may have fewer heads, each of which serves as many of q's, next to one another (grouped queries).
+        key: of the dropout; needed if there is dropout.
+
+    Returns:
+        Shape (…, heads, T, value features).
+
+    Raises:
+        ShapeError, DTypeError: the shapes or dtypes do not fit. ArgumentError: `dropout_p` is no probability.
+        ArgumentTypeError: the key is missing.
+
+    >>> q = vf.numpy.ones((2, 4, 5, 8))
+    >>> vf.nn.scaled_dot_product_attention(q, q, q, is_causal=True).shape
+    (2, 4, 5, 8)
+    """
+    q, k, v = as_value(q), as_value(k), as_value(v)
+    _check(q, k, v, enable_gqa)
+    masks = [] if attn_mask is None else [as_value(attn_mask)]
+    dropout = Dropout.init(dropout_p)
+    drop = None if dropout_p == 0 else functools.partial(dropout, key=key, training=True)
+    run = functools.partial(masked_attention, masks=masks, scale=scale, drop=drop, is_causal=is_causal)
+    return run(q[None], k[None], v[None])[0] if q.ndim == 2 else run(q, k, v)
+
+
+def masked_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    masks: Sequence[Array],
+    *,
+    scale: Any = None,
+    drop: Callable[[Array], Array] | None = None,
+    is_causal: bool = False,
+) -> Array:
+    """Compute attention under several masks, after a check; the weights pass `drop`."""
+    lead = q.shape[:-3]
+    shape = (*q.shape[:-1], k.shape[-2])
+    q, k, v = (x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v))
+    bias = seen = None
+    for mask in masks:
+        fitted = _fit(mask, shape)
+        if mask.dtype in BOOL:
+            seen = fitted if seen is None else seen & fitted
+        else:
+            bias = fitted if bias is None else bias + fitted
+    if bias is not None:
+        wide = accumulator(q.dtype)
+        bias = vnp.maximum(bias.astype(vnp.promote_types(bias.dtype, wide)), least_logit(wide))
+    out = attend(q, k, v, bias, seen, scale, drop, is_causal)
+    return out.reshape(*lead, *out.shape[1:])
+
+
+def _fit(mask: Array, shape: tuple[int, ...]) -> Array:
+    """Reshape a mask for attention whose leading axes are merged into one."""
+    if mask.dtype not in BOOL | FLOATS:
+        raise DTypeError(f"attention: a mask is bool (True: may attend) or float (added to the logits), got {mask.aval}")
+    if not broadcasts_to(mask.shape, shape):
+        raise ShapeError(f"attention: a mask must broadcast to (…, heads, T, S) = {shape}, got shape {mask.shape}")
+    if mask.ndim <= 3 or len(shape) == 4:
+        return mask
+    full = vnp.broadcast_to(mask, (*shape[:-3], *mask.shape[-3:]))
+    return full.reshape(math.prod(shape[:-3]), *mask.shape[-3:])
+
+
+def _check(q: Array, k: Array, v: Array, grouped: bool) -> None:
+    fits = q.ndim == k.ndim == v.ndim >= 2 and q.shape[-1] == k.shape[-1] and k.shape[:-1] == v.shape[:-1]
+    if fits and q.ndim > 2:
+        heads, groups = q.shape[-3], k.shape[-3]
+        fits = q.shape[:-3] == k.shape[:-3] and (heads == groups or (grouped and groups > 0 and heads % groups == 0))
+    if not fits:
+        raise ShapeError(
+            "scaled_dot_product_attention: q (…, heads, T, features), k (…, heads, S, features) and v (…, heads, S, value features) are "
+            f"needed, with enable_gqa=True also k and v with heads that divide q's; got {q.shape}, {k.shape}, {v.shape}"
+        )
+    if not q.dtype == k.dtype == v.dtype:
+        names = ", ".join(x.dtype.name for x in (q, k, v))
+        raise DTypeError(f"scaled_dot_product_attention: q, k and v have dtypes {names}; convert them to one")
+
+
+# ------------------------------------------------------------------------------
+# Caches of keys and values, for attention in step-by-step decoding.
+# ------------------------------------------------------------------------------
+
+
+class KeysValues(NamedTuple):
+    """Keys and values for each head, as `project` computes: (…, groups, S, features)."""
+
+    keys: Array
+    values: Array
+
+
+class KVCache(NamedTuple):
+    """Keys and values of a sequence's first `length` positions, with room for more.
+
+    It is a pytree of arrays of constant shapes: `keys` and `values` have shape (…, groups, max_length, features), `length` is an int32
+    scalar. More positions than there is room for make the values NaN, which is visible even in compiled programs.
+    """
+
+    keys: Array
+    values: Array
+    length: Array
+
+    @classmethod
+    def empty(cls, batch: tuple[int, ...], groups: int, max_length: int, features: int, dtype: Any) -> KVCache:
+        """Return a cache with room for `max_length` positions."""
+        room = vnp.zeros((*batch, groups, max_length, features), dtype)
+        return cls(room, room, vnp.zeros((), "int32"))
+
+    @property
+    def max_length(self) -> int:
+        """The number of positions that there is room for."""
+        return self.keys.shape[-2]
+
+    def append(self, new: KeysValues) -> KVCache:
+        """Append keys and values; raise `ShapeError` if they cannot fit."""
+        count = new.keys.shape[-2]
+        room = (*self.keys.shape[:-2], count, self.keys.shape[-1])
+        if new.keys.shape != room or count > self.max_length:
+            raise ShapeError(f"KVCache: keys of shape {new.keys.shape} do not fit a cache of shape {self.keys.shape}")
+        values = vnp.where(self.length + count <= self.max_length, new.values, vnp.nan)
+        keys, values = (
+            lax.dynamic_update_slice_in_dim(old, now.astype(old.dtype), self.length, -2)
+            for old, now in ((self.keys, new.keys), (self.values, values))
+        )
+        return KVCache(keys, values, self.length + count)
+
+
+# ------------------------------------------------------------------------------
+# Attention as a layer.
+# ------------------------------------------------------------------------------
 
 
 class MultiHeadAttention(Module):

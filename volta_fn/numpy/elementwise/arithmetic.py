@@ -19,10 +19,10 @@ from volta_fn.primitives.array_operations import operators
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted, to_dtype
 from volta_fn.primitives.elementwise import arithmetic as primitive
-from volta_fn.primitives.elementwise.comparison import lexicographic
+from volta_fn.primitives.elementwise.selection import lexicographic
 
 #: What only `frexp` needs.
-_CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_jvp")
+_CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_derivatives")
 
 add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
 subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")

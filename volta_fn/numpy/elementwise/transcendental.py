@@ -18,9 +18,9 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, narrowed, promote_inexact, wide
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
-from volta_fn.primitives.elementwise import exponential
-from volta_fn.scipy.special import bessel
-from volta_fn.transforms.custom.custom_jvp import custom_jvp
+from volta_fn.primitives.elementwise import transcendental
+from volta_fn.scipy.special import polynomials
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "Return 2 to the power x.")
@@ -134,7 +134,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     Array([1000.6932,    0.    ], dtype=float32)
     """
     a, b = promote_inexact("logaddexp", x1, x2)
-    return _complex_log_add_exp(a, b) if is_complex(a) else exponential.logaddexp(a, b)
+    return _complex_log_add_exp(a, b) if is_complex(a) else transcendental.logaddexp(a, b)
 
 
 @fused
@@ -169,7 +169,7 @@ def i0(x: Any, /) -> Array:
     >>> jnp.i0(jnp.array([0.0, 1.0]))
     Array([1.       , 1.2660658], dtype=float32)
     """
-    return bessel.i0(*_reals("i0", x))
+    return polynomials.i0(*_reals("i0", x))
 
 
 # Aliases.

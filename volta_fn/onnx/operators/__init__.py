@@ -3,40 +3,24 @@
 Importing this package declares all of them.
 """
 
-from volta_fn.onnx.operators import (
-    activations,
-    arithmetic,
-    control_flow,
-    convolution,
-    images,
-    indexing,
-    normalization,
-    quantization,
-    recurrent,
-    reductions,
-    sequences,
-    shapes,
-    signal,
-    strings,
-    training,
-)
+from volta_fn.onnx.operators import arithmetic, control_flow, networks, shapes, signals
 from volta_fn.onnx.operators.registry import OPERATORS as OPERATORS
 from volta_fn.onnx.operators.registry import Node as Node
 
 FAMILIES = (
-    activations,
+    arithmetic,
     arithmetic,
     control_flow,
-    convolution,
-    images,
-    indexing,
-    normalization,
-    quantization,
-    recurrent,
-    reductions,
-    sequences,
+    networks,
+    signals,
     shapes,
-    signal,
-    strings,
-    training,
+    networks,
+    signals,
+    networks,
+    arithmetic,
+    shapes,
+    shapes,
+    signals,
+    shapes,
+    networks,
 )

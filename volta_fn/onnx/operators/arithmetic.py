@@ -1,16 +1,21 @@
-"""Arithmetic, comparisons and logic, elementwise."""
+"""Arithmetic, comparisons, logic, activations, reductions."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
+from volta_fn import lax, nn
 from volta_fn import numpy as vnp
 from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, is_float, operator
 from volta_fn.scipy import special
+
+# ------------------------------------------------------------------------------
+# Arithmetic, comparisons and logic, elementwise.
+# ------------------------------------------------------------------------------
 
 #: Operators with a function of NumPy's name for them.
 _SAME = {
@@ -161,3 +166,150 @@ def cumulative(node: Node, x: Any, axis: Any) -> Any:
         turned = vnp.pad(turned, first, constant_values=node.op == "CumProd")[tuple([slice(n) for n in x.shape])]
     found = function(turned, axis=axis, dtype=x.dtype)
     return vnp.flip(found, axis) if node.get("reverse", 0) else found
+
+
+# ------------------------------------------------------------------------------
+# Activations, softmax and their like.
+# ------------------------------------------------------------------------------
+
+
+def _elu(node: Node, x: Any) -> Any:
+    return vnp.where(x > 0, x, node.get("alpha", 1.0) * vnp.expm1(vnp.minimum(x, 0)))
+
+
+def _selu(node: Node, x: Any) -> Any:
+    alpha, gamma = node.get("alpha", 1.67326319217681884765625), node.get("gamma", 1.05070102214813232421875)
+    return gamma * vnp.where(x > 0, x, alpha * vnp.expm1(vnp.minimum(x, 0)))
+
+
+def _celu(node: Node, x: Any) -> Any:
+    alpha = node.get("alpha", 1.0)
+    return vnp.maximum(x, 0) + vnp.minimum(0, alpha * vnp.expm1(vnp.minimum(x, 0) / alpha))
+
+
+def _shrink(node: Node, x: Any) -> Any:
+    limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
+    return vnp.where(x < -limit, x + bias, vnp.where(x > limit, x - bias, 0))
+
+
+_FORMULAS: dict[str, Callable[[Node, Any], Any]] = {
+    "Celu": _celu,
+    "Elu": _elu,
+    "Gelu": lambda node, x: nn.gelu(x, approximate=node.get("approximate", "none") == "tanh"),
+    "HardSigmoid": lambda node, x: vnp.clip(node.get("alpha", 0.2) * x + node.get("beta", 0.5), 0, 1),
+    "HardSwish": lambda node, x: x * vnp.clip(x / 6 + 0.5, 0, 1),
+    "LeakyRelu": lambda node, x: vnp.where(x >= 0, x, node.get("alpha", 0.01) * x),
+    "Mish": lambda node, x: x * vnp.tanh(nn.softplus(x)),
+    "Relu": lambda node, x: nn.relu(x),
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "Sigmoid": lambda node, x: nn.sigmoid(x),
+    "Softplus": lambda node, x: nn.softplus(x),
+    "Softsign": lambda node, x: x / (1 + abs(x)),
+    "Swish": lambda node, x: x * nn.sigmoid(node.get("alpha", 1.0) * x),
+    "ThresholdedRelu": lambda node, x: vnp.where(x > node.get("alpha", 1.0), x, 0),
+}
+
+
+def _activation(formula: Callable[[Node, Any], Any], node: Node, x: Any) -> Any:
+    x = as_array(x)
+    return formula(node, x).astype(x.dtype)
+
+
+OPERATORS.update({name: functools.partial(_activation, formula) for name, formula in _FORMULAS.items()})
+
+
+@operator("PRelu")
+def prelu(node: Node, x: Any, slope: Any) -> Any:
+    """Multiply negative elements by slopes."""
+    if node.opset < 7 and slope.ndim == 1 and x.ndim > 1:
+        slope = slope.reshape(-1, *[1] * (x.ndim - 2))
+    return vnp.where(as_array(x) >= 0, x, as_array(slope) * x)
+
+
+@operator("Softmax", "LogSoftmax", "Hardmax")
+def softmax(node: Node, x: Any) -> Any:
+    """Normalise exponentials along an axis; before version 13, along all from it on."""
+    x = as_array(x)
+    functions = {"Softmax": nn.softmax, "LogSoftmax": nn.log_softmax, "Hardmax": _hardmax}
+    function: Any = functions[node.op]
+    if node.opset >= 13:
+        return function(x, axis=node.get("axis", -1))
+    axis = node.get("axis", 1) % x.ndim
+    rows = x.reshape(*x.shape[:axis], -1) if x.size else x
+    return function(rows, axis=-1).reshape(x.shape)
+
+
+def _hardmax(x: Any, axis: int) -> Any:
+    return nn.one_hot(vnp.argmax(x, axis=axis), x.shape[axis], dtype=x.dtype, axis=axis)
+
+
+# ------------------------------------------------------------------------------
+# Reductions along axes, and the positions of extremes.
+# ------------------------------------------------------------------------------
+
+_REDUCED = {
+    "ReduceL1": "sum", "ReduceL2": "sum", "ReduceLogSum": "sum", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",
+    "ReduceProd": "prod", "ReduceSum": "sum", "ReduceSumSquare": "sum",
+}  # fmt: skip
+
+
+def _axes(node: Node, axes: Any) -> tuple[int, ...] | None:
+    """Return the axes to reduce: None for all, () for none."""
+    found = node.axes(axes)
+    if found:
+        return tuple(found)
+    return () if node.get("noop_with_empty_axes", 0) else None
+
+
+@operator(*_REDUCED)
+def reduce(node: Node, x: Any, axes: Any = None) -> Any:
+    """Reduce along axes; all of them if none are given."""
+    xp, along = node.xp, _axes(node, axes)
+    keep = bool(node.get("keepdims", 1))
+    if node.op == "ReduceL1":
+        x = abs(x)
+    elif node.op in ("ReduceL2", "ReduceSumSquare"):
+        x = x * x
+    if node.op in ("ReduceMax", "ReduceMin") and not x.size:
+        found = _empty_extreme(node, x, along, keep)
+    elif node.op == "ReduceMean" and not is_float(x):
+        found = xp.sum(x, axis=along, keepdims=keep) // (x.size // max(1, xp.sum(x, axis=along, keepdims=keep).size))
+    else:
+        found = getattr(xp, _REDUCED[node.op])(x, axis=along, keepdims=keep)
+    if node.op in ("ReduceL2", "ReduceLogSum"):
+        found = (xp.sqrt if node.op == "ReduceL2" else xp.log)(found)
+    return found.astype(x.dtype)
+
+
+def _empty_extreme(node: Node, x: Any, axes: tuple[int, ...] | None, keep: bool) -> Any:
+    """Return the identity where there is nothing to take the maximum or minimum of."""
+    largest = np.True_ if x.dtype == np.bool_ else np.inf if is_float(x) else np.iinfo(x.dtype).max
+    smallest = np.False_ if x.dtype == np.bool_ else -np.inf if is_float(x) else np.iinfo(x.dtype).min
+    shape = vnp.sum(vnp.zeros(x.shape), axis=axes, keepdims=keep).shape
+    return node.xp.full(shape, smallest if node.op == "ReduceMax" else largest, dtype=x.dtype)
+
+
+@operator("ReduceLogSumExp")
+def reduce_log_sum_exp(node: Node, x: Any, axes: Any = None) -> Any:
+    """Compute the logarithm of the sum of exponentials."""
+    x, along = as_array(x), _axes(node, axes)
+    largest = vnp.max(x, axis=along, keepdims=True, initial=-np.inf) if x.size else vnp.zeros((1,) * x.ndim, x.dtype)
+    shift = vnp.where(vnp.isfinite(largest), largest, 0)
+    total = vnp.sum(vnp.exp(x - shift), axis=along, keepdims=True)
+    found = vnp.log(total) + shift
+    wanted = vnp.sum(x, axis=along, keepdims=bool(node.get("keepdims", 1))).shape
+    return found.reshape(wanted).astype(x.dtype)
+
+
+@operator("ArgMax", "ArgMin")
+def arg_extreme(node: Node, x: Any) -> Any:
+    """Return the position of the first, or the last, extreme element."""
+    axis = node.get("axis", 0) % x.ndim
+    function = node.xp.argmax if node.op == "ArgMax" else node.xp.argmin
+    if node.get("select_last_index", 0):
+        found = x.shape[axis] - 1 - function(node.xp.flip(x, axis), axis=axis)
+    else:
+        found = function(x, axis=axis)
+    found = found.astype(np.int64)
+    return node.xp.expand_dims(found, axis) if node.get("keepdims", 1) else found

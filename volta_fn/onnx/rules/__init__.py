@@ -3,7 +3,7 @@
 `registry` says what they get; importing this package declares all of them.
 """
 
-from volta_fn.onnx.rules import contractions, control_flow, elementwise, indexing, reductions, shapes, windows
+from volta_fn.onnx.rules import arithmetic, structure
 from volta_fn.onnx.rules.registry import RULES as RULES
 
-FAMILIES = (contractions, control_flow, elementwise, indexing, reductions, shapes, windows)
+FAMILIES = (arithmetic, structure, arithmetic, structure, arithmetic, structure, structure)

@@ -6,10 +6,4 @@ in which the arguments combine.
 """
 
 from volta_fn.optim.losses.classification import *
-from volta_fn.optim.losses.ctc import *
-from volta_fn.optim.losses.divergence import *
-from volta_fn.optim.losses.multiclass import *
-from volta_fn.optim.losses.ranking import *
 from volta_fn.optim.losses.regression import *
-from volta_fn.optim.losses.segmentation import *
-from volta_fn.optim.losses.self_supervised import *

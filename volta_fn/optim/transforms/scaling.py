@@ -1,31 +1,83 @@
-"""Transformations that multiply updates by numbers, schedules and norms."""
+"""Transformations that multiply updates by numbers, schedules, norms and signs."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
+from volta_fn import lax, tree
 from volta_fn import numpy as vnp
-from volta_fn import tree
-from volta_fn.core.array import Array
+from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim.base import (
     Counter,
     GradientTransformation,
     GradientTransformationExtraArgs,
+    Params,
     ScalarOrSchedule,
     Schedule,
+    Updates,
+    counting_rule,
     identity,
     init_empty_state,
     leaf_rule,
     leaf_rule_with_params,
+    require_params,
+    stateful_rule,
     stateless,
 )
-from volta_fn.optim.numerics import global_norm, safe_increment, safe_norm, safe_root_mean_squares, sum_of_squares
-from volta_fn.optim.tree_rules import count_zero, factor, map_leaves, scaled_by, steps_for
+from volta_fn.optim.numerics import (
+    abs_sq,
+    count_zero,
+    decayed,
+    factor,
+    full_like,
+    global_norm,
+    map_leaves,
+    map_with_state,
+    safe_increment,
+    safe_norm,
+    safe_root_mean_squares,
+    scaled_by,
+    steps_for,
+    sum_of_squares,
+    where,
+    widened,
+    widest_real,
+    zeros_like,
+)
+from volta_fn.optim.tree_utils import tree_cast
 
-__all__ = ["ScaleByScheduleState", "ZeroNansState", "centralize", "keep_params_nonnegative", "normalize_by_update_norm", "scale"]
-__all__ += ["scale_by_learning_rate", "scale_by_param_block_norm", "scale_by_param_block_rms", "scale_by_polyak", "scale_by_schedule"]
-__all__ += ["scale_by_trust_ratio", "zero_nans"]
+__all__ = [
+    "ReduceLROnPlateauState",
+    "ScaleByDistanceOverGradientsState",
+    "ScaleByLionState",
+    "ScaleByRpropState",
+    "ScaleByScheduleState",
+    "ZeroNansState",
+    "centralize",
+    "keep_params_nonnegative",
+    "normalize_by_update_norm",
+    "reduce_on_plateau",
+    "scale",
+    "scale_by_distance_over_gradients",
+    "scale_by_learning_rate",
+    "scale_by_lion",
+    "scale_by_param_block_norm",
+    "scale_by_param_block_rms",
+    "scale_by_polyak",
+    "scale_by_rprop",
+    "scale_by_schedule",
+    "scale_by_sign",
+    "scale_by_trust_ratio",
+    "zero_nans",
+]
+
+
+# ------------------------------------------------------------------------------
+# Transformations that multiply updates by numbers, schedules and norms.
+# ------------------------------------------------------------------------------
 
 
 def scale(step_size: Any) -> GradientTransformation:
@@ -154,3 +206,210 @@ def zero_nans() -> GradientTransformation:
 def keep_params_nonnegative() -> GradientTransformation:
     """Limit updates so that no element of a parameter becomes negative."""
     return leaf_rule_with_params("keep_params_nonnegative", lambda u, p: vnp.where(p + u < 0, -p, u))
+
+
+# ------------------------------------------------------------------------------
+# Transformations by the signs of gradients: plain signs, Lion, Rprop.
+# ------------------------------------------------------------------------------
+
+
+def scale_by_sign() -> GradientTransformation:
+    """Replace updates by their signs."""
+    return leaf_rule(vnp.sign)
+
+
+class ScaleByRpropState(NamedTuple):
+    """The step size of every element and the last updates."""
+
+    step_sizes: Updates
+    prev_updates: Updates
+
+
+def scale_by_rprop(
+    learning_rate: Any, eta_minus: Any = 0.5, eta_plus: Any = 1.2, min_step_size: Any = 1e-6, max_step_size: Any = 50.0
+) -> GradientTransformation:
+    """Replace gradients by signs times a step size for each element.
+
+    See Riedmiller and Braun (1993). A step size starts at `learning_rate`, grows by `eta_plus` while the sign of its gradient stays, and
+    shrinks by `eta_minus` where the sign changes; that step is skipped.
+    """
+
+    def rule(g: Array, size: Array, last: Array) -> tuple[Array, Array, Array]:
+        agreement = g * last
+        resized = vnp.clip(vnp.where(agreement > 0, eta_plus * size, eta_minus * size), min_step_size, max_step_size)
+        size = vnp.where(agreement == 0, size, resized)
+        step = vnp.where(agreement < 0, 0, size * vnp.sign(g))
+        return step, size, step
+
+    return stateful_rule(ScaleByRpropState, lambda params: (full_like(params, learning_rate), zeros_like(params)), rule)
+
+
+class ScaleByLionState(NamedTuple):
+    """The number of steps (int32) and moving averages of gradients."""
+
+    count: Counter
+    mu: Updates
+
+
+def scale_by_lion(
+    b1: Any = 0.9, b2: Any = 0.99, mu_dtype: Any = None, *, mode: Literal["hard", "smooth", "refined"] = "hard", smooth_beta: Any = 1.0
+) -> GradientTransformation:
+    """Scale updates as `lion` does, to the sign of a moving average.
+
+    See Chen et al. (2023). Mode "smooth" uses ``tanh(smooth_beta * average)`` instead of the sign, "refined" the average clipped to [-1,
+    1].
+    """
+    squash = {
+        "hard": vnp.sign,
+        "smooth": lambda x: vnp.tanh(smooth_beta * x),
+        "refined": lambda x: vnp.where(vnp.abs(x) < 1, x, vnp.sign(x)),
+    }.get(mode)
+    if squash is None:
+        raise ArgumentError(f"scale_by_lion: mode must be 'hard', 'smooth' or 'refined', got {mode!r}")
+
+    def rule(g: Array, m: Array) -> tuple[Array, Array]:
+        return squash(decayed(b1, g, m)), decayed(b2, g, m)
+
+    return counting_rule(ScaleByLionState, lambda params: (zeros_like(params, mu_dtype),), lambda count: rule)
+
+
+# ------------------------------------------------------------------------------
+# Layer-wise DoG: step sizes from the distance moved and the gradients seen.
+# ------------------------------------------------------------------------------
+
+
+class ScaleByDistanceOverGradientsState(NamedTuple):
+    """For each leaf the largest distance and Σ |g|²; the initial parameters."""
+
+    max_dist: Any
+    grad_sum_of_squares: Any
+    init_params: Params
+
+
+def _norm(x: Array) -> Array:
+    return vnp.sqrt(vnp.sum(abs_sq(widened(x))))
+
+
+def scale_by_distance_over_gradients(
+    reps_rel: Any = 1e-6, eps: Any = 1e-8, param_dtype: Any = "float32", global_scale: Any = 1.0
+) -> GradientTransformation:
+    """Multiply by the distance moved over the root of Σ |g|² (Ivgi et al., 2023).
+
+    `contrib.dog` has one step size for all leaves.
+
+    Args:
+        reps_rel: the first distance, relative to 1 + the parameter's norm.
+        eps: added to the sum of squares.
+        param_dtype: in which initial parameters are kept.
+        global_scale: a factor of all step sizes.
+
+    >>> tx = optim.scale_by_distance_over_gradients(reps_rel=0.1)
+    >>> w = vnp.zeros(2)
+    >>> tx.update(vnp.array([3.0, 4.0]), tx.init(w), w)[0].round(3)
+    Array([0.06, 0.08], dtype=float32)
+    """
+
+    def init(params: Any) -> ScaleByDistanceOverGradientsState:
+        distances = tree.map(lambda p: reps_rel * (1 + _norm(as_value(p))), params)
+        return ScaleByDistanceOverGradientsState(distances, tree.map(vnp.zeros_like, distances), tree_cast(params, param_dtype))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+        def rule(g: Array, farthest: Array, squares: Array, p: Array, start: Array) -> tuple[Array, Array, Array]:
+            farthest = vnp.maximum(farthest, _norm(p - start))
+            squares = squares + vnp.sum(abs_sq(g))
+            return global_scale * farthest / vnp.sqrt(squares + eps) * g, farthest, squares
+
+        given = (require_params("scale_by_distance_over_gradients", params), state.init_params)
+        updates, farthest, squares = map_with_state(
+            rule, updates, state.max_dist, state.grad_sum_of_squares, given=given, same_shapes=False
+        )
+        return updates, ScaleByDistanceOverGradientsState(farthest, squares, state.init_params)
+
+    return GradientTransformationExtraArgs(init, update)
+
+
+# ------------------------------------------------------------------------------
+# Learning rates that shrink when the loss stops improving.
+# ------------------------------------------------------------------------------
+
+
+class ReduceLROnPlateauState(NamedTuple):
+    """The factor of the updates, the best loss, and counters (int32).
+
+    `plateau_count` is the number of consecutive losses without improvement, `cooldown_count` the number of losses still to be ignored,
+    `avg_value` the mean of the `count` losses accumulated so far.
+    """
+
+    scale: Array
+    best_value: Array
+    plateau_count: Array
+    cooldown_count: Array
+    count: Counter
+    avg_value: Array
+
+
+def reduce_on_plateau(
+    factor: float = 0.1,
+    patience: int = 10,
+    rtol: float = 1e-4,
+    atol: float = 0.0,
+    cooldown: int = 0,
+    accumulation_size: int = 1,
+    min_scale: float = 0.0,
+) -> GradientTransformationExtraArgs:
+    """Shrink updates by `factor` whenever the loss stops improving.
+
+    The loss is passed as ``update(..., value=loss)``.
+
+    Args:
+        factor: multiplies the scale; between 0 and 1.
+        patience: how many consecutive losses may be no better than the best so far.
+        rtol, atol: a loss is better if it is less than ``(1 - rtol) * best - atol``.
+        cooldown: how many losses after a reduction are ignored.
+        accumulation_size: how many losses are averaged into one.
+        min_scale: the least scale.
+
+    >>> optimizer = optim.chain(optim.sgd(1.0), optim.reduce_on_plateau(factor=0.5, patience=1))
+    >>> params = vf.numpy.zeros(1)
+    >>> state = optimizer.init(params)
+    >>> for loss in (3.0, 3.0, 3.0):
+    ...     updates, state = optimizer.update(vf.numpy.ones(1), state, params, value=loss)
+    >>> updates
+    Array([-0.25], dtype=float32)
+
+    Raises `ArgumentError` for a factor or tolerances out of range.
+    """
+    if not 0 < factor < 1:
+        raise ArgumentError(f"reduce_on_plateau: factor must be between 0 and 1, got {factor}")
+    if not (0 <= rtol <= 1 and atol >= 0 and rtol + atol > 0):
+        raise ArgumentError(f"reduce_on_plateau: rtol in [0, 1] and atol >= 0, not both 0, are needed, got {rtol=}, {atol=}")
+
+    def init(params: Any) -> ReduceLROnPlateauState:
+        dtype = widest_real(params)
+        zero = count_zero()
+        return ReduceLROnPlateauState(vnp.ones((), dtype), vnp.asarray(np.inf, dtype), zero, zero, zero, vnp.zeros((), dtype))
+
+    def next_scale(state: ReduceLROnPlateauState) -> ReduceLROnPlateauState:
+        """Return the state after enough losses: compare their mean with the best."""
+        improved = state.avg_value < (1 - rtol) * state.best_value - atol
+        cooling = state.cooldown_count > 0
+        plateau = vnp.where(improved | cooling, 0, state.plateau_count + 1)
+        reduce = (plateau >= patience) & ~cooling & ~improved
+        return ReduceLROnPlateauState(
+            scale=vnp.where(reduce, vnp.maximum(state.scale * factor, min_scale), state.scale),
+            best_value=vnp.where(improved, state.avg_value, state.best_value),
+            plateau_count=vnp.where(reduce, 0, plateau),
+            cooldown_count=vnp.where(cooling, state.cooldown_count - 1, vnp.where(reduce, cooldown, 0)),
+            count=vnp.zeros_like(state.count),
+            avg_value=vnp.zeros_like(state.avg_value),
+        )
+
+    def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
+        count = state.count + 1
+        loss = vnp.asarray(value, state.avg_value.dtype)
+        mean = state.avg_value + (loss - state.avg_value) / lax.convert_element_type(count, loss.dtype)
+        accumulated = state._replace(count=count, avg_value=mean)
+        state = where(count == accumulation_size, next_scale(accumulated), accumulated)
+        return scaled_by(state.scale, updates), state
+
+    return GradientTransformationExtraArgs(init, update)

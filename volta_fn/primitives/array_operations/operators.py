@@ -1,19 +1,33 @@
-"""Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`."""
+"""Python's operators on arrays, and compositions of primitives by JAX's names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
+from volta_fn.core.aval import canonical_shape
+from volta_fn.core.device import default_backend
 from volta_fn.core.dispatch import BuiltIns, Finder, when_available
+from volta_fn.core.memory import constrained
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.primitives.declare import Elementwise, promote_args, promoted
-from volta_fn.primitives.elementwise import arithmetic, comparison
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.primitives.data_movement.indexing import index_in_dim, slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, broadcast_to, canonical_axis, expand_dims, reshape
+from volta_fn.primitives.declare import Elementwise, promote_args, promoted, weakly_promoted
+from volta_fn.primitives.elementwise import arithmetic, selection
+from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+
+# ------------------------------------------------------------------------------
+# Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`.
+# ------------------------------------------------------------------------------
 
 _OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
 
@@ -34,9 +48,9 @@ def floor_divide(x: Any, y: Any) -> Array:
     quotient = arithmetic.div(a, b)
     if a.dtype in dtypes.UNSIGNED:
         return quotient
-    inexact = comparison.ne(arithmetic.rem(a, b), 0)
-    opposite = comparison.ne(arithmetic.sign(a), arithmetic.sign(b))
-    return select(comparison.bitwise_and(inexact, opposite), arithmetic.sub(quotient, 1), quotient)
+    inexact = selection.ne(arithmetic.rem(a, b), 0)
+    opposite = selection.ne(arithmetic.sign(a), arithmetic.sign(b))
+    return select(selection.bitwise_and(inexact, opposite), arithmetic.sub(quotient, 1), quotient)
 
 
 def _floor_quotient(a: Array, b: Array) -> Array:
@@ -48,11 +62,11 @@ def _floor_quotient(a: Array, b: Array) -> Array:
     rest = arithmetic.rem(a, b)
     zero, infinity = (as_value(np.asarray(v, a.dtype)) for v in (0.0, np.inf))
     quotient = arithmetic.round(arithmetic.div(arithmetic.sub(a, rest), b), arithmetic.RoundingMethod.TO_NEAREST_EVEN)
-    below = comparison.bitwise_and(comparison.ne(rest, zero), comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero)))
-    quotient = select(below, arithmetic.sub(quotient, 1), select(comparison.eq(quotient, zero), zero, quotient))
+    below = selection.bitwise_and(selection.ne(rest, zero), selection.ne(selection.lt(rest, zero), selection.lt(b, zero)))
+    quotient = select(below, arithmetic.sub(quotient, 1), select(selection.eq(quotient, zero), zero, quotient))
     ratio = arithmetic.div(a, b)
-    unbounded = [comparison.eq(arithmetic.abs(v), infinity) for v in (ratio, b)]
-    limiting = comparison.bitwise_or(comparison.eq(a, zero), comparison.bitwise_or(*unbounded))
+    unbounded = [selection.eq(arithmetic.abs(v), infinity) for v in (ratio, b)]
+    limiting = selection.bitwise_or(selection.eq(a, zero), selection.bitwise_or(*unbounded))
     return select(limiting, arithmetic.floor(ratio), quotient)
 
 
@@ -66,7 +80,7 @@ def fmod(x: Any, y: Any) -> Array:
     if a.dtype in dtypes.FLOATS or (type(y) is int and y):
         return rest
     zero = as_value(np.zeros((), a.dtype))
-    return select(comparison.eq(b, zero), zero, rest)
+    return select(selection.eq(b, zero), zero, rest)
 
 
 def remainder(x: Any, y: Any) -> Array:
@@ -79,12 +93,12 @@ def remainder(x: Any, y: Any) -> Array:
     if a.dtype in dtypes.UNSIGNED:
         return rest
     zero = as_value(np.zeros((), a.dtype))
-    wrong_side = comparison.ne(comparison.lt(rest, zero), comparison.lt(b, zero))
-    result = select(comparison.bitwise_and(wrong_side, comparison.ne(rest, zero)), arithmetic.add(rest, b), rest)
+    wrong_side = selection.ne(selection.lt(rest, zero), selection.lt(b, zero))
+    result = select(selection.bitwise_and(wrong_side, selection.ne(rest, zero)), arithmetic.add(rest, b), rest)
     if a.dtype not in dtypes.FLOATS:
         return result
     # These change nothing but the signs of zeros, and have the derivative 1.
-    return select(comparison.lt(b, zero), arithmetic.neg(arithmetic.sub(zero, result)), arithmetic.add(result, zero))
+    return select(selection.lt(b, zero), arithmetic.neg(arithmetic.sub(zero, result)), arithmetic.add(result, zero))
 
 
 def divmod(x: Any, y: Any) -> tuple[Array, Array]:
@@ -125,13 +139,13 @@ def _binary(function: Callable[..., Any], raising: bool = True) -> tuple[Callabl
     return method, reflected
 
 
-_ORDERS = (comparison.lt, comparison.le, comparison.gt, comparison.ge)
+_ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
-    promoting = promoted(operation, otherwise=comparison.lexicographic(operation) if operation in _ORDERS else None)
-    raising = operation not in (comparison.eq, comparison.ne, arithmetic.mul)  # the last of which repeats lists and strings
+    promoting = promoted(operation, otherwise=selection.lexicographic(operation) if operation in _ORDERS else None)
+    raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     unknown, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager
     find: Finder | None = None
@@ -155,9 +169,9 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
 
 for _name, _operation in (
     ("add", arithmetic.add), ("sub", arithmetic.sub), ("mul", arithmetic.mul),
-    ("and", comparison.bitwise_and), ("or", comparison.bitwise_or), ("xor", comparison.bitwise_xor),
-    ("lshift", comparison.shift_left), ("eq", comparison.eq), ("ne", comparison.ne), ("lt", comparison.lt), ("le", comparison.le),
-    ("gt", comparison.gt), ("ge", comparison.ge),
+    ("and", selection.bitwise_and), ("or", selection.bitwise_or), ("xor", selection.bitwise_xor),
+    ("lshift", selection.shift_left), ("eq", selection.eq), ("ne", selection.ne), ("lt", selection.lt), ("le", selection.le),
+    ("gt", selection.gt), ("ge", selection.ge),
 ):  # fmt: skip
     _method, _reflected = _fast_binary(_operation)
     attach(f"__{_name}__", _method)
@@ -168,7 +182,7 @@ for _name, _operation in (
 def right_shift(x: Any, y: Any) -> Array:
     """Return x >> y: the sign bit fills signed integers, zeros unsigned ones."""
     a, b = promote_args("right_shift", (x, y), dtypes.INTEGERS)
-    shift = comparison.shift_right_logical if a.dtype in dtypes.UNSIGNED else comparison.shift_right_arithmetic
+    shift = selection.shift_right_logical if a.dtype in dtypes.UNSIGNED else selection.shift_right_arithmetic
     return shift(a, b)
 
 
@@ -183,4 +197,235 @@ for _name, _function in (
 attach("__neg__", promoted(arithmetic.neg))
 attach("__pos__", lambda self: self)
 attach("__abs__", promoted(arithmetic.abs))
-attach("__invert__", promoted(comparison.bitwise_not))
+attach("__invert__", promoted(selection.bitwise_not))
+
+
+# ------------------------------------------------------------------------------
+# Functions of `jax.lax` that are compositions of primitives.
+# ------------------------------------------------------------------------------
+
+
+def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:
+    """Return an array of `shape` with every element equal to `fill_value`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.full((2,), 7, "float32")
+    Array([7., 7.], dtype=float32)
+    """
+    value = convert_element_type(fill_value, as_value(fill_value).dtype) if dtype is None else convert_element_type(fill_value, dtype)
+    if value.shape:
+        raise ShapeError(f"full: the fill value must be a scalar, got an array of shape {value.shape}")
+    return constrained(broadcast(value, canonical_shape(shape)), sharding)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, *, sharding: Any = None) -> Array:
+    """Return an array like `x` with every element equal to `fill_value`.
+
+    Shape and dtype are those of `x` unless given.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.full_like(vf.numpy.zeros(2), 3)
+    Array([3., 3.], dtype=float32)
+    """
+    value = as_value(x)
+    return constrained(full(value.shape if shape is None else shape, fill_value, value.dtype if dtype is None else dtype), sharding)
+
+
+def empty(shape: Sequence[int] | int, dtype: Any = "float32", *, out_sharding: Any = None) -> Array:
+    """Return an array of zeros.
+
+    Immutable arrays have no use for uninitialized memory.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.empty((2,), "int32")
+    Array([0, 0], dtype=int32)
+    """
+    return constrained(full(shape, 0, dtype), out_sharding)
+
+
+def square(x: Any) -> Array:
+    """Return x * x, element by element.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.square(vf.numpy.array([2.0, -3.0]))
+    Array([4., 9.], dtype=float32)
+    """
+    value = as_value(x)
+    return arithmetic.integer_pow(value, 2) if value.dtype in dtypes.COMPLEX else arithmetic.mul(value, value)
+
+
+def reciprocal(x: Any) -> Array:
+    """Return 1 / x, element by element.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.reciprocal(vf.numpy.array([2.0, 4.0]))
+    Array([0.5 , 0.25], dtype=float32)
+    """
+    return arithmetic.integer_pow(x, -1)
+
+
+def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Array:
+    """Merge the dimensions from `start_dimension` up to `stop_dimension`.
+
+    The latter is not included.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.collapse(vf.numpy.zeros((2, 3, 4)), 1).shape
+    (2, 12)
+    """
+    value = as_value(operand)
+    start, stop, _ = slice(start_dimension, stop_dimension).indices(value.ndim)
+    if stop < start:
+        raise ShapeError(f"collapse: dimensions {start_dimension} to {stop_dimension} of an array of shape {value.shape} are in no order")
+    merged = math.prod(value.shape[start:stop])
+    return reshape(value, (*value.shape[:start], merged, *value.shape[stop:]))
+
+
+def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Array]:
+    """Split into slices of the given sizes along `axis`.
+
+    The sizes add up to the dimension's.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.split(vf.numpy.arange(5), (2, 3))
+    [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
+    """
+    value = as_value(operand)
+    dim = canonical_axis(axis, value.ndim)
+    lengths = canonical_shape(sizes, "sizes")
+    if sum(lengths) != value.shape[dim]:
+        raise ShapeError(f"split: sizes {lengths} do not add up to dimension {dim} of shape {value.shape}")
+    ends = np.cumsum(lengths)
+    return [slice_in_dim(value, int(end - length), int(end), 1, dim) for end, length in zip(ends, lengths, strict=True)]
+
+
+def stack(operands: Sequence[Any], axis: int = 0) -> Array:
+    """Stack arrays of one shape and dtype along a new dimension.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.stack([vf.numpy.array([1, 2]), vf.numpy.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
+    values = [as_value(o) for o in operands]
+    if not values:
+        raise ShapeError("stack needs at least one array")
+    dim = canonical_axis(axis, values[0].ndim + 1)
+    return concatenate([expand_dims(v, (dim,)) for v in values], dim)
+
+
+def unstack(x: Any, axis: int = 0) -> list[Array]:
+    """Return the slices along a dimension, without that dimension.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.unstack(vf.numpy.array([[1, 2], [3, 4]]))
+    [Array([1, 2], dtype=int32), Array([3, 4], dtype=int32)]
+    """
+    value = as_value(x)
+    dim = canonical_axis(axis, value.ndim)
+    return [index_in_dim(value, i, dim, keepdims=False) for i in range(value.shape[dim])]
+
+
+def tile(operand: Any, reps: Sequence[int]) -> Array:
+    """Repeat `operand` ``reps[i]`` times along dimension i.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.tile(vf.numpy.array([1, 2]), (2,))
+    Array([1, 2, 1, 2], dtype=int32)
+    """
+    value = as_value(operand)
+    counts = canonical_shape(reps, "reps")
+    if len(counts) != value.ndim:
+        raise ShapeError(f"tile: reps {counts} needs one entry per dimension of shape {value.shape}")
+    shape = [n for pair in zip(counts, value.shape, strict=True) for n in pair]
+    repeated = broadcast_in_dim(value, shape, range(1, 2 * value.ndim, 2))
+    return reshape(repeated, [c * n for c, n in zip(counts, value.shape, strict=True)])
+
+
+def broadcast_to_rank(x: Any, rank: int) -> Array:
+    """Add leading dimensions of size 1 to `x`, up to `rank` dimensions.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_to_rank(vf.numpy.ones(2), 3).shape
+    (1, 1, 2)
+    """
+    value = as_value(x)
+    if rank < value.ndim:
+        raise ShapeError(f"broadcast_to_rank: an array of shape {value.shape} has more than {rank} dimensions")
+    return reshape(value, ((1,) * (rank - value.ndim)) + value.shape)
+
+
+def broadcast_like(arr: Any, like_arr: Any) -> Array:
+    """Broadcast `arr` to the shape of `like_arr`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.broadcast_like(vf.numpy.array([1, 2]), vf.numpy.zeros((2, 2)))
+    Array([[1, 2],
+           [1, 2]], dtype=int32)
+    """
+    return broadcast_to(as_value(arr), as_value(like_arr).shape)
+
+
+def mulhi(x: Any, y: Any) -> Array:
+    """Return the upper half of the bits of x * y, for integers of one dtype.
+
+    Products of half words make it (Warren, Hacker's Delight, section 8-2). Raises `DTypeError` for other dtypes.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.mulhi(vf.numpy.int32(2**20), vf.numpy.int32(2**20))
+    Array(256, dtype=int32)
+    """
+    a, b = weakly_promoted("mulhi", (x, y))
+    if a.dtype not in dtypes.INTEGERS:
+        raise DTypeError(f"mulhi is not defined for {a.dtype.name}; it takes integers")
+    half = a.dtype.itemsize * 4
+    low = (1 << half) - 1
+    a_high, b_high, a_low, b_low = a >> half, b >> half, a & low, b & low
+    middle = a_high * b_low + selection.shift_right_logical(a_low * b_low, full_like(a_low * b_low, half))
+    lower = (middle & low) + a_low * b_high
+    return a_high * b_high + (middle >> half) + (lower >> half)
+
+
+def platform_dependent(*args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]) -> Any:
+    """Call the function given for the platform of the default device.
+
+    The platforms are "cpu" and "gpu". Raises `ArgumentError` if there is neither a function for it nor a default.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.platform_dependent(3, tpu=lambda x: x, default=lambda x: x + 1)
+    4
+    """
+    platform = default_backend()
+    chosen = per_platform.get(platform, default)
+    if chosen is None:
+        raise ArgumentError(f"platform_dependent: no function for {platform!r} among {sorted(per_platform)}, and no default")
+    return chosen(*args)
+
+
+def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
+    """Name a function of primitives for targets that have it as one operation.
+
+    No target here has operations beyond the primitives, so calls run the decomposition, on arrays as positional arguments and attributes as
+    keywords.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.composite(lambda x: vf.lax.tan(x), name="my.tangent")(0.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"composite: name is a string that is not empty, got {name!r}")
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **attributes: Any) -> Any:
+        return decomposition(*args, **attributes)
+
+    return decomposed
+
+
+def dtype(x: Any) -> np.dtype:
+    """Return the dtype of an array or a scalar, or the one that a scalar type names.
+
+    >>> vf.lax.dtype(1.0), vf.lax.dtype(bool)
+    (dtype('float32'), dtype('bool'))
+    """
+    return dtypes.as_dtype(x) if isinstance(x, (type, np.dtype)) else as_value(x).dtype

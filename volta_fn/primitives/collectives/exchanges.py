@@ -1,21 +1,23 @@
-"""Values exchanged between positions: `ppermute`, `all_to_all`, …."""
+"""Values exchanged, gathered, scattered or reduced between positions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from volta_fn import tree
+from volta_fn import dtypes, tree
+from volta_fn.core import trace as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.axes import axis_size, bound_axes
-from volta_fn.core.primitive import AxisData, Linear, Primitive
-from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError
-from volta_fn.primitives.array_operations.shorthand import collapse
-from volta_fn.primitives.collectives import on_host
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
+from volta_fn.core.trace import axis_size as bound_axis_size
+from volta_fn.core.trace import bind, bound_axes
+from volta_fn.errors import ArgumentError, DTypeError, GradientError
+from volta_fn.primitives.array_operations.operators import collapse
+from volta_fn.primitives.collectives import groups as on_host
 from volta_fn.primitives.collectives.groups import (
     Groups,
     Names,
@@ -27,9 +29,16 @@ from volta_fn.primitives.collectives.groups import (
     one_name,
     to_groups,
 )
+from volta_fn.primitives.data_movement.indexing import index_in_dim
 from volta_fn.primitives.data_movement.joining import concatenate
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, moveaxis, reshape
-from volta_fn.primitives.data_movement.slicing import index_in_dim
+from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis, reshape
+from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
+
+# ------------------------------------------------------------------------------
+# Values exchanged between positions: `ppermute`, `all_to_all`, ….
+# ------------------------------------------------------------------------------
 
 Permutation = tuple[tuple[int, int], ...]
 
@@ -75,8 +84,10 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     names = one_name(axis_name, "ppermute")
     pairs = tuple([(int(source), int(target)) for source, target in perm])
     for side in zip(*pairs, strict=True) if pairs else ():
-        if len(set(side)) != len(side) or not all(0 <= i < axis_size(names) for i in side):
-            raise ArgumentError(f"ppermute: {pairs} must name each of {axis_size(names)} examples at most once as source and as target")
+        if len(set(side)) != len(side) or not all(0 <= i < bound_axis_size(names) for i in side):
+            raise ArgumentError(
+                f"ppermute: {pairs} must name each of {bound_axis_size(names)} examples at most once as source and as target"
+            )
     return tree.map(lambda leaf: bind(ppermute_p, as_value(leaf), axis_names=names, perm=pairs), x)
 
 
@@ -89,8 +100,8 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     >>> vf.vmap(lambda x: vf.lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(vf.numpy.array([10, 11, 12]))
     Array([12, 10, 11], dtype=int32)
     """
-    if sorted(perm) != list(range(axis_size(axis_name))):
-        raise ArgumentError(f"pshuffle: {tuple(perm)} does not permute {axis_size(axis_name)} examples")
+    if sorted(perm) != list(range(bound_axis_size(axis_name))):
+        raise ArgumentError(f"pshuffle: {tuple(perm)} does not permute {bound_axis_size(axis_name)} examples")
     return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])
 
 
@@ -176,7 +187,7 @@ def _exchange(blocks: Array, names: Names, groups: Groups, split: int, concat: i
     if len(names) == 1:
         return bind(all_to_all_p, blocks, axis_names=names, axis_index_groups=groups, split_axis=split, concat_axis=concat)
     front = moveaxis(blocks, split, 0)
-    grid = reshape(front, (*map(axis_size, names), *front.shape[1:]))
+    grid = reshape(front, (*map(bound_axis_size, names), *front.shape[1:]))
     for dim, name in enumerate(names):
         grid = bind(all_to_all_p, grid, axis_names=(name,), axis_index_groups=None, split_axis=dim, concat_axis=dim)
     return moveaxis(collapse(grid, 0, len(names)), 0, concat)
@@ -193,3 +204,354 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
            [2, 4]], dtype=int32)
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+
+
+# ------------------------------------------------------------------------------
+# Positions, gathering and scattering: `axis_index`, `all_gather`, ….
+# ------------------------------------------------------------------------------
+
+
+def axis_size(axis_name: Any) -> int:
+    """Return the number of positions along one or more named axes.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x * vf.lax.axis_size("i"), axis_name="i")(vf.numpy.ones(3))
+    Array([3., 3., 3.], dtype=float32)
+    """
+    return named_axes.axis_size(axis_name)
+
+
+# The position.
+
+
+def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names) -> tuple[Array, int | None]:
+    if axis.name not in axis_names:
+        return bind(axis_index_p, axis_names=axis_names), None
+    return broadcasted_iota(np.int32, (axis.size,), 0), 0
+
+
+def _index_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis_names: Names) -> tuple[Array, Any]:
+    out = bind(axis_index_p, axis_names=axis_names)
+    return out, Zero(out.aval.at_least_vspace())
+
+
+axis_index_p = Primitive(
+    "axis_index",
+    lambda *, axis_names: ShapedArray((), np.dtype(np.int32)),
+    evaluate=on_host.axis_index,
+    jvp=_index_jvp,
+    batch=_index_batch,
+)
+
+
+def axis_index(axis_name: Any) -> Array:
+    """Return the index of the current example or process along a named axis, as int32.
+
+    Over several names it is row-major.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x + vf.lax.axis_index("i"), axis_name="i")(vf.numpy.zeros(3))
+    Array([0., 1., 2.], dtype=float32)
+    """
+    index: Any = None
+    for name in bound_axes(axis_name):
+        own = bind(axis_index_p, axis_names=(name,))
+        index = own if index is None else index * named_axes.axis_size(name) + own
+    return index
+
+
+# Gathering.
+
+
+def _gather_abstract(operand: ShapedArray, *, axis_names: Names, axis_index_groups: Groups, axis: int, size: int) -> ShapedArray:
+    return operand.update(shape=(*operand.shape[:axis], size, *operand.shape[axis:]))
+
+
+def _gather_batch(
+    mapped: AxisData,
+    args: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    axis_names: Names,
+    axis_index_groups: Groups,
+    axis: int,
+    size: int,
+) -> tuple[Array, int | None]:
+    (value,), (dim,) = args, dims
+    if mapped.name not in axis_names:
+        front = moveaxis(value, dim or 0, 0)
+        return bind(all_gather_p, front, axis_names=axis_names, axis_index_groups=axis_index_groups, axis=axis + 1, size=size), 0
+    if axis_index_groups is None:
+        return moveaxis(broadcast(value, (size,)), 0, axis) if dim is None else moveaxis(value, dim, axis), None
+    stacked = to_groups(value, dim, mapped.size, axis_index_groups)
+    every = moveaxis(broadcast(stacked, (size,)), 0, 1)
+    return moveaxis(from_groups(every, axis_index_groups), 1, axis + 1), 0
+
+
+def _gather_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]:
+    return [bind(reduce_scatter_p, ct, **params)]
+
+
+all_gather_p = Primitive("all_gather", _gather_abstract, evaluate=on_host.all_gather, batch=_gather_batch, transpose=_gather_transpose)
+all_gather_p.jvp = linear_jvp(all_gather_p)
+
+
+def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False) -> Any:
+    """Stack the values of `x`, a pytree, of all positions of a named axis.
+
+    They are stacked along a new dimension `axis`, or joined along it if `tiled`. With `axis_index_groups`, lists of positions of one size,
+    each gets those of its group.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.all_gather(x, "i").sum() - x, axis_name="i")(vf.numpy.array([1.0, 2.0]))
+    Array([2., 1.], dtype=float32)
+    """
+    names = one_name(axis_name, "all_gather")
+    groups = checked_groups(axis_index_groups, names, "all_gather")
+
+    def gather(leaf: Any) -> Array:
+        value = as_value(leaf)
+        dim = canonical_axis(axis, value.ndim + (not tiled))
+        out = bind(all_gather_p, value, axis_names=names, axis_index_groups=groups, axis=dim, size=group_size(names, groups))
+        return collapse(out, dim, dim + 2) if tiled else out
+
+    return tree.map(gather, x)
+
+
+# Scattering.
+
+
+def _scatter_abstract(operand: ShapedArray, *, axis_names: Names, axis_index_groups: Groups, axis: int, size: int) -> ShapedArray:
+    return operand.update(shape=(*operand.shape[:axis], *operand.shape[axis + 1 :]))
+
+
+def _scatter_batch(
+    mapped: AxisData,
+    args: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    axis_names: Names,
+    axis_index_groups: Groups,
+    axis: int,
+    size: int,
+) -> tuple[Array, int]:
+    (value,), (dim,) = args, dims
+    if mapped.name not in axis_names:
+        front = moveaxis(value, dim or 0, 0)
+        return bind(reduce_scatter_p, front, axis_names=axis_names, axis_index_groups=axis_index_groups, axis=axis + 1, size=size), 0
+    total = reduce_sum(to_groups(value, dim, mapped.size, axis_index_groups), (1,))
+    return from_groups(moveaxis(total, axis + 1, 1), axis_index_groups), 0
+
+
+def _scatter_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]:
+    return [bind(all_gather_p, ct, **params)]
+
+
+reduce_scatter_p = Primitive(
+    "reduce_scatter", _scatter_abstract, evaluate=on_host.reduce_scatter, batch=_scatter_batch, transpose=_scatter_transpose
+)
+reduce_scatter_p.jvp = linear_jvp(reduce_scatter_p)
+
+
+def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False) -> Any:
+    """Sum `x` over all positions of a named axis and scatter the sum.
+
+    Each keeps its own slice along `scatter_dimension`.
+
+    That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block. With
+    `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda row: vf.lax.psum_scatter(row, "i"), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
+    Array([4, 6], dtype=int32)
+    """
+    names = one_name(axis_name, "psum_scatter")
+    groups = checked_groups(axis_index_groups, names, "psum_scatter")
+    size = group_size(names, groups)
+
+    def scatter(leaf: Any) -> Array:
+        value = as_value(leaf)
+        dim = canonical_axis(scatter_dimension, value.ndim)
+        blocks = in_blocks("psum_scatter", value, dim, size, tiled)
+        return bind(reduce_scatter_p, blocks, axis_names=names, axis_index_groups=groups, axis=dim, size=size)
+
+    return tree.map(scatter, x)
+
+
+# ------------------------------------------------------------------------------
+# Reductions over named axes: `psum`, `pmean`, `pmax`, `pmin`.
+# ------------------------------------------------------------------------------
+
+Reduce = Callable[[Array, Sequence[int]], Array]
+
+
+def _batch_one(reduce: Reduce, axis: AxisData, value: Array, dim: int | None, groups: Groups) -> tuple[Array, int | None]:
+    """Reduce one operand over a mapped axis."""
+    if groups is not None:
+        reduced = reduce(to_groups(value, dim, axis.size, groups), (1,))
+        return from_groups(moveaxis(broadcast(reduced, (len(groups[0]),)), 0, 1), groups), 0
+    if dim is not None:
+        return reduce(value, (dim,)), None
+    if reduction_of(reduce.__name__).idempotent:
+        return value, None
+    return mul(value, as_value(np.asarray(axis.size).astype(value.dtype))), None  # the sum of equal examples
+
+
+def _reduction(name: str, reduce: Reduce) -> Primitive:
+    def batch(
+        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, axis_index_groups: Groups, **params: Any
+    ) -> tuple[Sequence[Array], Sequence[int | None]]:
+        if axis.name not in axis_names:
+            return bind(primitive, *args, axis_names=axis_names, axis_index_groups=axis_index_groups, **params), dims
+        rest = tuple([n for n in axis_names if n != axis.name])
+        pairs = [_batch_one(reduce, axis, _sent(value, params), dim, axis_index_groups) for value, dim in zip(args, dims, strict=True)]
+        values, out_dims = [_sent(v, params) for v, _ in pairs], [d for _, d in pairs]
+        return (bind(primitive, *values, axis_names=rest, axis_index_groups=None, **params) if rest else values), out_dims
+
+    primitive = Primitive(name, lambda *operands, **params: operands, multiple_results=True, batch=batch)
+    return primitive
+
+
+def _sent(value: Array, params: dict[str, Any]) -> Array:
+    """Round what travels as bfloat16."""
+    if params.get("compression") is None:
+        return value
+    return convert_element_type(convert_element_type(value, dtypes.as_dtype("bfloat16")), value.dtype)
+
+
+psum_p = _reduction("psum", reduce_sum)
+pmax_p = _reduction("pmax", reduce_max)
+pmin_p = _reduction("pmin", reduce_min)
+psum_p.evaluate = on_host.psum
+pmax_p.evaluate = partial(on_host.extreme, step="max")
+pmin_p.evaluate = partial(on_host.extreme, step="min")
+
+
+def _sum_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
+    outs = bind(psum_p, *primals, **params)
+    some = [t for t in tangents if type(t) is not Zero]
+    totals = iter(bind(psum_p, *some, **params) if some else ())
+    return outs, [Zero(o.aval.at_least_vspace()) if type(t) is Zero else next(totals) for o, t in zip(outs, tangents, strict=True)]
+
+
+def _sum_transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
+    some = [i for i, ct in enumerate(cts) if type(operands[i]) is Linear and type(ct) is not Zero]
+    totals = iter(bind(psum_p, *[cts[i] for i in some], **params) if some else ())
+    return [next(totals) if i in some else None for i in range(len(cts))]
+
+
+def _no_jvp(primitive: Primitive) -> Callable[..., Any]:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
+        if any(type(t) is not Zero for t in tangents):
+            raise GradientError(f"{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
+        outs = bind(primitive, *primals, **params)
+        return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+
+    return jvp
+
+
+psum_p.jvp, psum_p.transpose = _sum_jvp, _sum_transpose
+pmax_p.jvp, pmin_p.jvp = _no_jvp(pmax_p), _no_jvp(pmin_p)
+
+
+# A sum between processes in two steps, between which the program goes on (placed by compiler/passes/dce.py).
+
+psum_start_p = Primitive(
+    "psum_start",
+    lambda *operands, axis_names, axis_index_groups, compression: ShapedArray((), np.dtype(np.int32)),
+    evaluate=on_host.psum_start,
+    listed=False,
+)
+psum_done_p = Primitive(
+    "psum_done", lambda ticket, *, result_avals: result_avals, evaluate=on_host.psum_done, multiple_results=True, listed=False
+)
+
+
+def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """Return the sum of `x`, a pytree, over all positions of one or more named axes.
+
+    Booleans are counted, in int32.
+
+    A Python number gives that many times itself, without an operation. `axis_index_groups` are lists of positions, of one size, which
+    have sums of their own. All arrays of `x` travel in one call.
+    Raises `ArgumentError` if the name is not bound by a surrounding `vmap` or `shard_map`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: x / vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
+    Array([0.25, 0.75], dtype=float32)
+    """
+    return sum_of(x, axis_name, axis_index_groups, None)
+
+
+def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | None) -> Any:
+    """Do what `psum` does, with `compression` of float32 arrays or without."""
+    if compression not in (None, "bfloat16"):
+        raise ArgumentError(f'psum: compression is None or "bfloat16", got {compression!r}')
+    names = bound_axes(axis_name)
+    groups = checked_groups(axis_index_groups, names, "psum")
+    leaves, structure = tree.flatten(x)
+    size = group_size(names, groups)
+    outs = [leaf * size if isinstance(leaf, (int, float, complex)) else None for leaf in leaves]
+    found = {i: _counted(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
+    short = [i for i, v in found.items() if compression and v.dtype == np.float32]
+    if compression and len(short) < len([v for v in found.values() if v.dtype in dtypes.INEXACT]):
+        kinds = sorted({v.dtype.name for v in found.values()} - {"float32"})
+        raise DTypeError(f"psum: only float32 travels as bfloat16, got {kinds}; sum the others without compression")
+    for positions, how in ((short, compression), ([i for i in found if i not in short], None)):
+        if positions:
+            totals = bind(psum_p, *[found[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=how)
+            for i, total in zip(positions, totals, strict=True):
+                outs[i] = total
+    return tree.unflatten(structure, outs)
+
+
+def _counted(value: Array) -> Array:
+    return convert_element_type(value, np.int32) if value.dtype in dtypes.BOOL else value
+
+
+def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """Return the mean of `x`, a pytree, over all positions of a named axis.
+
+    `axis_index_groups` are those of `psum`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmean(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
+    Array([2., 2.], dtype=float32)
+    """
+    total = psum(tree.map(as_value, x), axis_name, axis_index_groups=axis_index_groups)
+    names = bound_axes(axis_name)
+    size = group_size(names, checked_groups(axis_index_groups, names, "pmean"))
+    return tree.map(lambda leaf: leaf / size, total)
+
+
+def _extreme(primitive: Primitive, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+    names = bound_axes(axis_name)
+    groups = checked_groups(axis_index_groups, names, primitive.name)
+    leaves, structure = tree.flatten(x)
+    if not leaves:
+        return x
+    return tree.unflatten(structure, bind(primitive, *map(as_value, leaves), axis_names=names, axis_index_groups=groups))
+
+
+def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """Return the maximum of `x`, a pytree, over all positions of a named axis.
+
+    It is not differentiable. `axis_index_groups` are those of `psum`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmax(x, "i"), axis_name="i")(vf.numpy.array([1, 3, 2]))
+    Array([3, 3, 3], dtype=int32)
+    """
+    return _extreme(pmax_p, x, axis_name, axis_index_groups)
+
+
+def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
+    """Return the minimum of `x`, a pytree, over all positions of a named axis.
+
+    It is not differentiable. `axis_index_groups` are those of `psum`.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda x: vf.lax.pmin(x, "i"), axis_name="i")(vf.numpy.array([2, 1, 3]))
+    Array([1, 1, 1], dtype=int32)
+    """
+    return _extreme(pmin_p, x, axis_name, axis_index_groups)

@@ -1,7 +1,6 @@
-"""Bodies: users' functions, traced to the sub-programs of control flow.
+"""Bodies of control flow.
 
-A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
-again. A program that captured tracers belongs to one call and is never kept.
+Users' functions traced to sub-programs, their carries, and loops in Python.
 """
 
 from __future__ import annotations
@@ -11,15 +10,104 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from volta_fn import tree
-from volta_fn.core.array import Array
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.axes import axis_environment
 from volta_fn.core.device import current_default_device
-from volta_fn.core.flatten import FlatFunction, argument_labels, function_name
 from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.trace import axis_environment
+from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.primitives.elementwise.cast import convert_element_type
+
+# ------------------------------------------------------------------------------
+# The carry of a loop, whose structure, shapes and dtypes must not change.
+# ------------------------------------------------------------------------------
+
+
+def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
+    """Promote weakly typed values of the initial carry as a step does.
+
+    Return None if they have the step's dtypes already.
+    """
+    if len(init) != len(after):
+        return None
+    promoted = [_promoted_carry(x, a) for x, a in zip(init, after, strict=True)]
+    return promoted if any(p is not x for p, x in zip(promoted, init, strict=True)) else None
+
+
+def _promoted_carry(value: Array, after: ShapedArray) -> Array:
+    if not value.weak_type or value.dtype == after.dtype:
+        return value
+    dtype, _ = dtypes.promote((value.dtype, True), (after.dtype, after.weak_type))
+    return value if dtype == value.dtype else convert_element_type(value, dtype)
+
+
+def check_carry(
+    loop: str,
+    function: Callable[..., Any],
+    init: Any,
+    before: Sequence[ShapedArray],
+    after_tree: tree.TreeDef,
+    after: Sequence[ShapedArray],
+) -> None:
+    """Raise unless a step returns a carry like the one it takes.
+
+    The error is a `TreeError`, `ShapeError` or `DTypeError`; `before` are the types of `init`.
+    """
+    hidden = function.hidden_keys if isinstance(function, Adapted) else 0
+    name = function_name(function.owner if isinstance(function, Adapted) else function)
+    if tree.structure(init) != after_tree:
+        path, expected, got = structural_difference(tree.structure(init), after_tree)
+        raise TreeError(
+            f"{loop}: the carry that {name} returns differs in structure from the one it takes, at {_location(path, hidden)}: "
+            f"it takes {expected} and returns {got}. Return a carry of the structure of the initial one."
+        )
+    for (path, _), old, new in zip(tree.leaves_with_path(init), before, after, strict=True):
+        if old.shape != new.shape:
+            raise ShapeError(
+                f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
+                "Every step needs the same shape: start with an array of the final shape, or return that part as an output of the step."
+            )
+        if old.dtype != new.dtype:
+            raise DTypeError(
+                f"{loop}: {name} takes a carry of type {old} at {_location(path, hidden)} and returns {new}. "
+                f"Every step needs the same dtype: start with .astype({new.dtype.name}), or convert the result to {old.dtype.name}."
+            )
+
+
+def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
+    """Describe the first difference of two structures."""
+    found = tree.first_difference(one, _example(other))
+    if found is not None:
+        return found
+    # To `first_difference` any tree fits a leaf: the leaf is one where `one` has a leaf and `other` has more.
+    path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
+    return path, first, second
+
+
+def _example(structure: tree.TreeDef) -> Any:
+    return tree.unflatten(structure, [array()] * structure.num_leaves)
+
+
+class array:
+    """A stand-in for arrays in trees that are compared; messages show its name."""
+
+
+def _location(path: tree.KeyPath, hidden: int) -> str:
+    keys = tree.keystr(path[hidden:])
+    return f"carry{keys}" if keys else "the carry itself"
+
+
+# ------------------------------------------------------------------------------
+# Bodies: users' functions, traced to the sub-programs of control flow.
+#
+# A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
+# again. A program that captured tracers belongs to one call and is never kept.
+# ------------------------------------------------------------------------------
 
 #: Functions whose programs are kept, and programs kept per function, before all are dropped.
 _FUNCTIONS, _PROGRAMS = 512, 64
@@ -141,3 +229,85 @@ def _content(cell: Any) -> Any:
 
 def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+
+
+# ------------------------------------------------------------------------------
+# Control flow under `disable_jit`: Python calls the loops' functions.
+#
+# They get values that `print` and a debugger show. What a loop returns, and which carries it refuses, is as for the traced loop. Where a
+# value that decides is unknown, as in `make_jaxpr` or for the examples of `vmap`, the loop is traced after all. Branches likewise.
+# ------------------------------------------------------------------------------
+
+#: What stands for the result of a loop that must be traced.
+UNKNOWN: Any = object()
+
+
+def scan_in_python(
+    name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, check_pair: Callable[..., Any]
+) -> tuple[Any, Any]:
+    """Run `scan` of one step or more; `check_pair` looks at what a step returns."""
+    structure = tree.structure(xs)
+    carry: Any = tree.map(as_value, init)
+    stacked: list[Any] = []
+    order = reversed(range(length)) if reverse else range(length)
+    for number in order:
+        x = tree.unflatten(structure, [row[number] for row in rows])
+        result = f(carry, x)
+        check_pair(name, f, tree.structure(result))
+        if (start := _promoted_outputs(carry, result[0])) is not None:  # the dtype of the initial carry, which a step decides
+            carry, result = start, f(start, x)
+        carry, y = _next(name, f, carry, result[0]), result[1]
+        stacked.append(y)
+    return carry, tree.map(_stack, *(stacked[::-1] if reverse else stacked))
+
+
+def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
+    """Run `while_loop`; return `UNKNOWN` if a condition is.
+
+    `check` looks at the type of a condition.
+    """
+    carry: Any = tree.map(as_value, init)
+    try:
+        while True:
+            condition = cond_fun(carry)
+            check(name, cond_fun, tree.structure(condition), [as_value(x).aval for x in tree.leaves(condition)])
+            if not bool(condition):
+                return carry
+            result = body_fun(carry)
+            if (start := _promoted_outputs(carry, result)) is not None:
+                carry, result = start, body_fun(start)
+            carry = _next(name, body_fun, carry, result)
+    except ConcretizationError:
+        return UNKNOWN
+
+
+def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
+    """Run the function of a conditional; return `UNKNOWN` if `index` is."""
+    try:
+        number = int(index)
+    except ConcretizationError:
+        return UNKNOWN
+    return tree.map(as_value, functions[number](*tree.map(as_value, tuple(operands))))
+
+
+def _promoted_outputs(carry: Any, result: Any) -> Any:
+    """Return a carry in the dtypes that a step gives its leaves.
+
+    None if they are the same.
+    """
+    if tree.structure(carry) != tree.structure(result):
+        return None
+    found = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
+    return None if found is None else tree.unflatten(tree.structure(carry), found)
+
+
+def _next(name: str, f: Callable[..., Any], carry: Any, result: Any) -> Any:
+    """Return the next carry, which must have the type of the one before."""
+    leaves = [as_value(x) for x in tree.leaves(result)]
+    check_carry(name, f, carry, [x.aval for x in tree.leaves(carry)], tree.structure(result), [x.aval for x in leaves])
+    return tree.unflatten(tree.structure(carry), leaves)
+
+
+def _stack(*ys: Any) -> Array:
+    values = [as_value(y) for y in ys]
+    return concatenate([reshape(value, (1, *value.shape)) for value in values], 0)

@@ -13,18 +13,15 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import check_callable, function_name, wraps
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
+from volta_fn.core.staging import check_callable, function_name, wraps
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import Body, trace_body
-from volta_fn.primitives.control_flow.carry import structural_difference
-from volta_fn.primitives.control_flow.in_python import UNKNOWN, chosen_in_python
+from volta_fn.primitives.control_flow.bodies import UNKNOWN, Body, chosen_in_python, structural_difference, trace_body
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.primitives.elementwise.comparison import ne
-from volta_fn.primitives.elementwise.selection import clamp
+from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.settings import current as settings
 
 _ABSENT: Any = object()

@@ -16,13 +16,12 @@ from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.gather import gather_p
+from volta_fn.primitives.data_movement.gather import gather_p, scatter_p
 from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from volta_fn.primitives.data_movement.joining import concatenate, instantiate
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, expand_dims, iota, moveaxis, reshape, squeeze
-from volta_fn.primitives.data_movement.scatter import scatter_p
 from volta_fn.primitives.declare import weakly_promoted
-from volta_fn.primitives.elementwise import arithmetic, comparison
+from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 
@@ -202,7 +201,7 @@ def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
     if not allow_negative or value.dtype not in dtypes.SIGNED:
         return value
     from_end = arithmetic.add(value, as_value(np.asarray(size, value.dtype)))
-    return select(comparison.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
+    return select(selection.lt(value, as_value(np.zeros((), value.dtype))), from_end, value)
 
 
 def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], *, allow_negative_indices: bool = True) -> Array:

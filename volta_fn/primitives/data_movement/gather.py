@@ -1,24 +1,41 @@
-"""Gather: reading many windows of an array at indices known at run time.
+"""Gather and scatter.
 
-Its transpose is declared in `scatter`.
+Reading and updating many windows of an array at indices known at run time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, check_numbers, shift_dims
-from volta_fn.primitives.data_movement.joining import concatenate
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, moveaxis
+from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
+from volta_fn.primitives.data_movement.indexing import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    check_numbers,
+    shift_dims,
+)
+from volta_fn.primitives.data_movement.joining import concatenate, instantiate
+from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.declare import weakly_promoted
+from volta_fn.primitives.elementwise import arithmetic, selection
+from volta_fn.primitives.elementwise.cast import convert_element_type
+from volta_fn.primitives.elementwise.selection import select
+
+# ------------------------------------------------------------------------------
+# Gather: reading many windows of an array at indices known at run time.
+#
+# Its transpose is declared in `scatter`.
+# ------------------------------------------------------------------------------
 
 
 def _gather_abstract(
@@ -177,3 +194,355 @@ def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
     column = expand_dims(indices, (indices.ndim,))
     mode = GatherScatterMode.PROMISE_IN_BOUNDS
     return bind(gather_p, operand, column, dimension_numbers=numbers, slice_sizes=sizes, mode=mode, fill_value=None)
+
+
+# ------------------------------------------------------------------------------
+# Scatter: updating windows of an array at indices known at run time.
+#
+# One primitive per way to combine an update with what is there: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
+# `scatter_max`. Updates of one element are combined in the order of the indices; of several replacements the last one stays, on every
+# device. So `scatter`, like `scatter_add`, is linear in operand and updates together.
+# ------------------------------------------------------------------------------
+
+
+def _window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Shape) -> Shape:
+    """Return a window's size along each dimension of the operand."""
+    window = iter([updates[d] for d in numbers.update_window_dims])
+    sizes = []
+    for dim, size in enumerate(operand):
+        if dim in numbers.operand_batching_dims:
+            sizes.append(min(1, size))
+        else:
+            sizes.append(1 if dim in numbers.inserted_window_dims else next(window))
+    return tuple(sizes)
+
+
+def _matching_gather(numbers: ScatterDimensionNumbers) -> GatherDimensionNumbers:
+    """Return the gather that reads the windows which a scatter writes."""
+    return GatherDimensionNumbers(*numbers)
+
+
+def _abstract(name: str) -> Callable[..., ShapedArray]:
+    def abstract(
+        operand: ShapedArray,
+        indices: ShapedArray,
+        updates: ShapedArray,
+        *,
+        dimension_numbers: ScatterDimensionNumbers,
+        mode: GatherScatterMode,
+        unique_indices: bool,
+    ) -> ShapedArray:
+        if operand.dtype != updates.dtype:
+            raise DTypeError(
+                f"{name} needs operand and updates of one dtype, got {operand} and {updates}; convert with lax.convert_element_type"
+            )
+        numbers = dimension_numbers
+        inside = numbers.update_window_dims
+        batch = tuple([n for d, n in enumerate(updates.shape) if d not in inside])
+        absent = len({*numbers.inserted_window_dims, *numbers.operand_batching_dims} & {*range(operand.ndim)})
+        if (
+            len(inside) != operand.ndim - absent
+            or list(inside) != sorted({*inside} & {*range(updates.ndim)})
+            or batch != indices.shape[:-1]
+        ):
+            raise ShapeError(
+                f"{name}: update_window_dims must increase and name the dimensions of updates that run within a window "
+                f"({operand.ndim - absent} of them here); the others must have the shape of scatter_indices without its last dimension; "
+                f"got operand {operand}, scatter_indices {indices}, updates {updates}, {numbers}"
+            )
+        sizes = _window_sizes(numbers, operand.shape, updates.shape)
+        check_numbers(name, operand, indices, _matching_gather(numbers), sizes, "scatter_indices")
+        return ShapedArray(operand.shape, operand.dtype, operand.weak_type and updates.weak_type)
+
+    return abstract
+
+
+def _read_windows(source: Array, indices: Array, like: Array | Linear, params: dict[str, Any]) -> Array:
+    """Read `source` where the updates `like` would be written.
+
+    It is zero where they would be dropped.
+    """
+    numbers: ScatterDimensionNumbers = params["dimension_numbers"]
+    sizes = _window_sizes(numbers, source.shape, like.shape)
+    return bind(
+        gather_p, source, indices, dimension_numbers=_matching_gather(numbers), slice_sizes=sizes, mode=params["mode"], fill_value=0
+    )
+
+
+def _is_single(indices: Array | ShapedArray) -> bool:
+    """Return True if there is at most one window."""
+    return math.prod(indices.shape[:-1]) <= 1
+
+
+def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
+    """Return the JVP rule of a scatter linear in operand and updates together."""
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        out = bind(primitive, *primals, **params)
+        operand_tangent, _, update_tangent = tangents
+        if type(operand_tangent) is Zero and type(update_tangent) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        return out, bind(primitive, instantiate(operand_tangent), primals[1], instantiate(update_tangent), **params)
+
+    return jvp
+
+
+def _batch_for(primitive: Primitive) -> Callable[..., Any]:
+    def batch(
+        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimension_numbers: ScatterDimensionNumbers, **params: Any
+    ) -> tuple[Array, int]:
+        operand, indices, updates = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+        operand = broadcast(operand, (axis.size,)) if dims[0] is None else operand
+        updates = broadcast(updates, (axis.size,)) if dims[2] is None else updates
+        stepping = dims[1] is not None  # Example i of the indices writes into example i of the operand; else all write into all.
+        old = dimension_numbers
+        numbers = ScatterDimensionNumbers(
+            update_window_dims=shift_dims(old.update_window_dims, None if stepping else 0),
+            inserted_window_dims=shift_dims(old.inserted_window_dims),
+            scatter_dims_to_operand_dims=shift_dims(old.scatter_dims_to_operand_dims),
+            operand_batching_dims=shift_dims(old.operand_batching_dims, 0 if stepping else None),
+            scatter_indices_batching_dims=shift_dims(old.scatter_indices_batching_dims, 0)
+            if stepping
+            else old.scatter_indices_batching_dims,
+        )
+        return bind(primitive, operand, indices, updates, dimension_numbers=numbers, **params), 0
+
+    return batch
+
+
+def _declare(name: str, combines: Reduction | None = None) -> Primitive:
+    primitive = Primitive(name, _abstract(name))
+    primitive.batch = _batch_for(primitive)
+    primitive.overwrites = 0
+    primitive.combines = combines
+    return primitive
+
+
+# scatter
+
+
+scatter_p = _declare("scatter")
+scatter_p.jvp = _linear_jvp(scatter_p)
+
+
+def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **params: Any) -> list[Any]:
+    ct_operand = ct_updates = None
+    if type(operand) is Linear:
+        nothing = broadcast(as_value(np.zeros((), ct.dtype)), updates.shape)
+        ct_operand = bind(scatter_p, ct, indices, nothing, **params)
+    if type(updates) is Linear:
+        ct_updates = _read_windows(ct, indices, updates, params)
+        if not (params["unique_indices"] or _is_single(indices)):
+            stayed = _last_of_each(indices, operand.shape, updates.shape, params)
+            ct_updates = select(stayed, ct_updates, as_value(np.zeros((), ct.dtype)))
+    return [ct_operand, None, ct_updates]
+
+
+def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
+    """Return which elements of the updates stay.
+
+    Each writes its number, and reads back whose number is there.
+    """
+    count = math.prod(updates)
+    dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
+    numbers = reshape(iota(dtype, count), updates)
+    written = bind(scatter_p, broadcast(as_value(np.zeros((), dtype)), operand), indices, numbers, **params)
+    return selection.eq(_read_windows(written, indices, numbers, params), numbers)
+
+
+scatter_p.transpose = _scatter_transpose
+
+
+# scatter_add, the transpose of gather
+
+
+scatter_add_p = _declare("scatter_add", reduction_of("reduce_sum"))
+scatter_add_p.jvp = _linear_jvp(scatter_add_p)
+
+
+def _scatter_add_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **params: Any) -> list[Any]:
+    ct_updates = _read_windows(ct, indices, updates, params) if type(updates) is Linear else None
+    return [ct if type(operand) is Linear else None, None, ct_updates]
+
+
+def _gather_transpose(ct: Any, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, **params: Any) -> list[Any]:
+    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+    numbers = ScatterDimensionNumbers(*dimension_numbers)
+    return [bind(scatter_add_p, zeros, indices, ct, dimension_numbers=numbers, mode=params["mode"], unique_indices=False), None]
+
+
+scatter_add_p.transpose = _scatter_add_transpose
+gather_p.transpose = _gather_transpose
+
+
+# scatter_mul
+
+
+scatter_mul_p = _declare("scatter_mul", reduction_of("reduce_prod"))
+
+
+def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+    operand, indices, updates = primals
+    operand_tangent, _, update_tangent = tangents
+    out = bind(scatter_mul_p, operand, indices, updates, **params)
+    total: Any = Zero(out.aval.at_least_vspace())
+    if type(operand_tangent) is not Zero:
+        total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
+    if type(update_tangent) is not Zero:
+        if not (params["unique_indices"] or _is_single(indices)):
+            raise MissingRuleError(
+                "scatter_mul (x.at[i].multiply) has a derivative by its updates only where no two of them meet in one element: "
+                "say so with unique_indices=True, or multiply by a gathered product."
+            )
+        term = arithmetic.mul(update_tangent, _read_windows(operand, indices, updates, params))
+        total = bind(scatter_add_p, instantiate(total), indices, term, **params)
+    return out, total
+
+
+def _scatter_mul_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **params: Any) -> list[Any]:
+    if type(updates) is Linear:
+        raise GradientError("scatter_mul is not linear in its updates, so it cannot be transposed for them")
+    return [bind(scatter_mul_p, ct, indices, updates, **params), None, None]
+
+
+scatter_mul_p.jvp = _scatter_mul_jvp
+scatter_mul_p.transpose = _scatter_mul_transpose
+
+
+# scatter_min, scatter_max
+
+
+def _extreme(name: str, combines: Reduction) -> Primitive:
+    """Declare a scatter that keeps extremes.
+
+    Equal extremes, of the operand and of updates, share the tangent equally.
+    """
+    primitive = _declare(name, combines)
+
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        operand, indices, updates = primals
+        operand_tangent, _, update_tangent = tangents
+        out = bind(primitive, operand, indices, updates, **params)
+        if type(operand_tangent) is Zero and type(update_tangent) is Zero:
+            return out, Zero(out.aval.at_least_vspace())
+        dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
+        kept = convert_element_type(selection.eq(operand, out), dtype)
+        taken = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
+        count = bind(scatter_add_p, kept, indices, taken, **params)
+        before, moved = [
+            arithmetic.mul(convert_element_type(instantiate(tangent), dtype), chosen)
+            for tangent, chosen in ((operand_tangent, kept), (update_tangent, taken))
+        ]
+        total = bind(scatter_add_p, before, indices, moved, **params)
+        return out, convert_element_type(arithmetic.div(total, count), out.dtype)
+
+    primitive.jvp = jvp
+    return primitive
+
+
+scatter_min_p = _extreme("scatter_min", reduction_of("reduce_min"))
+scatter_max_p = _extreme("scatter_max", reduction_of("reduce_max"))
+
+
+# The functions.
+
+
+def _function(primitive: Primitive, does: str) -> Callable[..., Array]:
+    """Return the function that users call, for a primitive."""
+
+    def apply(
+        operand: Any,
+        scatter_indices: Any,
+        updates: Any,
+        dimension_numbers: ScatterDimensionNumbers,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: str | GatherScatterMode | None = None,
+    ) -> Array:
+        value, new = weakly_promoted(primitive.name, (operand, updates))
+        numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
+        how = GatherScatterMode.from_any(mode)
+        params = {"dimension_numbers": numbers, "mode": how, "unique_indices": bool(unique_indices)}
+        return bind(primitive, value, as_value(scatter_indices), new, **params)
+
+    apply.__name__ = apply.__qualname__ = primitive.name
+    apply.__doc__ = does
+    return apply
+
+
+scatter = _function(
+    scatter_p,
+    """`operand` with windows replaced by `updates`: XLA's scatter. ``x.at[i].set(v)`` is the friendly form of it.
+
+    Of several updates of one element the last one stays.
+
+    Args:
+        operand: the array to start from.
+        scatter_indices: integers (*batch, index vector); each vector is the place of one window.
+        updates: the windows, of the dtype of `operand`.
+        dimension_numbers: which dimension is which.
+        indices_are_sorted: a promise that costs and gains nothing here; JAX has it.
+        unique_indices: a promise that no two windows overlap; then the derivative by `updates` costs less.
+        mode: the treatment of windows not completely inside `operand`; None means "drop".
+
+    Raises:
+        ShapeError: the numbers and shapes do not fit together.
+        DTypeError: the indices are not integers, or operand and updates differ in dtype.
+
+    >>> import volta_fn as vf
+    >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    >>> vf.lax.scatter(vf.numpy.zeros(4), vf.numpy.array([[1], [3]]), vf.numpy.array([5.0, 7.0]), one)
+    Array([0., 5., 0., 7.], dtype=float32)
+    """,
+)
+scatter_add = _function(
+    scatter_add_p, "`operand` with `updates` added to windows of it; arguments as of `scatter`. float16 and bfloat16 add in float32."
+)
+scatter_mul = _function(
+    scatter_mul_p,
+    """`operand` with windows of it multiplied by `updates`; arguments as of `scatter`. float16 and bfloat16 multiply in float32.
+
+    The derivative by `updates` needs `unique_indices`, else `GradientError` is raised.
+    """,
+)
+scatter_min = _function(
+    scatter_min_p, "`operand` with the lesser of `updates` and itself in windows of it; arguments as of `scatter`. NaN prevails."
+)
+scatter_max = _function(
+    scatter_max_p, "`operand` with the greater of `updates` and itself in windows of it; arguments as of `scatter`. NaN prevails."
+)
+
+
+def scatter_sub(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: ScatterDimensionNumbers, **options: Any) -> Array:
+    """Subtract `updates` from windows of `operand`; arguments as of `scatter`."""
+    return scatter_add(operand, scatter_indices, arithmetic.neg(updates), dimension_numbers, **options)
+
+
+def scatter_apply(
+    operand: Any,
+    scatter_indices: Any,
+    func: Callable[[Array], Any],
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    update_shape: Sequence[int] = (),
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: str | GatherScatterMode | None = None,
+) -> Array:
+    """Apply an elementwise function to windows of `operand`.
+
+    An element in several windows passes through it once.
+
+    `update_shape` is the shape that updates would have; the other arguments are those of `scatter`.
+
+    >>> import volta_fn as vf
+    >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    >>> vf.lax.scatter_apply(vf.numpy.array([1.0, 4.0, 9.0]), vf.numpy.array([[2], [1]]), vf.lax.sqrt, one, update_shape=(2,))
+    Array([1., 2., 3.], dtype=float32)
+    """
+    value, indices = as_value(operand), as_value(scatter_indices)
+    numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
+    sizes = _window_sizes(numbers, value.shape, canonical_shape(update_shape, "update_shape"))
+    old = gather(value, indices, _matching_gather(numbers), sizes, mode=mode)
+    return scatter(value, indices, func(old), numbers, unique_indices=unique_indices, mode=mode)

@@ -14,8 +14,8 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
+from volta_fn.primitives.data_movement.indexing import slice, slice_p
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, moveaxis, reshape
-from volta_fn.primitives.data_movement.slicing import slice, slice_p
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum
 

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
-from volta_fn.core.memory.transfer import constrained
+from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError, ShapeError

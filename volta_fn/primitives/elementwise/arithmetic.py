@@ -14,12 +14,10 @@ from volta_fn.errors import ArgumentError
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
 from volta_fn.primitives.elementwise.cast import convert_element_type
-from volta_fn.primitives.elementwise.comparison import eq
-from volta_fn.primitives.elementwise.complex_components import conj, real
-from volta_fn.primitives.elementwise.exponential import log
-from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.formulas import numpy_rules as rules
-from volta_fn.primitives.formulas import powers, remainder
+from volta_fn.primitives.elementwise.selection import conj, eq, real, select
+from volta_fn.primitives.elementwise.transcendental import log
+from volta_fn.primitives.formulas import exponential, trigonometric
+from volta_fn.primitives.formulas import numpy_values as rules
 from volta_fn.primitives.formulas.numpy_values import blockwise, fused_multiply_add
 
 _AWAY_FROM_ZERO = Domain(avoid=(0.0,))
@@ -48,7 +46,7 @@ div: Elementwise = elementwise(
 rem: Elementwise = elementwise(
     "rem",
     rules.rem,
-    formula=remainder.rem,
+    formula=trigonometric.rem,
     operands=dtypes.REALS,
     derivatives=[lambda g, out, x, y: g, lambda g, out, x, y: neg(mul(g, _toward_zero(div(x, y))))],
     # The remainder jumps at multiples of y, and finite differences with it.
@@ -163,7 +161,7 @@ def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
 
 
 pow: Elementwise = elementwise(
-    "pow", rules.pow, formula=powers.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0),
+    "pow", rules.pow, formula=exponential.pow, operands=dtypes.NUMBERS, derivatives=[_pow_base, _pow_exponent], domain=Domain(0.3, 3.0),
     doc="x to the power y.",
 )  # fmt: skip
 

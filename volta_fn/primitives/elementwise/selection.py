@@ -1,9 +1,9 @@
-"""Choosing between operands element by element: select_n, clamp."""
+"""Comparison, logic, choice between operands, and components of complex numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,142 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import Domain, Elementwise, align_batched, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
+from volta_fn.primitives.formulas import numpy_values as rules
+
+# ------------------------------------------------------------------------------
+# Elementwise comparison, logic and bits, which have no derivatives.
+# ------------------------------------------------------------------------------
+
+_BITS = dtypes.INTEGERS | dtypes.BOOL
+
+
+def _to_bool(dtype: np.dtype) -> np.dtype:
+    return np.dtype(np.bool_)
+
+
+def _comparison(name: str, evaluate: Any, doc: str, operands: frozenset[np.dtype] = dtypes.ALL) -> Elementwise:
+    return elementwise(name, evaluate, operands=operands, derivatives=[None, None], result=_to_bool, doc=doc)
+
+
+_ORDERED = dtypes.ALL - dtypes.COMPLEX
+
+eq = _comparison("eq", np.equal, "x == y, as bool")
+ne = _comparison("ne", np.not_equal, "x != y, as bool")
+lt = _comparison("lt", np.less, "x < y, as bool", _ORDERED)
+le = _comparison("le", np.less_equal, "x <= y, as bool", _ORDERED)
+gt = _comparison("gt", np.greater, "x > y, as bool", _ORDERED)
+ge = _comparison("ge", np.greater_equal, "x >= y, as bool", _ORDERED)
+
+bitwise_and: Elementwise = elementwise(
+    "and", np.bitwise_and, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x & y."
+)
+bitwise_or: Elementwise = elementwise(
+    "or", np.bitwise_or, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x | y."
+)
+bitwise_xor: Elementwise = elementwise(
+    "xor", np.bitwise_xor, operands=_BITS, derivatives=[None, None], doc="Bitwise (for bool: logical) x ^ y."
+)
+bitwise_not: Elementwise = elementwise("not", np.invert, operands=_BITS, derivatives=[None], doc="Bitwise (for bool: logical) ~x.")
+
+
+def lexicographic(compare: Elementwise) -> Callable[[Array, Array], Array]:
+    """Return a comparison of complex numbers: by real part, then by imaginary part."""
+
+    def compare_complex(x: Array, y: Array) -> Array:
+        first, second = compare(real(x), real(y)), compare(imag(x), imag(y))
+        tie = eq(real(x), real(y))
+        return bitwise_or(bitwise_and(tie, second), bitwise_and(bitwise_not(tie), first))
+
+    return compare_complex
+
+
+shift_left: Elementwise = elementwise(
+    "shift_left", rules.shift_left, operands=dtypes.INTEGERS, derivatives=[None, None],
+    doc="x << y; 0 when y is not below the number of bits",
+)  # fmt: skip
+shift_right_arithmetic: Elementwise = elementwise(
+    "shift_right_arithmetic", rules.shift_right_arithmetic, operands=dtypes.INTEGERS, derivatives=[None, None],
+    doc="x >> y filling with the sign bit",
+)  # fmt: skip
+shift_right_logical: Elementwise = elementwise(
+    "shift_right_logical", rules.shift_right_logical, operands=dtypes.INTEGERS, derivatives=[None, None], doc="x >> y filling with zeros"
+)
+population_count: Elementwise = elementwise(
+    "population_count", rules.population_count, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of one bits."
+)
+clz: Elementwise = elementwise("clz", rules.clz, operands=dtypes.INTEGERS, derivatives=[None], doc="The number of leading zero bits.")
+is_finite: Elementwise = elementwise(
+    "is_finite", np.isfinite, operands=dtypes.FLOATS, derivatives=[None], result=_to_bool, doc="Whether x is neither infinite nor NaN."
+)
+
+
+# ------------------------------------------------------------------------------
+# Complex numbers and their components.
+#
+# These maps are real-linear, so their transposes are declared, not derived.
+# ------------------------------------------------------------------------------
+
+
+def _transpose_is(function: Elementwise, rule: Callable[[Any], Any]) -> None:
+    """Declare the transpose of a primitive of one operand."""
+    function.primitive.transpose = lambda ct, operand, **params: [rule(ct)]
+
+
+def _as_complex(re: Any) -> Array:
+    return complex(re, as_value(np.zeros((), re.dtype)))
+
+
+real: Elementwise = elementwise(
+    "real", np.real, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: real(g)], result=dtypes.real_dtype, doc="The real part."
+)
+_transpose_is(real, _as_complex)
+
+imag: Elementwise = elementwise(
+    "imag", np.imag, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: imag(g)], result=dtypes.real_dtype, doc="The imaginary part."
+)
+# JAX's convention: a transpose pairs without conjugation, so i * y picks up -ct in the imaginary direction.
+_transpose_is(imag, lambda ct: complex(as_value(np.zeros((), ct.dtype)), -ct))
+
+
+def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
+    out = np.empty(np.broadcast_shapes(re.shape, im.shape), np.result_type(re.dtype, np.complex64))
+    out.real, out.imag = re, im
+    return out
+
+
+complex: Elementwise = elementwise(
+    "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
+    derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
+    result=dtypes.complex_dtype, doc="The complex numbers x + iy from real parts and imaginary parts.",
+)  # fmt: skip
+
+
+def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
+    return [unbroadcast(real(ct), x.shape) if type(x) is Linear else None, unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None]
+
+
+complex.primitive.transpose = _complex_transpose
+
+_conj_complex: Elementwise = elementwise(
+    "conj", np.conjugate, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: _conj_complex(g)], doc="The complex conjugate."
+)
+_transpose_is(_conj_complex, lambda ct: _conj_complex(ct))
+
+
+def conj(x: Any) -> Array:
+    """Return the complex conjugate; real arrays are returned as they are.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.conj(vf.numpy.array([1 + 2j, 3j]))
+    Array([1.-2.j, 0.-3.j], dtype=complex64)
+    """
+    value = as_value(x)
+    return _conj_complex(value) if value.dtype in dtypes.COMPLEX else value
+
+
+# ------------------------------------------------------------------------------
+# Choosing between operands element by element: select_n, clamp.
+# ------------------------------------------------------------------------------
 
 
 def _select_abstract(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:

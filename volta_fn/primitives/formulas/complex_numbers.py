@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from volta_fn.primitives.formulas import exponential, logarithm, trigonometric
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas import exponential, trigonometric
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum
 
 
 class Complex(NamedTuple):
@@ -194,11 +193,11 @@ def _log_distance(x: Values, y: Values) -> Values:
     a, b = x.abs(), y.abs()
     large, small = a.at_least(b), a.at_most(b)
     near = large.above(0.5) & large.below(2.0) & ~x.compare("uno", y)
-    around = _of(logarithm.log1p, _less_one(large - 1.0, small)) * 0.5
+    around = _of(exponential.log1p, _less_one(large - 1.0, small)) * 0.5
     huge, tiny = large.above(1e30), large.below(1e-30)  # where the distance may overflow, or be subnormal
     scale = huge.select(0.25, tiny.select(2.0 ** _RAISED[x.bits], x.like(1.0)))
     added = huge.select(math.log(4.0), tiny.select(-_RAISED[x.bits] * math.log(2.0), x.like(0.0)))
-    return near.select(around, _of(logarithm.log, _of(distance, x * scale, y * scale)) + added)
+    return near.select(around, _of(exponential.log, _of(distance, x * scale, y * scale)) + added)
 
 
 def log(z: Complex) -> Complex:
@@ -222,7 +221,7 @@ def log1p(z: Complex) -> Complex:
     x, y = z.re, z.im
     less = _less_one(x, y)
     near = less.abs().below(0.75) & x.abs().below(3.0) & y.abs().below(3.0)
-    size = near.select(_of(logarithm.log1p, less) * 0.5, _of(_log_distance, x + 1.0, y))
+    size = near.select(_of(exponential.log1p, less) * 0.5, _of(_log_distance, x + 1.0, y))
     return Complex(size, _of(trigonometric.atan2, y, x + 1.0))
 
 
@@ -334,7 +333,7 @@ def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
     root = outside.select((less * (a + 1.0)).sqrt(), y.sqrt() * ((rise + other) * ((a + 1.0) * 0.5)).sqrt())
     half = (a + x) * 0.5
     leg = outside.select(y * (half * (1.0 / sum_right + 1.0 / sum_left)).sqrt(), (half * (y * rise + sum_left)).sqrt())
-    size = _of(logarithm.log1p, less + root)
+    size = _of(exponential.log1p, less + root)
     size, leg = far.select(_of(_log_distance, x, y) + math.log(2.0), size), far.select(y, leg)
     # At infinity only the directions count.
     infinite = _infinite(x) | _infinite(y)
@@ -382,7 +381,7 @@ def atanh(z: Complex) -> Complex:
     far = x.above(_FAR[x.bits]) | y.abs().above(_FAR[x.bits])
     rest = 1.0 - x
     square = rest.mad(rest, y * y)
-    re = _of(logarithm.log1p, x * 4.0 / square) * 0.25
+    re = _of(exponential.log1p, x * 4.0 / square) * 0.25
     pole = (math.log(2.0) - _of(_log_distance, rest, y)) * 0.5  # where the square may vanish
     re = square.below(1e-30).select(pole, re)
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.error import ERFC_LIMITS, erfc_scaled
-from volta_fn.primitives.formulas.exponential import exp
+from volta_fn.primitives.formulas.exponential import exp, log
 from volta_fn.primitives.formulas.gamma import digamma
-from volta_fn.primitives.formulas.logarithm import log
-from volta_fn.primitives.formulas.precision import in_float64
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.values import Values, in_float64
 
 #: From here on Ei's asymptotic series is exact to the last bit of float64.
 _FAR = 40.0

@@ -1,22 +1,448 @@
-"""The gamma function's family: log-gamma, digamma, Hurwitz zeta, polygamma.
+"""The gamma function's family.
 
-All work in float64 where that is at hand, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
-interpolation of the function divided by its zeros, so that relative precision is kept around them); from 8 on the asymptotic series does;
-recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
+Quotients by Stirling's series, hypergeometric functions.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from volta_fn.primitives.formulas.exponential import exp
-from volta_fn.primitives.formulas.logarithm import log
-from volta_fn.primitives.formulas.powers import pow
-from volta_fn.primitives.formulas.precision import in_float64
+from volta_fn.primitives.formulas.exponential import LOG2_E, exp, exp2_of_sum, log, log1p, log2_as_sum, pow
 from volta_fn.primitives.formulas.trigonometric import sin, tan
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_unless_fused
+
+# ------------------------------------------------------------------------------
+# Densities and quotients of gamma functions, without large terms that cancel.
+#
+# lgamma(x) is (x - 1/2) log x - x + log(2 pi)/2 plus a small remainder, for which Stirling has a series.
+# ------------------------------------------------------------------------------
+
+#: From here on the remainder's series is exact to the last bit of float64.
+LEAST = 10.0
+
+#: Bernoulli's numbers B_2k / (2k (2k - 1)), k = 7, …, 1 (Abramowitz & Stegun 6.1.41).
+_SERIES = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+
+#: Where e^-x x^10 is 0, and e^(-x/2) a normal number, by width.
+_ZERO_FROM = {32: 150.0, 64: 1400.0}
+
+#: From here on exp(-z) over any scale is 0, in every width.
+_END = 1e4
+
+#: Up to here a power over a gamma function has an exponent as a sum of two floats, of which float32 has enough digits.
+_POWERS = 1e6
+#: Of at most this x / a, powers of ten and more are 0.
+_NO_RATIO = 1e-20
+#: What rounding to float32 takes from log2(e).
+_LOG2_E_REST = LOG2_E - 1.44269502162933349609375
+
+#: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
+_ATANH_TERMS = {32: 5, 64: 13}
+
+
+def remainder(x: Values) -> Values:
+    """Return lgamma(x) minus its three large terms, for x >= LEAST."""
+    inverse = 1.0 / x
+    return inverse * (inverse * inverse).polynomial(_SERIES)
+
+
+def excess(u: Values, ratio: Values) -> Values:
+    """Return u - log(1 + u), where 1 + u = `ratio` > 0, to full precision.
+
+    With s = u / (2 + u) the logarithm is 2 atanh(s), and u - 2 s = u s.
+    """
+    close = u.abs().below(0.4)
+    near = close.select(u, 0.0)
+    s = near / (near + 2.0)
+    square = s * s
+    series = square.polynomial([2.0 / (2 * k + 3) for k in reversed(range(_ATANH_TERMS[u.bits]))])
+    return close.select(s * (near - square * series), u - log(close.select(1.0, ratio)))
+
+
+def power_over_gamma(a: Values, x: Values) -> Values:
+    """Return x^a e^-x / gamma(a + 1) for finite a >= 0, x > 0."""
+    far = a.compare("oge", LEAST)
+    base, argument = far.select(a, LEAST), far.select(x, LEAST)
+    mu = (argument - base) / base
+    by_series = exp(-(base * excess(mu, argument / base) + remainder(base))) / (base.sqrt() * math.sqrt(2.0 * math.pi))
+    if x.bits == 32:
+        moderate = base.below(_POWERS) & argument.below(_POWERS)
+        by_series = moderate.select(_power_by_sums(moderate.select(base, LEAST), moderate.select(argument, LEAST)), by_series)
+    shape, point = far.select(1.0, a), far.select(1.0, x.capped(_ZERO_FROM[x.bits]))
+    root = exp(point * -0.5)
+    direct = point.called("pow", pow, shape) * root / gamma_one_more(shape) * root
+    return far.select(by_series, direct)
+
+
+def _power_by_sums(a: Values, x: Values) -> Values:
+    """Return x^a e^-x / gamma(a + 1) for a >= LEAST in float32.
+
+    It is 2^(a log2(x / a) + (a - x) log2(e)) / sqrt(2 pi a) and Stirling's series, where both terms of the exponent are sums of two floats.
+    """
+    ratio = (x / a).floored(_NO_RATIO)
+    high, low = log2_as_sum(ratio)
+    low = low + (-ratio).fma(a, x) / x * LOG2_E
+    first, first_error = exact_product(high, a)
+    distance, lost = exact_sum(a, -x)
+    second, second_error = exact_product(distance, LOG2_E)
+    total, error = exact_sum(first, second)
+    rest = error + first_error + second_error + (a * low + distance * _LOG2_E_REST + lost * LOG2_E) - remainder(a) * LOG2_E
+    large, small = exact_sum(total, rest)
+    return exp2_of_sum(large, small) / (a.sqrt() * math.sqrt(2.0 * math.pi))
+
+
+def log_rise(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a and a + b >= LEAST.
+
+    It has full precision for small b.
+    """
+    total = a + b
+    u, v = 1.0 / a, 1.0 / total
+    return (a - 0.5) * log1p(b * u) + b * (log(total) - 1.0) - b * u * v * _remainder_quotient(u, v)
+
+
+def _remainder_quotient(u: Values, v: Values) -> Values:
+    """Return the divided difference of `remainder` as a function of 1 / x at u and v."""
+    first, second = u * u, v * v
+    total, quotient = u.like(_SERIES[0]), u.like(0.0)
+    for coefficient in _SERIES[1:]:
+        quotient = quotient.mad(first, total)
+        total = total.mad(second, coefficient)
+    return total + u * (u + v) * quotient
+
+
+def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a > 0 and 0 <= b < 1, relative to b.
+
+    Where a < LEAST it is that of a + LEAST, less log of the product of (1 + b / (a + k)), k = 0, 1, …
+    """
+    far = a.compare("oge", LEAST)
+    near = far.select(LEAST, a)
+    product = b.like(0.0)  # less 1
+    for k in range(int(LEAST)):
+        term = b / (near + float(k))
+        product = product + term + product * term
+    by_series = log_rise(far.select(a, a + LEAST), b)
+    return far.select(by_series, by_series - log1p(product))
+
+
+def beta_quotient(p: Values, q: Values) -> Values:
+    """Return gamma(p + q) / (gamma(p + 1) gamma(q)) for p, q > 0 of at most some ten."""
+    top, below, after = (gamma_one_more(v) for v in (p + q, p, q))
+    return top / below / after * (q / (p + q))
+
+
+# densities of x, a location and a scale: an exponential of the rounded (x - loc) / scale is off by as many units as its exponent is large
+
+
+def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values]:
+    """Return |x - loc| / scale, at most `_END`, and its rounding error."""
+    difference, lost = exact_sum(x, -loc)
+    z = difference / scale
+    rest = ((-z).fma(scale, difference) + lost) / scale
+    return z.abs().capped(_END), z.abs().below(_END).select(z.below(0.0).select(-rest, rest), 0.0)
+
+
+@in_float64_unless_fused
+def normal_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the normal distribution.
+
+    The root of the exponential is a normal number wherever the density is.
+    """
+    z, rest = _standardized(x, loc, scale)
+    square, lost = exact_product(z, z)
+    root = exp(square * -0.25)
+    return root * ((1.0 / math.sqrt(2.0 * math.pi)) / scale) * (root - root * z.mad(rest, lost * 0.5))
+
+
+@in_float64_unless_fused
+def exponential_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return exp(-|x - loc| / scale) / scale, by the root of the exponential as well."""
+    z, rest = _standardized(x, loc, scale)
+    root = exp(z * -0.5)
+    return root / scale * (root - root * rest)
+
+
+@in_float64
+def logistic_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of the logistic distribution, e^-z / (1 + e^-z)^2 / scale."""
+    power = exp(-((x - loc) / scale).abs())
+    return exponential_pdf(x, loc, scale) / (1.0 + power) / (1.0 + power)
+
+
+@in_float64
+def cauchy_pdf(x: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of Cauchy's distribution, 1 / (pi scale (1 + z^2)).
+
+    The square does not overflow.
+    """
+    size = ((x - loc) / scale).abs()
+    large = size.above(1.0)
+    ratio = large.select(1.0 / large.select(size, 1.0), size)
+    return large.select(ratio * ratio, 1.0) / (ratio * ratio + 1.0) * (1.0 / math.pi) / scale
+
+
+@in_float64
+def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
+    """Return the density of Student's t distribution.
+
+    For infinite `df` it is the normal one.
+    """
+    infinite = df.equals(math.inf)
+    degrees = infinite.select(1.0, df)
+    size = ((x - loc) / scale / degrees.sqrt()).abs()
+    large = size.above(1.0)
+    near = large.select(1.0 / large.select(size, 1.0), size)
+    growth = log1p(near * near) + large.select(2.0 * log(large.select(size, 1.0)), 0.0)
+    rise = log_rise_of_less_than_one(degrees * 0.5, x.like(0.5))
+    student = exp(rise - 0.5 * (log(degrees) + math.log(math.pi)) - (degrees + 1.0) * 0.5 * growth) / scale
+    return infinite.select(normal_pdf(x, loc, scale), student)
+
+
+# ------------------------------------------------------------------------------
+# Quotients of gamma functions: beta, binomial coefficients, rising factorials.
+#
+# With large positive arguments the large terms of logarithms cancel by Stirling's series; poles and zeros are decided by the arguments.
+# ------------------------------------------------------------------------------
+
+#: Positive numbers below it have gamma functions, and products of them, that do not overflow.
+_MODERATE = 14.0
+
+#: In float32 from here on binomial coefficients of ten and more are infinite, gamma functions, and rising factorials that end here.
+_LARGEST_THINGS, _LARGEST_STEP, _LARGEST_END = 1e5, 35.0, 40.0
+
+#: Rising factorials of fewer factors are products.
+_SHORT = 200.0
+
+
+def _is_integer(x: Values) -> Values:
+    return x.floor().equals(x)
+
+
+def _is_pole(x: Values) -> Values:
+    return x.compare("ole", 0.0) & _is_integer(x)
+
+
+def _sign_of_power(n: Values) -> Values:
+    """Return (-1)^n of an integer."""
+    half = n * 0.5
+    return half.floor().compare("one", half).select(-1.0, n.like(1.0))
+
+
+def _lgamma(x: Values) -> Values:
+    return x.called("lgamma", lgamma)
+
+
+def _log_rise_positive(a: Values, b: Values) -> Values:
+    """Return log(gamma(a + b) / gamma(a)) for a > 0, a + b > 0."""
+    far = a.compare("oge", LEAST) & (a + b).compare("oge", LEAST)
+    step = far.select(b, 1.0)
+    plain = _lgamma(far.select(1.0, a + b)) - _lgamma(far.select(1.0, a))
+    return far.select(log_rise(far.select(a, LEAST), step), plain)
+
+
+def _log_beta_and_sign(a: Values, b: Values) -> tuple[Values, Values]:
+    """Return log |B(a, b)| and B's sign.
+
+    At a pole of gamma(a), an integer, B is infinite, unless b is an integer that makes a + b another one: then it is ±B(1 - a - b, b).
+    """
+    least, most = a.at_most(b), a.at_least(b)
+    sign = a.like(1.0)
+    pole = _is_pole(least)
+    other = 1.0 - least - most
+    finite = pole & _is_integer(most) & other.above(0.0) & most.above(0.0)
+    sign = finite.select(_sign_of_power(most), sign)
+    first, second = finite.select(other.at_most(most), least), finite.select(other.at_least(most), most)
+    positive = first.above(0.0) | ((first + second).compare("oge", LEAST) & ~_is_pole(first))
+    p, q = positive.select(first, 1.0), positive.select(second, 1.0)
+    regular = _lgamma(p) - _log_rise_positive(q, p)
+    x, y = positive.select(0.5, first), positive.select(0.5, second)
+    total = x + y
+    reflected = _lgamma(x) + _lgamma(y) - _lgamma(total)
+    zero = ~positive & _is_pole(total) & ~_is_pole(x) & ~_is_pole(y)
+    infinite = ~positive & (_is_pole(x) | _is_pole(y))
+    signs = gamma_sign(x) * gamma_sign(y) * gamma_sign(total)
+    logarithm = infinite.select(float("inf"), zero.select(float("-inf"), positive.select(regular, reflected)))
+    sign = sign * first.above(0.0).select(1.0, infinite.select(1.0, positive.select(gamma_sign(p), signs)))
+    return (a.is_nan() | b.is_nan()).select(float("nan"), logarithm), sign
+
+
+@in_float64
+def betaln(a: Values, b: Values) -> Values:
+    """Return log |B(a, b)|."""
+    return _log_beta_and_sign(a, b)[0]
+
+
+@in_float64
+def beta(a: Values, b: Values) -> Values:
+    """Return B(a, b) = gamma(a) gamma(b) / gamma(a + b)."""
+    logarithm, sign = _log_beta_and_sign(a, b)
+    direct = a.above(0.0) & b.above(0.0) & a.below(_MODERATE) & b.below(_MODERATE)
+    p, q = direct.select(a, 1.0), direct.select(b, 1.0)
+    least, most = p.at_most(q), p.at_least(q)
+    plain = gamma_one_more(p) / _gamma_of_sum(p, q) * gamma_one_more(q) * (1.0 + least / most) / least
+    other = sign * exp(logarithm)
+    if a.bits == 32:
+        least, most = a.at_most(b), a.at_least(b)
+        far = least.above(0.0) & most.compare("oge", LEAST)
+        other = far.select(_beta_by_powers(far.select(least, 1.0), far.select(most, LEAST)), other)
+    return direct.select(plain, other)
+
+
+# in float32, where an exponential of a large logarithm loses digits
+
+
+def _beta_by_powers(p: Values, q: Values) -> Values:
+    """Return B(p, q) for 0 < p <= q and q >= LEAST."""
+    large = p.compare("oge", LEAST)
+    few, many = large.select(1.0, p), large.select(p, LEAST)
+    first, second, factor = _beta_of_large(many, q)
+    root, rest = _rise_of_large(q, few)
+    return large.select(first * second * factor, gamma_one_more(few) / few / root / rest / root)
+
+
+def _beta_of_large(p: Values, q: Values) -> tuple[Values, Values, Values]:
+    """Return (p / s)^p, (q / s)^q, and sqrt(2 pi s / (p q)) times Stirling's series.
+
+    s = p + q is at least 2 LEAST.
+    """
+    total, lost = exact_sum(p, q)
+    y, z = p / total, q / total
+    rest = -((y.fma(total, -p) + y * lost) + (z.fma(total, -q) + z * lost))
+    series = remainder(p) + remainder(q) - remainder(total)
+    factor = exp(rest.clamped(-80.0, 80.0) + series) * (2.0 * math.pi / (p * z)).sqrt()
+    return y.called("pow", pow, p), z.called("pow", pow, q), factor
+
+
+def _rise_of_large(a: Values, b: Values) -> tuple[Values, Values]:
+    """Return r and s, r s r being gamma(a + b) / gamma(a).
+
+    a >= LEAST, and b is at most some ten.
+    """
+    total, lost = exact_sum(a, b)
+    step = b / a
+    series = remainder(total) - remainder(a) - a * excess(step, step + 1.0) - 0.5 * log1p(step)
+    return total.called("pow", pow, b * 0.5), exp(series + b * (lost / total))
+
+
+def _change_of_gamma(total: Values, lost: Values) -> Values:
+    """Return gamma(total + lost) / gamma(total) for a rounding error."""
+    large = total.above(1.0)
+    safe = large.select(total, 1.0)
+    return large.select(1.0 + lost * (log(safe) - 0.5 / safe), 1.0)
+
+
+def _gamma_of_sum(p: Values, q: Values) -> Values:
+    """Return gamma(p + q + 1) for p + q > 0, in float32 without the error of the sum."""
+    if p.bits == 64:
+        return gamma_one_more(p + q)
+    total, lost = exact_sum(p, q)
+    return gamma_one_more(total) * _change_of_gamma(total + 1.0, lost)
+
+
+@in_float64
+def comb(n: Values, k: Values) -> Values:
+    """Return gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)) for 0 <= k <= n, else 0."""
+    possible = k.compare("ole", n) & k.compare("oge", 0.0)
+    things, chosen = possible.select(n, 1.0), possible.select(k, 0.0)
+    rest = things - chosen
+    direct = things.below(2.0 * _MODERATE)
+    fewer = chosen.at_most(rest)
+    by_logarithm = exp(_log_rise_positive(things - fewer + 1.0, fewer) - _lgamma(fewer + 1.0))
+    total, first = direct.select(things, 0.0), direct.select(chosen, 0.0)
+    plain = gamma_one_more(total) / gamma_one_more(first) / _gamma_of_sum(total, -first)
+    if n.bits == 32:
+        few, large = ~direct & fewer.below(LEAST), ~direct & fewer.compare("oge", LEAST) & things.below(_LARGEST_THINGS)
+        left, right, factor = _beta_of_large(*(large.select(v + 1.0, LEAST) for v in (fewer, things - fewer)))
+        by_beta = 1.0 / left / factor / (things + 1.0) / right
+        step = few.select(fewer, 1.0)
+        root, rest = _rise_of_large(few.select(things - fewer + 1.0, LEAST), step)
+        by_logarithm = few.select(root * (rest / gamma_one_more(step)) * root, large.select(by_beta, by_logarithm))
+    out = direct.select(plain, by_logarithm)
+    return (n.is_nan() | k.is_nan()).select(float("nan"), possible.select(out, 0.0))
+
+
+@in_float64
+def poch(z: Values, m: Values) -> Values:
+    """Return gamma(z + m) / gamma(z).
+
+    Where both are poles it is (-1)^m gamma(1 - z) / gamma(1 - z - m); 0 where only the lower one is. For small integers m it is a product.
+    """
+    pole, integral = _is_pole(z), _is_integer(m)
+    end, lost = exact_sum(z, m)
+    mirrored = pole & integral & end.compare("ole", 0.0)
+    start, stop = mirrored.select(1.0 - end, z), mirrored.select(1.0 - z, end)
+    positive = start.above(0.0) & stop.above(0.0)
+    up = m.compare("oge", 0.0)
+    low, high = positive.select(start.at_most(stop), 1.0), positive.select(start.at_least(stop), 1.0)
+    step = positive.select(m.abs(), 0.0)
+    direct = high.below(2.0 * _MODERATE)
+    p, q = direct.select(low, 1.0), direct.select(high, 1.0)
+    plain = gamma_one_more(q) / gamma_one_more(p) * (p / q)
+    by_logarithm = exp(_log_rise_positive(direct.select(1.0, low), direct.select(1.0, step)))
+    if z.bits == 32:
+        plain = plain * _change_of_gamma(direct.select(end, 0.0), up.select(lost, -lost))
+        by_logarithm = _rise_by_powers(direct, low, high, step, by_logarithm)
+    rise = direct.select(plain, by_logarithm)
+    ratio = up.select(rise, 1.0 / rise) * mirrored.select(_sign_of_power(m), m.like(1.0))
+    x, y = positive.select(1.0, z), positive.select(1.0, end)
+    reflected = gamma_sign(x) * gamma_sign(y) * exp(_lgamma(y) - _lgamma(x))
+    zero = pole & ~mirrored
+    out = zero.select(0.0, positive.select(ratio, _is_pole(y).select(float("inf"), reflected)))
+    short = integral & m.abs().below(_SHORT)
+    out = short.select(_product(short.select(z, 1.0), short.select(m, 0.0)), out)
+    return (z.is_nan() | m.is_nan()).select(float("nan"), m.equals(0.0).select(1.0, out))
+
+
+def _rise_by_powers(direct: Values, low: Values, high: Values, step: Values, other: Values) -> Values:
+    """Return gamma(low + step) / gamma(low) where powers give it, else `other`."""
+    large = ~direct & low.compare("oge", LEAST)
+    few, many = large & step.below(LEAST), large & step.compare("oge", LEAST) & step.below(_LARGEST_STEP)
+    moderate = ~direct & ~large & high.below(_LARGEST_END)
+    root, rest = _rise_of_large(few.select(low, LEAST), few.select(step, 1.0))
+    left, right, factor = _beta_of_large(many.select(low, LEAST), many.select(step, LEAST))
+    by_beta = many.select(step, 1.0).called("gamma_positive", gamma_positive) / left / factor / right
+    start = moderate.select(low, 1.0)
+    total, lost = exact_sum(start, moderate.select(step, 1.0))
+    power, scale = gamma_factors(total)
+    by_gamma = power * scale * _change_of_gamma(total, lost) / start.called("gamma_positive", gamma_positive) * power
+    return few.select(root * rest * root, many.select(by_beta, moderate.select(by_gamma, other)))
+
+
+def _product(z: Values, m: Values) -> Values:
+    """Return z (z + 1) … (z + m - 1), for m < 0 one over (z - 1) (z - 2) … (z + m)."""
+    up = m.compare("oge", 0.0)
+
+    def multiply(k: Values, product: Values) -> Sequence[Values]:
+        return [k.below(m.abs()).select(product * up.select(z + k, z - (k + 1.0)), product)]
+
+    (product,) = z.iterated(m.abs(), multiply, z.like(1.0))
+    return up.select(product, 1.0 / product)
+
+
+@in_float64
+def digamma_rise(a: Values, b: Values) -> Values:
+    """Return digamma(a + b) - digamma(a)."""
+    return (a + b).called("digamma", digamma) - a.called("digamma", digamma)
+
+
+@in_float64
+def factorial(n: Values) -> Values:
+    """Return gamma(n + 1) for n >= 0, else 0."""
+    negative = n.below(0.0)
+    return negative.select(0.0, gamma_one_more(negative.select(0.0, n)))
+
+
+# ------------------------------------------------------------------------------
+# The gamma function's family: log-gamma, digamma, Hurwitz zeta, polygamma.
+#
+# All work in float64 where that is at hand, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
+# interpolation of the function divided by its zeros, so that relative precision is kept around them); from 8 on the asymptotic series
+# does; recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
+# ------------------------------------------------------------------------------
 
 #: Where the asymptotic series take over: 8 is far enough for float64 with ten terms.
 FAR = 8.0

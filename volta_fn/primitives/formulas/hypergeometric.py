@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from volta_fn.primitives.formulas.exponential import exp
+from volta_fn.primitives.formulas.exponential import exp, log, pow
 from volta_fn.primitives.formulas.gamma import digamma, gamma_sign, lgamma
-from volta_fn.primitives.formulas.logarithm import log
-from volta_fn.primitives.formulas.powers import pow
-from volta_fn.primitives.formulas.precision import in_float64
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.values import Values, in_float64
 
 #: From which |x| on the confluent function is an asymptotic series, and how many terms that has.
 _FAR, _FAR_TERMS = 100.0, 40

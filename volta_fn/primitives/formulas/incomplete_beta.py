@@ -13,13 +13,19 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.error import erfc
-from volta_fn.primitives.formulas.exponential import exp, expm1
-from volta_fn.primitives.formulas.gamma import digamma, gamma_one_more, lgamma_unit
-from volta_fn.primitives.formulas.logarithm import log, log1p
-from volta_fn.primitives.formulas.powers import pow
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum, in_float64
-from volta_fn.primitives.formulas.stirling import LEAST, beta_quotient, excess, log_rise, log_rise_of_less_than_one, remainder
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
+from volta_fn.primitives.formulas.gamma import (
+    LEAST,
+    beta_quotient,
+    digamma,
+    excess,
+    gamma_one_more,
+    lgamma_unit,
+    log_rise,
+    log_rise_of_less_than_one,
+    remainder,
+)
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64
 
 #: From here on both parameters are large.
 _LARGE = 1e4

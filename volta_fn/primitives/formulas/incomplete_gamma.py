@@ -11,12 +11,9 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.error import erfc
-from volta_fn.primitives.formulas.exponential import exp, expm1
-from volta_fn.primitives.formulas.gamma import digamma, lgamma_unit
-from volta_fn.primitives.formulas.logarithm import log
-from volta_fn.primitives.formulas.precision import in_float64
-from volta_fn.primitives.formulas.stirling import excess, power_over_gamma
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.exponential import exp, expm1, log
+from volta_fn.primitives.formulas.gamma import digamma, excess, lgamma_unit, power_over_gamma
+from volta_fn.primitives.formulas.values import Values, in_float64
 
 #: From here on Temme's expansion is used.
 _LARGE = 1e4

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-from volta_fn.primitives.formulas.exponential import exp, expm1
-from volta_fn.primitives.formulas.logarithm import log, log1p
-from volta_fn.primitives.formulas.powers import pow
-from volta_fn.primitives.formulas.precision import exact_sum, in_float64
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
+from volta_fn.primitives.formulas.values import Values, exact_sum, in_float64
 
 #: Below it (e^t - 1) / t is 1, by width.
 _NEGLIGIBLE = {32: 2.0**-26, 64: 2.0**-55}

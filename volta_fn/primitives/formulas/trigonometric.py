@@ -1,8 +1,4 @@
-"""sin, cos, tan and their inverses.
-
-The argument is brought into one half period with pi as a sum of three floats (Cody and Waite), each subtraction a fused multiply-add.
-Where that is not enough, which is rare, a branch leads to `Values.quarter_periods`.
-"""
+"""sin, cos, tan and their inverses, with the reduction of large angles."""
 
 from __future__ import annotations
 
@@ -12,8 +8,139 @@ from collections.abc import Callable
 import numpy as np
 
 from volta_fn.primitives.formulas.numpy_values import of_numpy
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum, exact_sum_ordered
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, V, Values, exact_product, exact_sum, exact_sum_ordered
+
+# ------------------------------------------------------------------------------
+# Reduction of large angles by the method of Payne and Hanek (1983).
+#
+# |x| = m 2^e with an integer m of 53 bits, and of 2^e 2/pi only some bits matter: those worth 4 or more give full periods, and those far
+# below add nothing. They are cut out of the digits of 2/pi, which are in memory, 53 at a time, and multiplied by m.
+# ------------------------------------------------------------------------------
+
+#: The first 1184 bits of 2/pi.
+TWO_OVER_PI_BITS = 1184
+TWO_OVER_PI = int(
+    "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921cfe1d"
+    "eb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f49c845f8bbdf9283b1ff897ffde05980fef2f118b"
+    "5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d0856033046",
+    16,
+)
+#: Zeros in front of them, in bytes.
+_PADDING = 16
+#: The last one is number 0.
+_DIGITS = TWO_OVER_PI.to_bytes(TWO_OVER_PI_BITS // 8 + _PADDING, "little")
+_WINDOW = 53
+_HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
+
+
+def reduced_large(x: V) -> tuple[V, V, V]:
+    """Reduce large arguments as `Values.quarter_periods` does, in float64."""
+    bits = x.as_bits()
+    exponent = (bits.shift_right(52) & 0x7FF) - 1075
+    integral = ((bits & ((1 << 52) - 1)) | (1075 << 52)).as_float()
+    first, second, third = [_window(exponent, k) * 2.0 ** (2 - _WINDOW * (k + 1)) for k in range(3)]
+    k1, rest1, error1 = _integer_and_rest(*exact_product(integral, first))
+    high, error2 = exact_product(integral, second)
+    near, error3 = exact_sum(rest1, high)
+    k2 = near.nearest()
+    low = (error3 + error2) + integral * third
+    fraction, more = exact_sum(near - k2, low + (x - x))
+    r, rest = exact_product(fraction, _HALF_PI[0])
+    rest = rest + fraction.fma(_HALF_PI[1], more * _HALF_PI[0])
+    quarters = (k1.as_integer() + error1.as_integer()) + k2.as_integer()
+    negative = bits.below(0)
+    return negative.select(-quarters, quarters), negative.select(-r, r), negative.select(-rest, rest)
+
+
+def _integer_and_rest(high: V, low: V) -> tuple[V, V, V]:
+    """Return (k, rest, more) with high + low = k + more + rest, k and more integers."""
+    k, more = high.nearest(), low.nearest()
+    return k, (high - k) + (low - more), more
+
+
+def _window(exponent: V, number: int) -> V:
+    """Return 53 bits of 2^exponent 2/pi as an integer.
+
+    The first of them (of window 0) is worth 2.
+    """
+    most = exponent.above(971).select(971, exponent)
+    bounded = most.below(-60).select(-60, most)
+    lowest = (TWO_OVER_PI_BITS + 2 - _WINDOW * (number + 1)) - bounded
+    words = lowest.shift_right(3).bits_of_table("digits_of_two_over_pi", _DIGITS)
+    return (words.shift_right(lowest & 7) & ((1 << _WINDOW) - 1)).number()
+
+
+# ------------------------------------------------------------------------------
+# The remainder of floats, which is exact.
+# ------------------------------------------------------------------------------
+
+
+def rem(x: Values, y: Values) -> Values:
+    """Return the remainder of x / y rounded toward zero, with x's sign.
+
+    It is NaN if y is 0 or x infinite.
+    """
+    size, divisor = x.abs(), y.abs()
+    limit = divisor * 2.0 ** (SIGNIFICAND[x.bits] - 1)
+    hard = size.above(limit) & size.below(math.inf) & divisor.above(0.0)
+    rest = hard.rarely("rem.hard", _hard, [size, divisor], _step(size, divisor))
+    exact = divisor.equals(math.inf) & size.below(math.inf)
+    return exact.select(size, rest).signed(x)
+
+
+def _step(x: Values, y: Values) -> Values:
+    """Return the remainder where the quotient is small.
+
+    A rounded quotient may be one too large. Small divisors are scaled, for devices that flush subnormal numbers to zero.
+    """
+    small = y.below(2.0 ** -(BIAS[y.bits] * 3 // 4))
+    digits = 2 * SIGNIFICAND[y.bits]
+    up, down = small.select(2.0**digits, x.like(1.0)), small.select(2.0**-digits, x.like(1.0))
+    dividend, divisor = x * up, y * up
+    rest = (dividend / divisor).trunc().fma(-divisor, dividend)
+    return rest.below(0.0).select(rest + divisor, rest) * down
+
+
+def _hard(x: Values, y: Values) -> Values:
+    """Take remainders by multiples 2^k y of the divisor.
+
+    They are as large as quotients allow, until the divisor itself is one.
+    """
+    digits, bias = SIGNIFICAND[x.bits] - 2, BIAS[x.bits]
+    count = (2 * bias + SIGNIFICAND[x.bits]) // digits + 1
+    (rest,) = x.iterated(count, lambda _, rest: [_step(rest, _multiple(rest, y, digits))], x)
+    return rest
+
+
+def _multiple(x: Values, y: Values, digits: int) -> Values:
+    """Return y 2^k with the least k >= 0 that leaves a quotient of `digits` digits."""
+    gap = _exponent(x) - _exponent(y) - digits
+    k = gap.below(0).select(0, gap)
+    half = k.shift_right(1)
+    for power in (half, k - half):  # 2^k itself may be out of range
+        quarter = power.shift_right(1)
+        y = y * _power_of_two(quarter) * _power_of_two(power - quarter)
+    return y
+
+
+def _power_of_two(n: Values) -> Values:
+    return ((n + BIAS[n.bits]) << SIGNIFICAND[n.bits]).as_float()
+
+
+def _exponent(x: Values) -> Values:
+    """Return the exponent of the highest digit of x > 0."""
+    digits = SIGNIFICAND[x.bits]
+    tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
+    found = tiny.select(x * 2.0**digits, x).as_bits().shift_right(digits)
+    return tiny.select(found - digits, found)
+
+
+# ------------------------------------------------------------------------------
+# sin, cos, tan and their inverses.
+#
+# The argument is brought into one half period with pi as a sum of three floats (Cody and Waite), each subtraction a fused multiply-add.
+# Where that is not enough, which is rare, a branch leads to `Values.quarter_periods`.
+# ------------------------------------------------------------------------------
 
 #: pi as a sum of three floats.
 _PI = {

@@ -7,21 +7,21 @@ Hessenberg, Schur and tridiagonal forms, `tridiagonal_systems` their solution; `
 they are written with.
 """
 
-from volta_fn.primitives.linalg.condensed import hessenberg as hessenberg
-from volta_fn.primitives.linalg.condensed import householder_product as householder_product
-from volta_fn.primitives.linalg.condensed import ormqr as ormqr
-from volta_fn.primitives.linalg.condensed import schur as schur
-from volta_fn.primitives.linalg.condensed import tridiagonal as tridiagonal
 from volta_fn.primitives.linalg.factorization import lu as lu
 from volta_fn.primitives.linalg.factorization import qr as qr
-from volta_fn.primitives.linalg.polar import qdwh as qdwh
+from volta_fn.primitives.linalg.solvers import cholesky as cholesky
+from volta_fn.primitives.linalg.solvers import cholesky_update as cholesky_update
+from volta_fn.primitives.linalg.solvers import lu_pivots_to_permutation as lu_pivots_to_permutation
+from volta_fn.primitives.linalg.solvers import symmetric_product as symmetric_product
+from volta_fn.primitives.linalg.solvers import triangular_solve as triangular_solve
+from volta_fn.primitives.linalg.solvers import tridiagonal_solve as tridiagonal_solve
 from volta_fn.primitives.linalg.spectral import SvdAlgorithm as SvdAlgorithm
 from volta_fn.primitives.linalg.spectral import eig as eig
 from volta_fn.primitives.linalg.spectral import eigh as eigh
+from volta_fn.primitives.linalg.spectral import hessenberg as hessenberg
+from volta_fn.primitives.linalg.spectral import householder_product as householder_product
+from volta_fn.primitives.linalg.spectral import ormqr as ormqr
+from volta_fn.primitives.linalg.spectral import qdwh as qdwh
+from volta_fn.primitives.linalg.spectral import schur as schur
 from volta_fn.primitives.linalg.spectral import svd as svd
-from volta_fn.primitives.linalg.triangular import cholesky as cholesky
-from volta_fn.primitives.linalg.triangular import triangular_solve as triangular_solve
-from volta_fn.primitives.linalg.tridiagonal_systems import tridiagonal_solve as tridiagonal_solve
-from volta_fn.primitives.linalg.updates import cholesky_update as cholesky_update
-from volta_fn.primitives.linalg.updates import lu_pivots_to_permutation as lu_pivots_to_permutation
-from volta_fn.primitives.linalg.updates import symmetric_product as symmetric_product
+from volta_fn.primitives.linalg.spectral import tridiagonal as tridiagonal

@@ -14,12 +14,11 @@ from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.data_movement.gather import gather
-from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode
+from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, slice_in_dim
 from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import broadcasted_iota, expand_dims
-from volta_fn.primitives.data_movement.slicing import slice_in_dim
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.linalg.matrices import (
+from volta_fn.primitives.linalg.solvers import (
     adjoint,
     batch_in_front,
     check_matrix,
@@ -27,10 +26,10 @@ from volta_fn.primitives.linalg.matrices import (
     no_tangents,
     only_diagonal,
     real_part,
+    triangular_solve,
     tril,
     triu,
 )
-from volta_fn.primitives.linalg.triangular import triangular_solve
 from volta_fn.primitives.sorting import sort_key_val
 
 INT32 = np.dtype(np.int32)

@@ -1,8 +1,4 @@
-"""Eigenvalues, eigenvectors and the singular value decomposition.
-
-Vectors of equal eigenvalues (singular values) are determined only up to a rotation, so their derivatives do not exist; here the
-undetermined component is taken as zero, which is right for every function that does not depend on the choice.
-"""
+"""Eigenvalues, singular values, condensed forms and the polar decomposition."""
 
 from __future__ import annotations
 
@@ -15,30 +11,46 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import GradientError
-from volta_fn.primitives.data_movement.movement import broadcast_to, broadcasted_iota, expand_dims
-from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.elementwise import complex_components
-from volta_fn.primitives.elementwise.exponential import sqrt
+from volta_fn.errors import DTypeError, GradientError, ShapeError
+from volta_fn.primitives.array_operations.operators import full
+from volta_fn.primitives.control_flow.conditionals import cond
+from volta_fn.primitives.control_flow.loops import while_loop
+from volta_fn.primitives.data_movement.indexing import slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, broadcasted_iota, expand_dims, moveaxis
+from volta_fn.primitives.declare import to_dtype, weakly_promoted
+from volta_fn.primitives.elementwise import selection
+from volta_fn.primitives.elementwise.arithmetic import abs as absolute
 from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.linalg.factorization import linear_solve
-from volta_fn.primitives.linalg.matrices import (
+from volta_fn.primitives.elementwise.transcendental import cbrt, sqrt
+from volta_fn.primitives.linalg.factorization import linear_solve, qr
+from volta_fn.primitives.linalg.solvers import (
     adjoint,
     batch_in_front,
     check_matrix,
+    cholesky,
     diagonal,
     eye_like,
     hermitian_of,
     matmul,
+    no_derivative,
     no_tangents,
     real_part,
     safe_inverse,
+    symmetrized,
+    triangular_solve,
 )
-from volta_fn.primitives.linalg.triangular import symmetrized
-from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.primitives.reduction import reduce_max, reduce_sum
 from volta_fn.primitives.sorting import argmax
+
+# ------------------------------------------------------------------------------
+# Eigenvalues, eigenvectors and the singular value decomposition.
+#
+# Vectors of equal eigenvalues (singular values) are determined only up to a rotation, so their derivatives do not exist; here the
+# undetermined component is taken as zero, which is right for every function that does not depend on the choice.
+# ------------------------------------------------------------------------------
 
 
 def _row(values: Array) -> Array:
@@ -213,13 +225,13 @@ def _drift(v: Array, moved: Array) -> Array:
     LAPACK makes them of unit length, the largest element real.
     """
     rows = v.ndim - 2
-    overlap = complex_components.conj(v) * moved
-    largest = _row(argmax(complex_components.real(complex_components.conj(v) * v), rows))
+    overlap = selection.conj(v) * moved
+    largest = _row(argmax(selection.real(selection.conj(v) * v), rows))
     is_largest = broadcasted_iota(np.int32, v.shape, rows) == largest
     ratio = select(is_largest, moved * safe_inverse(v), as_value(np.zeros((), v.dtype)))
-    stretch = complex_components.real(reduce_sum(overlap, (rows,)))
-    rotation = complex_components.imag(reduce_sum(ratio, (rows,)))
-    return _row(complex_components.complex(stretch, rotation))
+    stretch = selection.real(reduce_sum(overlap, (rows,)))
+    rotation = selection.imag(reduce_sum(ratio, (rows,)))
+    return _row(selection.complex(stretch, rotation))
 
 
 eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)
@@ -252,7 +264,254 @@ def eig(
     outs = [w]
     if compute_left_eigenvectors:
         left = adjoint(linear_solve(v, broadcast_to(eye_like(v), v.shape)))
-        size = complex_components.real(complex_components.conj(left) * left)
+        size = selection.real(selection.conj(left) * left)
         length = sqrt(reduce_sum(size, (v.ndim - 2,)))
         outs.append(left / to_dtype(_row(length), v.dtype))
     return [*outs, v] if compute_right_eigenvectors else outs
+
+
+# ------------------------------------------------------------------------------
+# Hessenberg, Schur and tridiagonal forms, and products of reflectors.
+# ------------------------------------------------------------------------------
+
+# hessenberg
+
+
+def _hessenberg_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    check_matrix("hessenberg", x, square=True)
+    return ShapedArray(x.shape, x.dtype), ShapedArray((*x.shape[:-2], max(0, x.shape[-1] - 1)), x.dtype)
+
+
+hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True)
+hessenberg_p.batch = batch_in_front(hessenberg_p)
+hessenberg_p.jvp = no_derivative(hessenberg_p)
+
+
+def hessenberg(a: Any) -> tuple[Array, Array]:
+    """Reduce square matrices to Hessenberg form: Qᴴ a Q is zero below the subdiagonal.
+
+    For matrices (*batch, n, n), return matrices with the Hessenberg form on and above their subdiagonals and reflectors below, and the
+    reflectors' factors (*batch, n - 1), as `householder_product` takes them. On the host, this needs SciPy. It has no derivative.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.hessenberg(vf.numpy.eye(3))[1]
+    Array([0., 0.], dtype=float32)
+    """
+    reduced, factors = bind(hessenberg_p, as_value(a))
+    return reduced, factors
+
+
+# schur
+
+
+def _schur_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArray, ...]:
+    check_matrix("schur", x, square=True)
+    return (ShapedArray(x.shape, x.dtype),) * (2 if compute_vectors else 1)
+
+
+schur_p = Primitive("schur", _schur_abstract, multiple_results=True)
+schur_p.batch = batch_in_front(schur_p)
+schur_p.jvp = no_derivative(schur_p)
+
+
+def schur(x: Any, *, compute_schur_vectors: bool = True) -> Any:
+    """Return the Schur form T and the vectors Q with Q T Qᴴ = x, or only T.
+
+    The matrices are square, (*batch, n, n). T is upper triangular if x is complex; for a real x it has a block of two by two on its
+    diagonal for each pair of complex eigenvalues. Q is unitary. NaN where LAPACK does not converge. On the host, this needs SciPy. It
+    has no derivative.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.schur(vf.numpy.array([[1.0, 2.0], [0.0, 3.0]]))[0]
+    Array([[1., 2.],
+           [0., 3.]], dtype=float32)
+    """
+    outs = bind(schur_p, as_value(x), compute_vectors=bool(compute_schur_vectors))
+    return (outs[0], outs[1]) if compute_schur_vectors else outs[0]
+
+
+# tridiagonal
+
+
+def _tridiagonal_abstract(x: ShapedArray, *, lower: bool) -> tuple[ShapedArray, ...]:
+    check_matrix("tridiagonal", x, square=True)
+    *stack, n, _ = x.shape
+    real, less = dtypes.real_dtype(x.dtype), max(0, n - 1)
+    shapes = ((n, real), (less, real), (less, x.dtype))
+    return ShapedArray(x.shape, x.dtype), *[ShapedArray((*stack, size), dtype) for size, dtype in shapes]
+
+
+tridiagonal_p = Primitive("tridiagonal", _tridiagonal_abstract, multiple_results=True)
+tridiagonal_p.batch = batch_in_front(tridiagonal_p)
+tridiagonal_p.jvp = no_derivative(tridiagonal_p)
+
+
+def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
+    """Reduce Hermitian matrices to real tridiagonal ones.
+
+    For matrices (*batch, n, n), of which the triangle is read that `lower` says, return matrices with the tridiagonal form and reflectors
+    beyond it in that triangle, its diagonal (*batch, n) and subdiagonal (*batch, n - 1), and the reflectors' factors (*batch, n - 1). On
+    the host, this needs SciPy. It has no derivative.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.tridiagonal(vf.numpy.array([[2.0, 1.0], [1.0, 3.0]]))[1]
+    Array([2., 3.], dtype=float32)
+    """
+    reduced, diagonal, subdiagonal, factors = bind(tridiagonal_p, as_value(a), lower=bool(lower))
+    return reduced, diagonal, subdiagonal, factors
+
+
+# householder_product
+
+
+def _product_abstract(a: ShapedArray, taus: ShapedArray) -> ShapedArray:
+    check_matrix("householder_product", a)
+    m, n = a.shape[-2:]
+    if a.dtype != taus.dtype:
+        raise DTypeError(f"householder_product needs reflectors and factors of one dtype, got {a} and {taus}")
+    if m < n or taus.ndim != a.ndim - 1 or taus.shape[:-1] != a.shape[:-2] or taus.shape[-1] > n:
+        raise ShapeError(f"householder_product needs a (*batch, m, n) with m >= n and taus (*batch, k) with k <= n; got {a} and {taus}")
+    return ShapedArray(a.shape, a.dtype)
+
+
+def _product_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
+    moved = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
+    return bind(householder_product_p, *moved, **params), 0
+
+
+householder_product_p = Primitive("householder_product", _product_abstract, batch=_product_batch)
+householder_product_p.jvp = no_derivative(householder_product_p)
+
+
+def householder_product(a: Any, taus: Any) -> Array:
+    """Return the first columns of the product of Householder's reflections 1 - τ v vᴴ.
+
+    Args:
+        a: matrices (*batch, m, n), m ≥ n; the vector v of reflection i is 1 in row i, and stands below the diagonal in column i.
+        taus: the factors τ (*batch, k), k ≤ n.
+
+    The result has the shape of `a`. On the host, this needs SciPy. It has no derivative. Raises `ShapeError` or `DTypeError` where a and
+    taus do not fit together.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.householder_product(vf.numpy.array([[0.0], [1.0]]), vf.numpy.array([1.0]))
+    Array([[ 0.],
+           [-1.]], dtype=float32)
+    """
+    return bind(householder_product_p, *weakly_promoted("householder_product", (a, taus)))
+
+
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Array:
+    """Multiply by the unitary Q of reflections: Q c, or c Q unless `left`.
+
+    `a` (*batch, m, n) and `taus` (*batch, k) are as for `householder_product`, except that a may be wide; Q is (m, m), and is replaced by
+    its adjoint if `transpose`.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.ormqr(vf.numpy.array([[0.0], [1.0]]), vf.numpy.array([1.0]), vf.numpy.eye(2))
+    Array([[ 0., -1.],
+           [-1.,  0.]], dtype=float32)
+    """
+    reflectors, factors, other = weakly_promoted("ormqr", (a, taus, c))
+    *stack, m, n = reflectors.shape
+    columns = full((*stack, m, max(0, m - n)), 0, reflectors.dtype)
+    square = concatenate([reflectors, columns], reflectors.ndim - 1) if m > n else reflectors[..., :m]
+    q = householder_product(square, factors)
+    q = adjoint(q) if transpose else q
+    return matmul(q, other) if left else matmul(other, q)
+
+
+# ------------------------------------------------------------------------------
+# The polar decomposition by QDWH: iterations of products and factorisations.
+# ------------------------------------------------------------------------------
+
+#: Beyond this weight the iteration by Cholesky's factors would lose digits.
+_GREATEST_WEIGHT = 100.0
+#: How often it iterates at most by default: six iterations suffice in double precision.
+_MOST_ITERATIONS = 10
+
+
+def qdwh(
+    x: Any, *, is_hermitian: bool = False, max_iterations: int | None = None, eps: float | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Return U and H with x = U H, the number of iterations, and if they converged.
+
+    x is a matrix (m, n) of full rank with m ≥ n, U has orthonormal columns, and H is Hermitian positive semidefinite. Iterations end when
+    one changes U by less than (4 eps)^(1/3) of its size, or after `max_iterations` (default 10); `eps` is the dtype's by default.
+    `is_hermitian` has no effect. (Nakatsukasa, Bai and Gygi, Optimizing Halley's iteration for computing the matrix polar decomposition,
+    SIAM J. Matrix Anal. Appl. 31, 2010.)
+
+    Raises:
+        ShapeError: x is not one matrix, or is wide.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.linalg.qdwh(vf.numpy.array([[0.0, -2.0], [3.0, 0.0]]))[1].diagonal().round(3)
+    Array([3., 2.], dtype=float32)
+    """
+    value = as_value(x)
+    check_matrix("qdwh", value.aval)
+    if value.ndim != 2 or value.shape[0] < value.shape[1]:
+        raise ShapeError(f"qdwh needs one matrix (m, n) with m >= n, got shape {value.shape}; decompose the adjoint of a wide one")
+    real = dtypes.real_dtype(value.dtype)
+    epsilon = float(dtypes.finfo(real).eps) if eps is None else eps
+    most = _MOST_ITERATIONS if max_iterations is None else max_iterations
+    if not value.size:
+        return value, eye_like(matmul(adjoint(value), value)), as_value(np.int32(0)), as_value(np.bool_(True))
+    limit = np.asarray((4 * epsilon) ** (1 / 3), real)
+
+    def unfinished(state: tuple[Array, Array, Array, Array]) -> Array:
+        _, _, count, moving = state
+        return (count < most) & moving
+
+    def iterate(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        u, low, count, _ = state
+        a, b, c = _weights(low)
+        following = cond(c > _GREATEST_WEIGHT, _by_qr, _by_cholesky, u, a, b, c)
+        low = low * (a + b * low * low) / (1 + c * low * low)
+        low = select(low > 1, as_value(np.ones((), real)), low)
+        moving = (_norm(following - u) > limit * _norm(following)) | (1 - low > 10 * epsilon)
+        return following, low, count + 1, moving
+
+    scaled, low = _scaled(value, epsilon)
+    start = (scaled, low, as_value(np.int32(0)), as_value(np.bool_(True)))
+    u, _, count, moving = while_loop(unfinished, iterate, start)
+    return u, symmetrized(matmul(adjoint(u), value)), count, ~moving
+
+
+def _scaled(x: Array, epsilon: float) -> tuple[Array, Array]:
+    """Divide by a bound of the singular values; return a lower bound of them, too."""
+    size = absolute(x)
+    columns, rows = (reduce_max(reduce_sum(size, (axis,)), (0,)) for axis in (0, 1))
+    bound = sqrt(columns) * sqrt(rows)
+    safe = select(bound > 0, bound, as_value(np.ones((), bound.dtype)))
+    return x / to_dtype(safe, x.dtype), as_value(np.asarray(epsilon, bound.dtype))
+
+
+def _weights(low: Array) -> tuple[Array, Array, Array]:
+    """Return Halley's weights that lift singular values in [low, 1] the most."""
+    square = low * low
+    d = cbrt(4 * (1 - square) / (square * square))
+    root = sqrt(1 + d)
+    a = root + sqrt(8 - 4 * d + 8 * (2 - square) / (square * root)) / 2
+    b = (a - 1) * (a - 1) / 4
+    return a, b, a + b - 1
+
+
+def _by_qr(u: Array, a: Array, b: Array, c: Array) -> Array:
+    root = sqrt(c)
+    n = u.shape[1]
+    identity = eye_like(slice_in_dim(u, 0, n))
+    q, _ = qr(concatenate([to_dtype(root, u.dtype) * u, identity], 0), full_matrices=False)
+    product = matmul(slice_in_dim(q, 0, u.shape[0]), adjoint(slice_in_dim(q, u.shape[0], u.shape[0] + n)))
+    return to_dtype(b / c, u.dtype) * u + to_dtype((a - b / c) / root, u.dtype) * product
+
+
+def _by_cholesky(u: Array, a: Array, b: Array, c: Array) -> Array:
+    square = matmul(adjoint(u), u)
+    factor = cholesky(eye_like(square) + to_dtype(c, u.dtype) * square)
+    half = triangular_solve(factor, u, lower=True, transpose_a=True, conjugate_a=True)
+    return to_dtype(b / c, u.dtype) * u + to_dtype(a - b / c, u.dtype) * triangular_solve(factor, half, lower=True)
+
+
+def _norm(x: Array) -> Array:
+    return sqrt(reduce_sum(absolute(x) * absolute(x), (0, 1)))

@@ -26,11 +26,10 @@ import numpy as np
 from volta_fn.core.array import ArraySpec
 from volta_fn.core.dispatch import BuiltIns, Finder, provide
 from volta_fn.runtime.internals.array_calls import INTERRUPTED, MOST_OPERANDS, call_record, find_layout, write_apply
-from volta_fn.runtime.internals.errstate import plain_of, quiet_context
+from volta_fn.runtime.internals.eager_calls import kernel_record, loop_of, loop_record, view_record, write_kernel_calls
 from volta_fn.runtime.internals.finders import find_record, write_finders
-from volta_fn.runtime.internals.kernel_calls import kernel_record, loop_record, view_record, write_kernel_calls
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
-from volta_fn.runtime.internals.ufunc_loops import loop_of
+from volta_fn.runtime.internals.threads import plain_of, quiet_context
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 NOT_CONTIGUOUS = -1

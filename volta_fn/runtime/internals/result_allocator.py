@@ -23,7 +23,7 @@ import numpy as np
 from numpy._core import multiarray  # which has NumPy's table of C functions
 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.runtime.out_of_memory import out_of_memory
+from volta_fn.runtime.memory import out_of_memory
 
 #: Results of at least this many bytes use the allocator: from this size on the C library, too, may ask the kernel for each block.
 LARGE = 1 << 17

@@ -8,8 +8,9 @@ from typing import Any
 
 from volta_fn.core.interned import Left
 from volta_fn.errors import CompilerError
-from volta_fn.runtime.internals.nogil import emit, parse, run_passes
-from volta_fn.runtime.llvm import half_rounding, lapack, numpy_sorts
+from volta_fn.runtime.internals.threads import emit, parse, run_passes
+from volta_fn.runtime.llvm import host as half_rounding
+from volta_fn.runtime.llvm import libraries
 from volta_fn.runtime.llvm.host import Host, host, llvm
 
 #: What is never freed, and engines, which are freed some time after their code.
@@ -85,8 +86,8 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     half_rounding.bind_symbols(codes, _load_text)
     with _lock:  # engines are made one at a time
         _free_dropped()
-        lapack.bind_symbols(codes)
-        numpy_sorts.bind_symbols(codes)
+        libraries.bind_lapack_symbols(codes)
+        libraries.bind_sort_symbols(codes)
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _target_machine())
         engine._owned = True  # by the code below: llvmlite must not free it, on whatever thread, and not at the end of the process
         for code in codes:

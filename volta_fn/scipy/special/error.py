@@ -1,4 +1,4 @@
-"""The error function's family and the normal distribution function."""
+"""The error function's family, and integrals of exponentials."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import functools
 import math
 from typing import Any
 
-from volta_fn import lax
+from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError
-from volta_fn.primitives.declare import promoted
+from volta_fn.jit.fused import fused
+from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise.special import normal_pdf
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.transforms.custom.custom_jvp import custom_jvp
+from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+
+# ------------------------------------------------------------------------------
+# The error function's family and the normal distribution function.
+# ------------------------------------------------------------------------------
 
 erf = promoted(lax.erf, "erf", "Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
 erfc = promoted(lax.erfc, "erfc", "Return 1 - erf(x), to full relative precision for large x.")
@@ -92,3 +97,112 @@ def ndtri(p: Any) -> Array:
     Array([-1.96,  0.  ,  1.96], dtype=float32)
     """
     return lax.ndtri(p)
+
+
+# ------------------------------------------------------------------------------
+# Exponential integrals, and the scaled complementary error function.
+# ------------------------------------------------------------------------------
+
+
+@composite
+def expn(n: Any, x: Any) -> Array:
+    """Return En(x), the integral of exp(-x t) / t^n over t from 1 to infinity.
+
+    n is an integer >= 0 and x >= 0; the result is NaN for others. It is differentiable by x, and computed by a power series up to 1, by a
+    continued fraction beyond (Abramowitz & Stegun 5.1.12 and 5.1.22).
+
+    >>> vf.scipy.special.expn(2, vf.numpy.array([0.0, 1.0])).round(4)
+    Array([1.    , 0.1485], dtype=float32)
+    """
+    return lax.expn(*vnp.broadcast_arrays(n, x))
+
+
+@composite
+def exp1(x: Any) -> Array:
+    """Return E1(x), the integral of exp(-t) / t from x to infinity; NaN for x < 0.
+
+    >>> vf.scipy.special.exp1(1.0).round(4)
+    Array(0.2194, dtype=float32)
+    """
+    return lax.expn(vnp.ones_like(x), x)
+
+
+@composite
+def expi(x: Any) -> Array:
+    """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
+
+    It is -inf at 0 and -E1(-x) left of it; on the right it is computed by a power series up to 40 and an asymptotic one beyond (Abramowitz
+    & Stegun 5.1.10 and 5.1.51).
+
+    >>> vf.scipy.special.expi(vf.numpy.array([-1.0, 1.0])).round(4)
+    Array([-0.2194,  1.8951], dtype=float32)
+    """
+    return lax.expi(x)
+
+
+@composite
+def _real_erfcx(x: Any) -> Array:
+    return lax.erfcx(x)
+
+
+@fused
+def erfcx(x: Any) -> Array:
+    """Return exp(x^2) erfc(x), which neither overflows nor underflows for large x.
+
+    Of complex numbers it is `wofz(1j * x)`. That of real ones is computed by Chebyshev interpolation (Schonfelder 1978),
+    far on the right by the asymptotic series (Abramowitz & Stegun 7.1.23).
+
+    >>> vf.scipy.special.erfcx(vf.numpy.array([0.0, 100.0])).round(6)
+    Array([1.      , 0.005642], dtype=float32)
+    """
+    (value,) = promote_args("erfcx", (x,), dtypes.INEXACT)
+    return wofz(lax.mul(value, 1j)) if value.dtype in dtypes.COMPLEX else _real_erfcx(value)
+
+
+# ------------------------------------------------------------------------------
+# Integrals: Dawson, Fresnel, sine, cosine, Spence, Owen's T, Faddeeva's w.
+# ------------------------------------------------------------------------------
+
+dawsn = promoted(lax.dawsn, "dawsn", "Return Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.")
+spence = promoted(lax.spence, "spence", "Return minus the integral of log(t) / (t - 1) from 1 to x, which is the dilogarithm of 1 - x.")
+owens_t = promoted(lax.owens_t, "owens_t", "Return Owen's T(h, a), the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / 2 pi from 0 to a.")
+
+
+def fresnel(x: Any) -> tuple[Array, Array]:
+    """Return the integrals S and C of sin(pi t^2 / 2) and cos(pi t^2 / 2) from 0 to x.
+
+    They are computed by Chebyshev interpolation, beyond 5/2 of their amplitudes (Abramowitz & Stegun 7.3.5).
+
+    >>> [integral.round(4).item() for integral in vf.scipy.special.fresnel(vf.numpy.float32(1.0))]
+    [0.438..., 0.7799...]
+    """
+    (value,) = promote_args("fresnel", (x,), dtypes.FLOATS)
+    return lax.fresnel_sin(value), lax.fresnel_cos(value)
+
+
+def sici(x: Any) -> tuple[Array, Array]:
+    """Return the sine and the cosine integral, Si(x) and Ci(|x|).
+
+    Si is the integral of sin(t) / t from 0 to x, and Ci is minus that of cos(t) / t from |x| to infinity; Ci(0) is -inf, and it is NaN at
+    -inf, as in SciPy. They are computed by Chebyshev interpolation, beyond 10 of their amplitudes (Abramowitz & Stegun 5.2.6).
+
+    >>> [integral.round(4).item() for integral in vf.scipy.special.sici(vf.numpy.float32(1.0))]
+    [0.9460..., 0.337...]
+    """
+    (value,) = promote_args("sici", (x,), dtypes.FLOATS)
+    return lax.sin_integral(value), lax.cos_integral(value)
+
+
+def wofz(z: Any) -> Array:
+    """Return the Faddeeva function exp(-z^2) erfc(-i z), complex.
+
+    Each component is accurate by itself. It is computed by Laplace's continued fraction far from zero, elsewhere by algorithm 916 (Zaghloul
+    and Ali 2011), with the border of S. G. Johnson's Faddeeva package.
+
+    >>> vf.scipy.special.wofz(vf.numpy.array([0.0, 1.0j])).round(4)
+    Array([1.    +0.j, 0.4276+0.j], dtype=complex64)
+    """
+    (value,) = promote_args("wofz", (z,), dtypes.INEXACT)
+    value = lax.convert_element_type(value, dtypes.complex_dtype(value.dtype), value.weak_type)
+    x, y = lax.real(value), lax.imag(value)
+    return lax.complex(lax.faddeeva_real(x, y), lax.faddeeva_imag(x, y))

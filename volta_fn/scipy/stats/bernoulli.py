@@ -14,8 +14,7 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.stats.declarations.discrete import Discrete
-from volta_fn.scipy.stats.declarations.signatures import promoting
+from volta_fn.scipy.stats.declarations import Discrete, promoting
 
 
 def _parameters(k: Any, p: Any, loc: Any = 0) -> None:

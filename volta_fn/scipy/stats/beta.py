@@ -13,13 +13,10 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.gamma_family import betaln
-from volta_fn.scipy.special.incomplete_beta import betainc
-from volta_fn.scipy.special.stirling import log_beta_weight
-from volta_fn.scipy.stats.declarations.continuous import UNIT, Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log_power
-from volta_fn.scipy.stats.declarations.tails import log_lower_beta, log_or_tail, log_upper_beta
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.gamma_family import betaln, log_beta_weight
+from volta_fn.scipy.special.incomplete import betainc
+from volta_fn.scipy.stats.declarations import UNIT, Continuous, log_lower_beta, log_or_tail, log_power, log_upper_beta
 
 
 def _parameters(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -34,7 +31,7 @@ def _log_density(z: Array, a: Array, b: Array) -> Array:
 
 
 def _survival(z: Array, a: Array, b: Array) -> Array:
-    return incomplete.regularized_incomplete_beta_complement(*vnp.broadcast_arrays(a, b, z))
+    return special.regularized_incomplete_beta_complement(*vnp.broadcast_arrays(a, b, z))
 
 
 def _log_distribution(z: Array, a: Array, b: Array) -> Array:
@@ -48,7 +45,7 @@ def _log_survival(z: Array, a: Array, b: Array) -> Array:
 _beta = Continuous(_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
 
 logpdf = _beta.logpdf(_log_density)
-pdf = _beta.pdf(incomplete.beta_pdf)
+pdf = _beta.pdf(special.beta_pdf)
 cdf = _beta.cdf(lambda z, a, b: betainc(a, b, z))
 sf = _beta.sf(_survival)
 logcdf = _beta.logcdf(_log_distribution)

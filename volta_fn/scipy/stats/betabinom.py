@@ -14,7 +14,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.gamma_family import betaln
-from volta_fn.scipy.stats.declarations.discrete import Discrete
+from volta_fn.scipy.stats.declarations import Discrete
 
 
 def _parameters(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> None:

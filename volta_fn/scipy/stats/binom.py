@@ -13,10 +13,9 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.stirling import log_beta_weight
-from volta_fn.scipy.stats.declarations.discrete import Discrete
-from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.gamma_family import log_beta_weight
+from volta_fn.scipy.stats.declarations import Discrete, log_power
 
 
 def _parameters(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
@@ -38,4 +37,4 @@ def _is_valid(n: Array, p: Array) -> Array:
 _binom = Discrete(_parameters, support=lambda n, p: (0.0, n), valid=_is_valid)
 
 logpmf = _binom.logpmf(_log_mass)
-pmf = _binom.pmf(lambda k, n, p: incomplete.beta_density(k + 1.0, n - k + 1.0, p) / (n + 1.0))
+pmf = _binom.pmf(lambda k, n, p: special.beta_density(k + 1.0, n - k + 1.0, p) / (n + 1.0))

@@ -12,10 +12,8 @@ import math
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log1p_square
-from volta_fn.scipy.stats.declarations.signatures import of_probability, of_value
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.stats.declarations import Continuous, log1p_square, of_probability, of_value
 
 
 def _quantile(q: Array) -> Array:
@@ -29,7 +27,7 @@ def _quantile(q: Array) -> Array:
 _cauchy = Continuous(of_value)
 
 logpdf = _cauchy.logpdf(lambda z: -math.log(math.pi) - log1p_square(z))
-pdf = _cauchy.pdf(incomplete.cauchy_pdf)
+pdf = _cauchy.pdf(special.cauchy_pdf)
 cdf = _cauchy.cdf(lambda z: vnp.arctan2(1.0, -z) / math.pi)
 sf = _cauchy.sf(lambda z: vnp.arctan2(1.0, z) / math.pi)
 logcdf = _cauchy.logcdf()

@@ -14,9 +14,9 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
-from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.incomplete import gammainc, gammaincc
+from volta_fn.scipy.stats.declarations import POSITIVE, Continuous
 from volta_fn.scipy.stats.gamma import log_density, log_distribution, log_survival
 
 #: Of so few degrees of freedom the density is a multiple.
@@ -33,7 +33,7 @@ def _density(x: Array, df: Array, loc: Array, scale: Array) -> Array:
     It is proportional to a tiny `df`, half of which may be no number.
     """
     tiny = df < _TINY
-    return vnp.where(tiny, 0.5, 1.0) * incomplete.gamma_pdf(x, vnp.where(tiny, df, 0.5 * df), loc, 2.0 * scale)
+    return vnp.where(tiny, 0.5, 1.0) * special.gamma_pdf(x, vnp.where(tiny, df, 0.5 * df), loc, 2.0 * scale)
 
 
 _chi2 = Continuous(_parameters, support=POSITIVE, valid=lambda df: df > 0)

@@ -16,7 +16,7 @@ from volta_fn.core.array import Array
 from volta_fn.errors import ShapeError
 from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.gamma_family import gammaln
-from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.scipy.stats.declarations import log_power
 
 
 def logpdf(x: Any, alpha: Any) -> Array:

@@ -9,15 +9,13 @@ Array([1.    , 0.3679, 0.1353], dtype=float32)
 from __future__ import annotations
 
 from volta_fn import numpy as vnp
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log1mexp
-from volta_fn.scipy.stats.declarations.signatures import of_probability, of_value
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.stats.declarations import POSITIVE, Continuous, log1mexp, of_probability, of_value
 
 _expon = Continuous(of_value, support=POSITIVE)
 
 logpdf = _expon.logpdf(lambda z: -z)
-pdf = _expon.pdf(incomplete.exponential_pdf)
+pdf = _expon.pdf(special.exponential_pdf)
 cdf = _expon.cdf(lambda z: -vnp.expm1(-z))
 sf = _expon.sf(lambda z: vnp.exp(-z))
 logcdf = _expon.logcdf(log1mexp)

@@ -12,13 +12,10 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.gamma_family import gammaln
-from volta_fn.scipy.special.incomplete_gamma import gammainc, gammaincc
-from volta_fn.scipy.special.stirling import log_gamma_weight
-from volta_fn.scipy.stats.declarations.continuous import POSITIVE, Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log_power
-from volta_fn.scipy.stats.declarations.tails import log_lower_gamma, log_or_tail, log_upper_gamma
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.gamma_family import gammaln, log_gamma_weight
+from volta_fn.scipy.special.incomplete import gammainc, gammaincc
+from volta_fn.scipy.stats.declarations import POSITIVE, Continuous, log_lower_gamma, log_or_tail, log_power, log_upper_gamma
 
 
 def _parameters(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -45,7 +42,7 @@ def log_survival(z: Array, a: Array) -> Array:
 _gamma = Continuous(_parameters, support=POSITIVE, valid=lambda a: a > 0)
 
 logpdf = _gamma.logpdf(log_density)
-pdf = _gamma.pdf(incomplete.gamma_pdf)
+pdf = _gamma.pdf(special.gamma_pdf)
 cdf = _gamma.cdf(lambda z, a: gammainc(a, z))
 sf = _gamma.sf(lambda z, a: gammaincc(a, z))
 logcdf = _gamma.logcdf(log_distribution)

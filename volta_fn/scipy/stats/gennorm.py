@@ -14,8 +14,8 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.gamma_family import gammaln
-from volta_fn.scipy.special.incomplete_gamma import gammaincc
-from volta_fn.scipy.stats.declarations.continuous import Continuous
+from volta_fn.scipy.special.incomplete import gammaincc
+from volta_fn.scipy.stats.declarations import Continuous
 
 
 def _parameters(x: Any, beta: Any) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.entropy import xlog1py
-from volta_fn.scipy.stats.declarations.discrete import Discrete
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.exponential import xlog1py
+from volta_fn.scipy.stats.declarations import Discrete
 
 
 def _parameters(k: Any, p: Any, loc: Any = 0) -> None:
@@ -25,4 +25,4 @@ def _parameters(k: Any, p: Any, loc: Any = 0) -> None:
 _geom = Discrete(_parameters, support=lambda p: (1.0, np.inf), valid=lambda p: (p > 0) & (p <= 1))
 
 logpmf = _geom.logpmf(lambda k, p: xlog1py(k - 1.0, -p) + vnp.log(p))
-pmf = _geom.pmf(lambda k, p: incomplete.beta_density(vnp.ones_like(k), k, p) * p / k)
+pmf = _geom.pmf(lambda k, p: special.beta_density(vnp.ones_like(k), k, p) * p / k)

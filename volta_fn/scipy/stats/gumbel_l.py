@@ -12,9 +12,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.logarithms import exp_or_infinity, log1mexp
-from volta_fn.scipy.stats.declarations.signatures import of_value
+from volta_fn.scipy.stats.declarations import Continuous, exp_or_infinity, log1mexp, of_value
 
 #: Below this, log(1 - exp(-exp(z))) is z to the last bit.
 _TAIL = -38.0

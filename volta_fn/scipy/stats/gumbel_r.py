@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn import numpy as vnp
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.logarithms import exp_or_infinity
-from volta_fn.scipy.stats.declarations.signatures import of_value
+from volta_fn.scipy.stats.declarations import Continuous, exp_or_infinity, of_value
 from volta_fn.scipy.stats.gumbel_l import log1mexpexp
 
 

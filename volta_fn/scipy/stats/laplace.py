@@ -12,9 +12,8 @@ import math
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.signatures import of_value
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.stats.declarations import Continuous, of_value
 
 
 def _probability(z: Array) -> Array:
@@ -26,5 +25,5 @@ def _probability(z: Array) -> Array:
 _laplace = Continuous(of_value)
 
 logpdf = _laplace.logpdf(lambda z: -vnp.abs(z) - math.log(2.0))
-pdf = _laplace.pdf(lambda x, loc, scale: 0.5 * incomplete.exponential_pdf(x, loc, scale))
+pdf = _laplace.pdf(lambda x, loc, scale: 0.5 * special.exponential_pdf(x, loc, scale))
 cdf = _laplace.cdf(_probability)

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.entropy import expit, logit
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.signatures import of_value
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.exponential import expit, logit
+from volta_fn.scipy.stats.declarations import Continuous, of_value
 
 
 def _log_density(z: Array) -> Array:
@@ -24,7 +23,7 @@ def _log_density(z: Array) -> Array:
 _logistic = Continuous(of_value)
 
 logpdf = _logistic.logpdf(_log_density)
-pdf = _logistic.pdf(incomplete.logistic_pdf)
+pdf = _logistic.pdf(special.logistic_pdf)
 cdf = _logistic.cdf(expit)
 sf = _logistic.sf(lambda z: expit(-z))
 ppf = _logistic.ppf(logit, of_value)

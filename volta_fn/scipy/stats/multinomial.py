@@ -17,7 +17,7 @@ from volta_fn.errors import DTypeError
 from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.arguments import composite
 from volta_fn.scipy.special.gamma_family import gammaln
-from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.scipy.stats.declarations import log_power
 
 
 def logpmf(x: Any, n: Any, p: Any) -> Array:

@@ -13,10 +13,9 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.stirling import log_beta_weight
-from volta_fn.scipy.stats.declarations.discrete import Discrete, from_zero
-from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.gamma_family import log_beta_weight
+from volta_fn.scipy.stats.declarations import Discrete, from_zero, log_power
 
 
 def _parameters(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
@@ -34,4 +33,4 @@ def _log_mass(k: Array, n: Array, p: Array) -> Array:
 _nbinom = Discrete(_parameters, support=from_zero, valid=lambda n, p: (n > 0) & (p > 0) & (p <= 1))
 
 logpmf = _nbinom.logpmf(_log_mass)
-pmf = _nbinom.pmf(incomplete.nbinom_pmf)
+pmf = _nbinom.pmf(special.nbinom_pmf)

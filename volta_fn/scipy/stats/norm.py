@@ -12,8 +12,7 @@ import math
 
 from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.error import log_ndtr, ndtr, ndtri
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.signatures import of_probability, of_value
+from volta_fn.scipy.stats.declarations import Continuous, of_probability, of_value
 
 _norm = Continuous(of_value)
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import numpy as vnp
-from volta_fn.scipy.stats.declarations.continuous import Continuous, Interval
-from volta_fn.scipy.stats.declarations.logarithms import log1mexp
+from volta_fn.scipy.stats.declarations import Continuous, Interval, log1mexp
 
 
 def _parameters(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:

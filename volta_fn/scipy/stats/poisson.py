@@ -15,12 +15,11 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
+from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.incomplete_gamma import gammaincc
-from volta_fn.scipy.special.stirling import log_gamma_weight, rising
-from volta_fn.scipy.stats.declarations.discrete import Discrete, from_zero
-from volta_fn.scipy.stats.declarations.logarithms import log_power
+from volta_fn.scipy.special.gamma_family import log_gamma_weight, rising
+from volta_fn.scipy.special.incomplete import gammaincc
+from volta_fn.scipy.stats.declarations import Discrete, from_zero, log_power
 
 
 def _parameters(k: Any, mu: Any, loc: Any = 0) -> None:
@@ -43,7 +42,7 @@ def _probability(k: Array, mu: Array) -> Array:
 _poisson = Discrete(_parameters, support=from_zero, valid=lambda mu: mu >= 0)
 
 logpmf = _poisson.logpmf(_log_mass)
-pmf = _poisson.pmf(lambda k, mu: incomplete.gamma_density(k + 1.0, mu))
+pmf = _poisson.pmf(lambda k, mu: special.gamma_density(k + 1.0, mu))
 cdf = _poisson.cdf(_probability)
 
 #: From here on the entropy is that of its asymptotic series.

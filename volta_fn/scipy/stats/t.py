@@ -14,10 +14,9 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.primitives.elementwise import incomplete
-from volta_fn.scipy.special.stirling import log_rise
-from volta_fn.scipy.stats.declarations.continuous import Continuous
-from volta_fn.scipy.stats.declarations.logarithms import log1p_square
+from volta_fn.primitives.elementwise import special
+from volta_fn.scipy.special.gamma_family import log_rise
+from volta_fn.scipy.stats.declarations import Continuous, log1p_square
 
 
 def _parameters(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
@@ -35,4 +34,4 @@ def _log_density(z: Array, df: Array) -> Array:
 _t = Continuous(_parameters, valid=lambda df: df > 0)
 
 logpdf = _t.logpdf(_log_density)
-pdf = _t.pdf(incomplete.t_pdf)
+pdf = _t.pdf(special.t_pdf)

@@ -17,8 +17,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.error import erf, log_ndtr, ndtr
-from volta_fn.scipy.stats.declarations.continuous import Continuous, Interval
-from volta_fn.scipy.stats.declarations.logarithms import log1mexp
+from volta_fn.scipy.stats.declarations import Continuous, Interval, log1mexp
 
 _HALF_ROOT = math.sqrt(0.5)
 

@@ -9,8 +9,7 @@ Array([0. , 0.5, 0. ], dtype=float32)
 from __future__ import annotations
 
 from volta_fn import numpy as vnp
-from volta_fn.scipy.stats.declarations.continuous import UNIT, Continuous
-from volta_fn.scipy.stats.declarations.signatures import of_probability, of_value
+from volta_fn.scipy.stats.declarations import UNIT, Continuous, of_probability, of_value
 
 _uniform = Continuous(of_value, support=UNIT)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.special.bessel import i0e
-from volta_fn.scipy.stats.declarations.continuous import Continuous
+from volta_fn.scipy.special.polynomials import i0e
+from volta_fn.scipy.stats.declarations import Continuous
 
 
 def _parameters(x: Any, kappa: Any) -> None:

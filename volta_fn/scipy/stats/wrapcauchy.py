@@ -13,7 +13,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.stats.declarations.continuous import Continuous, Interval
+from volta_fn.scipy.stats.declarations import Continuous, Interval
 
 
 def _parameters(x: Any, c: Any) -> None:

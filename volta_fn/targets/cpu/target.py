@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
-from volta_fn.compiler.program import Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.target import Pass, ProgramPass, RoutineMaker, Target, TargetCapabilities, forced
+from volta_fn.compiler.passes.expansions import keep_negative_indices
+from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
 from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key

@@ -1,31 +1,51 @@
-"""The NumPy backend: the meaning of every primitive.
+"""The NumPy backend.
 
-A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements lie one
-after another), else into new memory. Of primitives with several results, ``out`` is a tuple, with None for results to allocate.
+The meaning of every primitive, with control flow as Python loops.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers.plan import most_temporaries
+from volta_fn.compiler.buffers import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
+from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.errors import VoltaError
-from volta_fn.runtime.internals.errstate import silenced, silenced_in_context
-from volta_fn.targets.numpy import blocks
-from volta_fn.targets.numpy.program import PlannedProgram
-from volta_fn.targets.numpy.workspace import workspace
+from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
+from volta_fn.primitives import convolution as _convolution  # noqa: F401
+from volta_fn.primitives import cumulative as _cumulative  # noqa: F401
+from volta_fn.primitives import fourier as _fourier  # noqa: F401
+from volta_fn.primitives import linalg as _linalg  # noqa: F401
+from volta_fn.primitives import random as _random  # noqa: F401
+from volta_fn.primitives import sorting as _sorting  # noqa: F401
+from volta_fn.primitives import window as _window  # noqa: F401
+from volta_fn.primitives.data_movement import dynamic_slicing as _dynamic_slicing  # noqa: F401
+from volta_fn.primitives.data_movement import gather as _scatter  # noqa: F401
+from volta_fn.primitives.formulas import ciphers
+from volta_fn.runtime.internals.threads import silenced, silenced_in_context
+from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, program, reductions
+from volta_fn.targets.numpy.program import PlannedProgram, workspace
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
+
+
+# ------------------------------------------------------------------------------
+# The NumPy backend: the meaning of every primitive.
+#
+# A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements
+# lie one after another), else into new memory. Of primitives with several results, ``out`` is a tuple, with None for results to
+# allocate.
+# ------------------------------------------------------------------------------
 
 try:
     import resource
@@ -172,7 +192,7 @@ class NumpyBackend:
 
     def free_memory(self) -> None:
         """Free the blocks that are kept from call to call; NumPy frees the rest by itself."""
-        blocks.free()
+        program.free()
 
 
 def _peak() -> int:
@@ -191,3 +211,163 @@ def _resident() -> int:
     except OSError:
         return 0
     return pages * resource.getpagesize() if resource is not None else 0
+
+
+# ------------------------------------------------------------------------------
+# Control flow on NumPy arrays: Python loops around compiled sub-programs.
+#
+# A carry goes from step to step without a copy. From the second step on a step may overwrite those elements of the carry that the step
+# before made in memory of their own (`_private`); the initial carry is the caller's and stays as it is. The other results of steps are
+# copied into arrays allocated before the loop.
+# ------------------------------------------------------------------------------
+
+
+@structured_kernel("cond")
+def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
+    programs = [subprogram(b, pipeline) for b in branches]
+
+    def run(index: Any, *operands: Any) -> tuple[Any, ...]:
+        return programs[int(index)](*operands)
+
+    return run
+
+
+@structured_kernel("while")
+def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
+    condition = subprogram(cond_jaxpr, pipeline)
+    count = cond_nconsts + body_nconsts
+    step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
+
+    def run(*operands: Any, most: int | None = None, rest: Program = lambda *operands: operands) -> tuple[Any, ...]:
+        """Run the loop; one of more than `most` iterations is ended by `rest`."""
+        cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
+        done = 0
+        with _frame(step) as frame:
+            while condition(*cond_consts, *carry)[0]:
+                if done == most:
+                    break
+                carry = step.run(frame, done > 0, *body_consts, *carry)
+                done += 1
+            else:
+                return carry
+        return rest(*cond_consts, *body_consts, *carry)
+
+    return run
+
+
+@structured_kernel("scan")
+def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
+    step = _step(jaxpr, num_consts, num_carry, pipeline)
+    y_avals = jaxpr.out_avals[num_carry:]
+
+    def run(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+        consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
+        rows = operands[num_consts + num_carry :]
+        targets = out[num_carry:] or (None,) * len(y_avals)
+        ys = [np.empty((length, *a.shape), a.dtype) if t is None else t for a, t in zip(y_avals, targets, strict=True)]
+        order = range(length - 1, -1, -1) if reverse else range(length)
+        steps: Iterable[tuple[Any, ...]] = zip(*[r[::-1] if reverse else r for r in rows], strict=True) if rows else ((),) * length
+        overwrite = False
+        with _frame(step) as frame:
+            for i, row in zip(order, steps, strict=True):
+                outs = step.run(frame, overwrite, *consts, *carry, *row)
+                overwrite = True
+                carry = outs[:num_carry]
+                for y, out in zip(ys, outs[num_carry:], strict=True):
+                    y[i] = out
+        return (*carry, *ys)
+
+    return run
+
+
+@contextmanager
+def _frame(step: PlannedProgram) -> Iterator[Sequence[np.ndarray]]:
+    """Yield a step's values in a block of memory, which all iterations share."""
+    if not step.in_block:
+        yield ()
+        return
+    block = program.take(step.block)
+    try:
+        yield step.frame(block)
+    finally:
+        program.give(block)
+
+
+@program_cache
+def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Pipeline) -> PlannedProgram:
+    """Compile a loop's body; its first argument allows overwriting the carry."""
+    body = pipeline.optimize(closed)
+    donated = [*[False] * consts, *_private(body, carry)]
+    return planned(body, [*donated, *[False] * (len(closed.in_avals) - len(donated))], pipeline)
+
+
+def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
+    """Return which carries a step returns in new memory that it shares with no other."""
+    sources: dict[Var, frozenset[Var]] = {}
+    made: set[Var] = set()
+    for eqn in closed.eqns:
+        views = eqn.primitive.views
+        shared = frozenset().union(*[sources.get(v, {v}) for v in eqn.invars if isinstance(v, Var)]) if views else frozenset()
+        sources.update({v: shared | {v} for v in eqn.outvars})
+        made.update(() if views else eqn.outvars)
+    outs = closed.jaxpr.outvars[:carry]
+    sharers = Counter(source for out in outs if isinstance(out, Var) for source in sources.get(out, {out}))
+    return [not isinstance(out, Literal) and out in made and sharers[out] == 1 for out in outs]
+
+
+# ------------------------------------------------------------------------------
+# NumPy functions that evaluate primitives, where the declaration has none.
+# ------------------------------------------------------------------------------
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    # contraction
+    "dot_general": contraction.dot_general,
+    # convolution
+    "conv_general_dilated": convolution.conv_general_dilated,
+    # cumulative
+    **{name: partial(reductions.cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
+    # Fourier transforms
+    "fft": contraction.fft,
+    # indexing
+    "gather": indexing.gather,
+    "scatter": indexing.scatter,
+    "scatter_add": indexing.scatter_add,
+    "scatter_mul": indexing.scatter_mul,
+    "scatter_min": indexing.scatter_min,
+    "scatter_max": indexing.scatter_max,
+    "dynamic_slice": indexing.dynamic_slice,
+    "dynamic_update_slice": indexing.dynamic_update_slice,
+    # linear algebra
+    "cholesky": linalg.cholesky,
+    "triangular_solve": linalg.triangular_solve,
+    "lu": linalg.lu,
+    "qr": linalg.qr,
+    "eigh": linalg.eigh,
+    "svd": linalg.svd,
+    "eig": linalg.eig,
+    "hessenberg": linalg.hessenberg,
+    "schur": linalg.schur,
+    "tridiagonal": linalg.tridiagonal,
+    "householder_product": linalg.householder_product,
+    "tridiagonal_solve": linalg.tridiagonal_solve,
+    # sorting
+    "sort": reductions.sort,
+    "top_k": reductions.top_k,
+    "argmax": reductions.argmax,
+    "argmin": reductions.argmin,
+    # random bits
+    "random_bits": indexing.random_bits,
+    "threefry2x32": ciphers.threefry2x32,
+    # windows
+    "reduce_window_sum": partial(reductions.reduce_window, op="sum"),
+    "reduce_window_max": partial(reductions.reduce_window, op="max"),
+    "reduce_window_min": partial(reductions.reduce_window, op="min"),
+    "select_and_gather_add": reductions.select_and_gather_add,
+    "select_and_scatter_add": reductions.select_and_scatter_add,
+}
+
+TYPED["dot_general"] = contraction.typed_dot_general
+TYPED |= reductions.typed_reductions()
+
+for _name, _function in KERNELS.items():
+    PRIMITIVES[_name].evaluate = _function

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from volta_fn.targets.wgsl.shader_module import ShaderModule
+from volta_fn.targets.wgsl.shader import ShaderModule
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
-from volta_fn.targets.wgsl.loops import horizontal
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers
+from volta_fn.targets.wgsl.loops import routine as horizontal
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.routine import Routine
 
 #: How an equation becomes a routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.

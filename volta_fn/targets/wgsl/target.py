@@ -5,27 +5,117 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from volta_fn.compiler.fusion.deferral import DeferralPolicy, defer_products, defer_small_kernels
-from volta_fn.compiler.fusion.duplicate_outputs import duplicate_outputs
-from volta_fn.compiler.fusion.split_k import split_k_into_consumers
+from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.passes.attention import replace_attention
-from volta_fn.compiler.passes.attention.calls import keep_attention
-from volta_fn.compiler.passes.fourier import expand_fourier_transforms
-from volta_fn.compiler.passes.loop_fission.delay_stacks import drop_delay_stacks
-from volta_fn.compiler.passes.wrapped_indices import keep_negative_indices
-from volta_fn.compiler.program import Item
-from volta_fn.compiler.target import CommandPass, NodePass, Pass, ProgramPass, Target, TargetCapabilities
+from volta_fn.compiler.passes.attention import keep_attention, replace_attention
+from volta_fn.compiler.passes.expansions import expand_fourier_transforms, keep_negative_indices
+from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
+from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
+from volta_fn.errors import ArgumentError, DeviceError
 from volta_fn.targets.wgsl import attention, matmul
-from volta_fn.targets.wgsl.loops.horizontal import is_small
+from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
-from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
+from volta_fn.targets.wgsl.runtime.commands import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
+
+# ------------------------------------------------------------------------------
+# Describe the devices that programs are planned for.
+# ------------------------------------------------------------------------------
+
+#: WebGPU's names of limits, the fields of `TargetCapabilities`, and what every WebGPU device has.
+LIMITS = {
+    "maxStorageBuffersPerShaderStage": ("buffers", 8),
+    "maxStorageBufferBindingSize": ("binding", 1 << 27),
+    "maxComputeWorkgroupStorageSize": ("workgroup_memory", 1 << 14),
+    "maxComputeInvocationsPerWorkgroup": ("invocations", 256),
+    "maxComputeWorkgroupsPerDimension": ("groups", 65535),
+    "minStorageBufferOffsetAlignment": ("alignment", 256),
+}
+
+#: Bytes of the largest buffer that every WebGPU device has.
+LARGEST_BUFFER = 1 << 28
+
+#: Bytes that a page may use on a phone: browsers end pages that take more than about a gibibyte, scripts and pictures included.
+_PHONE_MEMORY = 3 << 28
+
+
+class DeviceProfile(NamedTuple):
+    """What a program may use of a device."""
+
+    name: str
+    capabilities: TargetCapabilities
+    #: Bytes of the largest buffer, and of all memory (None: not known).
+    largest: int = LARGEST_BUFFER
+    memory: int | None = None
+
+
+#: Nothing is known of a page's GPU: it may round a fused multiply-add twice, and flush subnormal numbers.
+WEBGPU = DeviceProfile("webgpu", TargetCapabilities(fma=False, subnormals=False))
+PHONE = WEBGPU._replace(name="phone", memory=_PHONE_MEMORY)
+
+
+def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> DeviceProfile:
+    """Return the profile that a user means.
+
+    Args:
+        limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
+            WebGPU's names, such as ``{"maxBufferSize": 1 << 30}``, where they differ from "webgpu"; a GPU of this machine, or some
+            letters of its name.
+
+    Raises `ArgumentError` for other limits, and names that no GPU has.
+
+    >>> profile_of({"maxBufferSize": 1 << 30}).largest
+    1073741824
+    """
+    if isinstance(limits, DeviceProfile):
+        return limits
+    if isinstance(limits, Mapping):
+        return _changed(limits)
+    if isinstance(limits, Device):
+        return _of_device(limits)
+    if known := {profile.name: profile for profile in (WEBGPU, PHONE)}.get(limits):
+        return known
+    found = _gpus()
+    for device in found:
+        if str(limits).lower() in device.device_kind.lower():
+            return _of_device(device)
+    names = [device.device_kind for device in found]
+    raise ArgumentError(f"limits: expected 'webgpu', 'phone', limits by name, or a GPU of this machine ({names}), got {limits!r}")
+
+
+def _gpus() -> list[Device]:
+    try:
+        return list(devices("gpu"))
+    except DeviceError:
+        return []
+
+
+def _changed(limits: Mapping[str, int]) -> DeviceProfile:
+    unknown = [name for name in limits if name not in LIMITS and name != "maxBufferSize"]
+    if unknown:
+        raise ArgumentError(f"limits: WebGPU has no {', '.join(unknown)} that programs depend on; known are {[*LIMITS, 'maxBufferSize']}")
+    fields: dict[str, Any] = {LIMITS[name][0]: int(value) for name, value in limits.items() if name in LIMITS}
+    largest = int(limits.get("maxBufferSize", LARGEST_BUFFER))
+    return WEBGPU._replace(name="the given limits", capabilities=WEBGPU.capabilities._replace(**fields), largest=largest)
+
+
+def _of_device(device: Device) -> DeviceProfile:
+    if device.platform != "gpu":
+        raise ArgumentError(f"limits: expected a GPU, got {device}; programs for the CPU have no limits")
+    backend: Any = device.backend
+    gpu = backend.gpu
+    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)
+
+
+# ------------------------------------------------------------------------------
+# A GPU as a compilation target, with the passes that it adds to the pipeline.
+# ------------------------------------------------------------------------------
 
 #: The most buffers that fusion gives a kernel: more gain little, even where the device has them.
 _KERNEL_BUFFERS = 24

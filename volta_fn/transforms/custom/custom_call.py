@@ -13,18 +13,15 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.axes import axis_environment
-from volta_fn.core.flatten import function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import hoist_tracers, trace_to_jaxpr
-from volta_fn.core.trace import EVAL, Tracer, bind, current_trace, run_under
+from volta_fn.core.staging import function_name, hoist_tracers, output_arrays, trace_to_jaxpr
+from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.transforms.eager import RecordedTracer
-from volta_fn.transforms.jvp import JVPTrace, JVPTracer
-from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.linearize import JVPTrace, JVPTracer, LinearTrace
 from volta_fn.transforms.vmap import batch_jaxpr, to_front
 
 _CACHE_LIMIT = 512

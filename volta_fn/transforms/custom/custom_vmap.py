@@ -9,10 +9,9 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import check_callable, function_name, output_arrays
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Primitive
-from volta_fn.core.staging import eval_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, output_arrays
 from volta_fn.core.trace import EVAL, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, TreeError, UnsetRuleError
 from volta_fn.primitives.control_flow.scan import scan
@@ -20,9 +19,7 @@ from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom.custom_call import Programs, RuledFunction, positional_arguments, signature_of
-from volta_fn.transforms.jvp import jvp_flat, jvp_jaxpr
-from volta_fn.transforms.linearize import LinearTrace
-from volta_fn.transforms.marks import is_nonzero, marked, merge, split_tangents, with_zeros
+from volta_fn.transforms.linearize import LinearTrace, is_nonzero, jvp_flat, jvp_jaxpr, marked, merge, split_tangents, with_zeros
 from volta_fn.transforms.vmap import to_front, vmap_flat
 
 

@@ -1,7 +1,4 @@
-"""Implicit differentiation of solvers: `custom_linear_solve` and `custom_root`.
-
-The derivative of a solution follows from the equation that it satisfies, whatever the solver did to find it.
-"""
+"""Implicit differentiation of solvers, and linear functions with a transpose."""
 
 from __future__ import annotations
 
@@ -11,25 +8,116 @@ from typing import Any
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.flatten import check_callable
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, Zero
-from volta_fn.core.staging import eval_jaxpr
+from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
-from volta_fn.errors import DTypeError, GradientError, ShapeError, TreeError
-from volta_fn.primitives.control_flow.bodies import Body, trace_body
-from volta_fn.primitives.control_flow.carry import promote_weak
+from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_body
 from volta_fn.primitives.data_movement.joining import instantiate
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
-from volta_fn.transforms.custom.closures import closure_convert
-from volta_fn.transforms.custom.custom_jvp import custom_jvp
-from volta_fn.transforms.forward import jvp, linearize
+from volta_fn.transforms.custom.custom_derivatives import closure_convert, custom_jvp
+from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.transforms.jvp import jvp_jaxpr
-from volta_fn.transforms.marks import is_linear, is_nonzero, marked, split_tangents
+from volta_fn.transforms.linearize import is_linear, is_nonzero, jvp_jaxpr, marked, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, to_front
+
+# ------------------------------------------------------------------------------
+# `linear_call`: a linear function with a transpose of its own.
+# ------------------------------------------------------------------------------
+
+
+def linear_call(fun: Callable[..., Any], fun_transpose: Callable[..., Any], residual_args: Any, linear_args: Any) -> Any:
+    """Call ``fun(residual_args, linear_args)``, which is linear in the latter.
+
+    Args:
+        fun: the function.
+        fun_transpose: ``(residual_args, cotangent) -> cotangent of linear_args``; reverse mode calls it.
+        residual_args: a pytree of arrays, which are not differentiated.
+        linear_args: a pytree of arrays.
+
+    Raises:
+        GradientError: `residual_args` are differentiated.
+        ShapeError: `fun_transpose` returns other types than those of `linear_args`.
+
+    >>> import volta_fn as vf
+    >>> double = lambda x: vf.custom_derivatives.linear_call(lambda r, x: r * x, lambda r, ct: r * ct + 1.0, 2.0, x)
+    >>> double(3.0), vf.grad(double)(3.0)
+    (Array(6., dtype=float32, weak_type=True), Array(3., dtype=float32, weak_type=True))
+    """
+    residuals = tree.leaves(residual_args)
+    linear, linear_tree = tree.flatten(linear_args)
+    known, values = [as_value(x) for x in residuals], [as_value(x) for x in linear]
+    pair_tree = tree.structure(((residual_args, linear_args), {}))
+    forward, out_tree = _linear_traced(fun, pair_tree, [*known, *values])
+    example = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
+    backward_tree = tree.structure(((residual_args, example), {}))
+    backward, found_tree = _linear_traced(fun_transpose, backward_tree, [*known, *forward.out_avals])
+    if found_tree != linear_tree or [(a.shape, a.dtype) for a in backward.out_avals] != [(v.shape, v.dtype) for v in values]:
+        raise ShapeError(
+            f"linear_call: fun_transpose returns {backward.out_avals} where the linear arguments are {[v.aval for v in values]}"
+        )
+    outs = bind(linear_call_p, *known, *values, forward=forward, backward=backward, count=len(known))
+    return tree.unflatten(out_tree, outs)
+
+
+def _linear_traced(function: Callable[..., Any], in_tree: Any, like: Sequence[Any]) -> tuple[ClosedJaxpr, Any]:
+    flat = FlatFunction(function, in_tree)
+    avals = [x if isinstance(x, ShapedArray) else x.aval for x in like]
+    program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, function_name(function)))
+    if captured:
+        raise ArgumentError(f"linear_call: {function_name(function)} closes over traced values; pass them in residual_args")
+    return program, flat.out_tree
+
+
+def _linear_abstract(*avals: ShapedArray, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> tuple[ShapedArray, ...]:
+    return tuple(forward.out_avals)
+
+
+def _linear_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, count: int, **programs: Any) -> tuple[Sequence[Array], Sequence[Any]]:
+    if any(type(t) is not Zero for t in tangents[:count]):
+        raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
+    outs = bind(linear_call_p, *primals, count=count, **programs)
+    given = [instantiate(t) for t in tangents[count:]]
+    return outs, bind(linear_call_p, *primals[:count], *given, count=count, **programs)
+
+
+def _linear_transpose(cotangents: Sequence[Any], *args: Any, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> list[Any]:
+    if any(is_linear(args[:count])):
+        raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
+    given = [instantiate(c) for c in cotangents]
+    return [None] * count + list(bind(linear_call_p, *args[:count], *given, forward=backward, backward=forward, count=count))
+
+
+def _linear_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int
+) -> tuple[Sequence[Array], list[int]]:
+    stacked = [stack_at(a, d, 0, axis.size) for a, d in zip(args, dims, strict=True)]
+    programs = [batch_jaxpr(p, axis, [True] * len(p.in_avals), [True] * len(p.out_avals))[0] for p in (forward, backward)]
+    outs = bind(linear_call_p, *stacked, forward=programs[0], backward=programs[1], count=count)
+    return outs, [0] * len(outs)
+
+
+linear_call_p = Primitive(
+    "linear_call",
+    _linear_abstract,
+    jvp=_linear_jvp,
+    transpose=_linear_transpose,
+    batch=_linear_batch,
+    multiple_results=True,
+    holds_programs=True,
+    views=True,
+)
+linear_call_p.call_param = "forward"
+
+
+# ------------------------------------------------------------------------------
+# Implicit differentiation of solvers: `custom_linear_solve` and `custom_root`.
+#
+# The derivative of a solution follows from the equation that it satisfies, whatever the solver did to find it.
+# ------------------------------------------------------------------------------
 
 #: ``solve(operator, b)`` returns x such that ``operator(x)`` is b.
 Solve = Callable[[Callable[[Any], Any], Any], Any]
@@ -73,14 +161,14 @@ def custom_linear_solve(
         return _checked("solve", solve(matvec, vector), vector, has_aux)
     if transpose_solve is None and symmetric:
         transpose_solve = solve
-    bodies = _traced(matvec, vector, values, solve, transpose_solve, symmetric, has_aux)
+    bodies = _solve_traced(matvec, vector, values, solve, transpose_solve, symmetric, has_aux)
     captured = list({id(x): x for body in bodies.values() if body for x in body.captured}.values())
     programs = {name: body and _with_all(body, captured) for name, body in bodies.items()}
     flat = bind(custom_linear_solve_p, *captured, *values, **programs)
     return tree.unflatten(bodies["solve"].out_tree, flat)  # type: ignore[union-attr]  # always traced
 
 
-def _traced(
+def _solve_traced(
     matvec: Callable[[Any], Any],
     b: Any,
     values: Sequence[Array],
@@ -155,11 +243,11 @@ def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
     return body.jaxpr.replace(invars=[*leading, *jaxpr.invars[len(body.captured) :]])
 
 
-def _abstract(*avals: ShapedArray, solve: ClosedJaxpr, **others: ClosedJaxpr | None) -> tuple[ShapedArray, ...]:
+def _solve_abstract(*avals: ShapedArray, solve: ClosedJaxpr, **others: ClosedJaxpr | None) -> tuple[ShapedArray, ...]:
     return tuple(solve.out_avals)
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> tuple[Sequence[Array], list[Any]]:
+def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> tuple[Sequence[Array], list[Any]]:
     """Solve A dx = db - dA x."""
     outs = bind(custom_linear_solve_p, *primals, **programs)
     matvec: ClosedJaxpr = programs["matvec"]
@@ -175,7 +263,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> 
     return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(found, is_vector, outs, strict=True)]
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
+def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
     if programs["transpose_solve"] is None:
         raise GradientError("custom_linear_solve: reverse mode needs `transpose_solve`, or symmetric=True")
     count = len(programs["matvec"].out_avals)
@@ -187,7 +275,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[A
     return [*[None] * (len(args) - count), *found[:count]]
 
 
-def _batch(
+def _solve_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **programs: ClosedJaxpr | None
 ) -> tuple[Sequence[Array], list[int]]:
     """Stack the vectors of all examples, and the operators of those that differ."""
@@ -201,7 +289,14 @@ def _batch(
 
 #: Operands: the values that any of the four programs closes over, then the right-hand side.
 custom_linear_solve_p = Primitive(
-    "custom_linear_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, holds_programs=True, views=True
+    "custom_linear_solve",
+    _solve_abstract,
+    jvp=_solve_jvp,
+    transpose=_solve_transpose,
+    batch=_solve_batch,
+    multiple_results=True,
+    holds_programs=True,
+    views=True,
 )
 custom_linear_solve_p.call_param = "solve"
 

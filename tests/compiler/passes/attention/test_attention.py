@@ -13,8 +13,7 @@ import volta_fn as vf
 from volta_fn import lax, nn
 from volta_fn import numpy as jnp
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.passes.attention import replace_attention
-from volta_fn.compiler.passes.attention.calls import keep_attention
+from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.pipeline import simplify
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.targets.numpy.backend import NumpyBackend

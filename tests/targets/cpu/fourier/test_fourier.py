@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.fourier import ROUTINES
-from volta_fn.targets.cpu.fourier.passes import factors_of
+from volta_fn.targets.cpu.fourier.routine import factors_of
 
 KINDS = {"FFT": np.fft.fft, "IFFT": np.fft.ifft, "RFFT": np.fft.rfft, "IRFFT": np.fft.irfft}
 #: Shapes in time, and the axis: lengths of all factors, long and odd ones, rows and columns, full groups of signals and a rest, blocks,

@@ -10,8 +10,8 @@ pytest.importorskip("llvmlite")
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import lax
-from volta_fn.runtime.llvm import numpy_sorts
-from volta_fn.targets.cpu.library import numpy_sort
+from volta_fn.runtime.llvm import libraries
+from volta_fn.targets.cpu.library import sort
 
 DTYPES = ["float32", "float64", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "int8", "bool"]
 SHAPES = [((1000,), 0), ((1,), 0), ((2,), 0), ((31, 33), 0), ((31, 33), 1), ((3, 300, 7), 1), ((3, 40), 0), ((2, 0, 3), 1)]
@@ -58,18 +58,18 @@ def test_long_rows_and_the_greatest_first() -> None:
 
 
 def test_where_numpy_has_no_such_functions_others_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpy_sort, "address", lambda dtype: None)
+    monkeypatch.setattr(sort, "address", lambda dtype: None)
     x = drawn("float32", (5, 4000))
     np.testing.assert_array_equal(vf.jit(lambda x: lax.sort(x))(x), np.sort(x))
 
 
 def test_functions_are_known_by_their_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     dtype = np.dtype("float32")
-    assert numpy_sorts.symbol(dtype) == "volta_numpy_sort_f4"
-    assert numpy_sorts.address(dtype) not in (None, numpy_sorts.address(np.dtype("int32")))
+    assert libraries.symbol(dtype) == "volta_numpy_sort_f4"
+    assert libraries.sort_address(dtype) not in (None, libraries.sort_address(np.dtype("int32")))
 
     def unknown(number: int) -> int:
         raise LookupError
 
-    monkeypatch.setattr(numpy_sorts, "numpy_function", unknown)
-    assert numpy_sorts.address.__wrapped__(dtype) is None
+    monkeypatch.setattr(libraries, "numpy_function", unknown)
+    assert libraries.sort_address.__wrapped__(dtype) is None

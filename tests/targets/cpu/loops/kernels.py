@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.laws.common import ROUNDING, assert_close
 from tests.targets.cpu.running import run_routine
-from volta_fn.compiler.ir.analysis import overwritable
+from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.targets.cpu.loops import routine

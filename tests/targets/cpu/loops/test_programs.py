@@ -19,9 +19,9 @@ from tests.targets.cpu.loops.kernels import agrees, run_kernel
 from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
-from volta_fn.codegen.loops import passes
-from volta_fn.codegen.loops.passes import Pass
-from volta_fn.compiler.ir.analysis import KernelAnalysis, overwritable
+from volta_fn.codegen import loops
+from volta_fn.codegen.loops import Pass
+from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.errors import JaxprError
@@ -281,12 +281,12 @@ def test_long_ranges_are_copied(dtype: str) -> None:
 
 
 def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = passes.passes_of
+    whole = loops.passes_of
 
     def forgetful(analysis: KernelAnalysis) -> list[Pass]:
         return [replace(one, stores=[]) for one in whole(analysis)]
 
-    monkeypatch.setattr(passes, "passes_of", forgetful)
+    monkeypatch.setattr(loops, "passes_of", forgetful)
     for shape in ((4, 300), (2, 400_000)):
         (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(*shape))
         with pytest.raises(JaxprError, match="no code was generated"):

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from volta_fn.compiler.program import RoutineKey
+from volta_fn.compiler.target import RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
 from volta_fn.targets.cpu.matmul import dot_general
-from volta_fn.targets.cpu.runtime import code_cache, disk_cache
+from volta_fn.targets.cpu.runtime import cache, code_cache
 
 FLOAT = np.dtype(np.float32)
 #: Columns of a product: as many vectors for every width of vectors, so that products of 48 and of 72 rows are cut into the same tiles.
@@ -37,7 +37,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         texts.append(text)
         return compile_object(text, *suffix, **options)
 
-    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(code_cache, "compile_object", noted)
     return texts
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from volta_fn.targets.cpu.runtime import disk_cache
+from volta_fn.targets.cpu.runtime import cache
 
 pytest.importorskip("llvmlite")
 
 
-ENTRY = disk_cache.Compiled(b"code\x00with\nlines", (("first", 3, 1.5, False), ("second", 1, 0.0, True)), 128)
+ENTRY = cache.Compiled(b"code\x00with\nlines", (("first", 3, 1.5, False), ("second", 1, 0.0, True)), 128)
 
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path / "cache")
 
 
 def entry_file(tmp_path: Path, name: str) -> Path:
@@ -24,29 +24,29 @@ def entry_file(tmp_path: Path, name: str) -> Path:
 
 
 def test_an_entry_comes_back() -> None:
-    name = disk_cache.name_of("a routine")
-    assert disk_cache.read_compiled(name) is None
-    disk_cache.write_compiled(name, ENTRY)
-    assert disk_cache.read_compiled(name) == ENTRY
+    name = cache.name_of("a routine")
+    assert cache.read_compiled(name) is None
+    cache.write_compiled(name, ENTRY)
+    assert cache.read_compiled(name) == ENTRY
 
 
 def test_names_differ_by_routine() -> None:
-    assert disk_cache.name_of("one") != disk_cache.name_of("two")
-    assert disk_cache.name_of("one") == disk_cache.name_of("one")
+    assert cache.name_of("one") != cache.name_of("two")
+    assert cache.name_of("one") == cache.name_of("one")
 
 
 @pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d[:40], lambda d: b"", lambda d: d[:-3] + b"xyz", lambda d: b"other" + d])
 def test_a_damaged_entry_is_deleted(tmp_path: Path, damage: object) -> None:
-    name = disk_cache.name_of("a routine")
-    disk_cache.write_compiled(name, ENTRY)
+    name = cache.name_of("a routine")
+    cache.write_compiled(name, ENTRY)
     path = entry_file(tmp_path, name)
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]  # a function of bytes
-    assert disk_cache.read_compiled(name) is None
+    assert cache.read_compiled(name) is None
     assert not path.exists()
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the folder's place")
-    name = disk_cache.name_of("a routine")
-    disk_cache.write_compiled(name, ENTRY)
-    assert disk_cache.read_compiled(name) is None
+    name = cache.name_of("a routine")
+    cache.write_compiled(name, ENTRY)
+    assert cache.read_compiled(name) is None

@@ -137,7 +137,7 @@ def threads_of_process() -> set[int]:
 
 ASK_AT_ONCE = """
 import threading
-from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import support_code_of_process
 
 found, start = [], threading.Barrier(8)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import volta_fn.primitives.elementwise.special
-import volta_fn.primitives.elementwise.trigonometric
+import volta_fn.primitives.elementwise.transcendental
 from tests.targets.cpu.scalars.running import run
 from tests.targets.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, UNITS, arguments, assert_within, edges, tail_of_range
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.primitives.formulas.payne_hanek import TWO_OVER_PI, TWO_OVER_PI_BITS
+from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.targets.cpu import scalars
 
 pytest.importorskip("llvmlite")

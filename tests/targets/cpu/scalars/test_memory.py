@@ -10,7 +10,7 @@ from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES, reduction_of
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu import scalars
-from volta_fn.targets.cpu.scalars.convert import convert
+from volta_fn.targets.cpu.scalars.number import convert
 
 pytest.importorskip("llvmlite")
 

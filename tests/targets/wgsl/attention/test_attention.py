@@ -14,8 +14,8 @@ from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.pipeline import lower
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.primitives.attention import Axes, Form
-from volta_fn.targets.wgsl.attention import attention, attention_gradient, schedule, worthwhile
+from volta_fn.primitives.call import Axes, Form
+from volta_fn.targets.wgsl.attention import attention, attention_gradient, problem, worthwhile
 from volta_fn.targets.wgsl.attention.problem import attention_of
 
 GPU = vf.devices("gpu")[0]
@@ -47,7 +47,7 @@ CASES = [((2, 4, 2, 40, 40, 16, 16), "causal"), ((1, 2, 2, 33, 70, 20, 24), "mas
 def little_unrolled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedules with less unrolled, which a GPU in software compiles sooner."""
     for name in ("_FORWARD", "_WIDE"):
-        monkeypatch.setattr(schedule, name, getattr(schedule, name)._replace(unroll=4))
+        monkeypatch.setattr(problem, name, getattr(problem, name)._replace(unroll=4))
 
 
 def test_attention_and_its_gradients() -> None:
@@ -68,7 +68,7 @@ MEMORY = [16 << 10, 32 << 10]
 def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
     """With schedules for that, by workgroups that have several blocks of keys."""
     for name in ("_MANY", "_ENOUGH"):
-        monkeypatch.setattr(schedule, name, 0)
+        monkeypatch.setattr(problem, name, 0)
     check((1, 2, 1, 150, 280, 64, 72), "causal", np.float32, 1e-5, workgroup_memory=memory)
 
 
@@ -76,10 +76,10 @@ def test_much_work(monkeypatch: pytest.MonkeyPatch, memory: int) -> None:
 @pytest.mark.parametrize("width", [16, 64, 100, 128])
 @pytest.mark.parametrize("memory", MEMORY)
 def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int, memory: int) -> None:
-    monkeypatch.setattr(schedule, "_MANY", many)
+    monkeypatch.setattr(problem, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
-    for found, transposed in ((schedule.forward_schedule(a, limits), False), (schedule.backward_schedule(a, limits), True)):
+    for found, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
         assert 16 * found.memory(width, transposed=transposed) <= memory
         assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.passes
 

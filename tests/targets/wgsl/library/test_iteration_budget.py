@@ -15,9 +15,9 @@ from volta_fn import lax
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library import ROUTINES
-from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.rotations import SWEEPS
-from volta_fn.targets.wgsl.runtime import limits
+from volta_fn.targets.wgsl.runtime import commands
 
 GPU = vf.devices("gpu")[0]
 RNG = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, n: int, mo
     x[1], x[2, 3, 4] = 0, np.nan
     params = FACTORISATIONS[name][0]
     together = results(name, [x], params, least_capabilities(), expected := reference(name, [x], params))
-    monkeypatch.setattr(iteration_budget, "_MANY", 0)
+    monkeypatch.setattr(rotations, "_MANY", 0)
     assert len(routine_of(name, [x], params, least_capabilities()).dispatches) == SWEEPS + 2
     apart = results(name, [x], params, least_capabilities(), expected)
     for one, other in zip(together, apart, strict=True):
@@ -126,4 +126,4 @@ def test_very_many_matrices_are_long_work(name: str) -> None:
         for n in (20_000, 3)
     )
     assert many and few
-    assert all(d.work > limits.MOST for d in many.dispatches) and all(d.work <= limits.MOST for d in few.dispatches)
+    assert all(d.work > commands.MOST for d in many.dispatches) and all(d.work <= commands.MOST for d in few.dispatches)

@@ -9,9 +9,8 @@ from tests.targets.keys import numbers, params
 from tests.targets.reference import assert_same, reference
 from tests.targets.wgsl.library.checking import check, least_capabilities, results, routine_of
 from tests.targets.wgsl.running import known_width, run_routine
-from volta_fn.targets.wgsl.library import radix
-from volta_fn.targets.wgsl.library.ballot_sort import digit_bits
-from volta_fn.targets.wgsl.library.tile_sort import Tile
+from volta_fn.targets.wgsl.library import sort
+from volta_fn.targets.wgsl.library.tile_sort import Tile, digit_bits
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_long_rows() -> None:
 
 
 def test_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(radix, "_MUCH", 1)
+    monkeypatch.setattr(sort, "_MUCH", 1)
     byte, half = numbers("int8", (70_000,)), numbers("float16", (70_000,))
     check("sort", [byte, half, numbers("complex64", half.shape)], params(0, keys=2))
 
@@ -90,7 +89,7 @@ def test_short_rows_by_ballots(dtype: str) -> None:
 
 def test_long_rows_by_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
     tile = Tile(1 << digit_bits(known_width()), 3)
-    monkeypatch.setattr(radix, "_TILE", tile)
+    monkeypatch.setattr(sort, "_TILE", tile)
     for size in (13 * tile.size + 4, 18 * tile.size + 44):  # everyone counts all digits; they are counted first
         keys, places = numbers("float16", (2, size)), np.tile(np.arange(size, dtype=np.int32), (2, 1))
         check_ballots([keys, places], 1)

@@ -20,12 +20,12 @@ from tests.compiler.ir.oracle import fuse_function
 from tests.targets.wgsl.loops.kernels import DEVICES, agrees, run_kernel
 from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
-from volta_fn.codegen.loops.passes import Pass
-from volta_fn.compiler.ir.analysis import KernelAnalysis
+from volta_fn.codegen.loops import Pass
+from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import JaxprError
-from volta_fn.targets.wgsl.loops import plan, routine, rows, schedule, tiles
+from volta_fn.targets.wgsl.loops import routine, rows, schedule, tiles
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
 LENGTHS = [3, 16, 65, 300, 5000]
@@ -51,7 +51,7 @@ def test_short_rows_that_are_very_many(columns: int, monkeypatch: pytest.MonkeyP
 
 
 def test_packed_results_come_first_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "BUSY", 300)
+    monkeypatch.setattr(routine, "BUSY", 300)
     for kernel in kernels_of(lambda x, y: (x * y, x > y, x - y), shaped(30, 20), shaped(30, 20)):
         (dispatch,) = routine(kernel, DEVICES[0]).dispatches
         assert len(dispatch.written) == len(kernel.outputs)

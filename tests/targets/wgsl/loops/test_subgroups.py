@@ -16,7 +16,7 @@ from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.targets.wgsl.loops import routine, schedule
 
-#: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.targets.wgsl.loops.subgroups`).
+#: WGSL's functions that reduce: a driver sums up too few with them (see `volta_fn.targets.wgsl.loops.reductions`).
 UNRELIABLE = re.compile(r"subgroup(Add|Mul|Max|Min|And|Or|Xor)\(")
 
 

@@ -12,17 +12,14 @@ from hypothesis import strategies as st
 
 from tests.targets.products import LAYOUTS, MATRICES, arrays, check, operands
 from tests.targets.wgsl.running import capabilities, run_routine
-from volta_fn.compiler.contractions.index_maps import of_problem
-from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.compiler.contractions import of_problem, problem_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.targets.wgsl.matmul import ROUTINES
-from volta_fn.targets.wgsl.matmul.choice import candidates
-from volta_fn.targets.wgsl.matmul.compute_dtype import working
-from volta_fn.targets.wgsl.matmul.contract import oriented
-from volta_fn.targets.wgsl.matmul.epilogues import rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul.contract import candidates, oriented
+from volta_fn.targets.wgsl.matmul.results import rounded
+from volta_fn.targets.wgsl.matmul.schedule import Schedule, working
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 
 #: What every device has, but for 64-bit numbers where this one has them.

@@ -12,13 +12,12 @@ import pytest
 
 from tests.targets.products import MATRICES
 from tests.targets.wgsl.running import run_routine
-from volta_fn.compiler.contractions.index_maps import IndexedContraction, of_problem
-from volta_fn.compiler.contractions.matmul_problem import problem_of
+from volta_fn.compiler.contractions import IndexedContraction, of_problem, problem_of
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul import tuned_schedules, tuning
-from volta_fn.targets.wgsl.matmul.choice import candidates, choose
-from volta_fn.targets.wgsl.matmul.compute_dtype import working
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
+from volta_fn.targets.wgsl.matmul import contract
+from volta_fn.targets.wgsl.matmul import schedule as tuned_schedules
+from volta_fn.targets.wgsl.matmul.contract import candidates, choose
+from volta_fn.targets.wgsl.matmul.schedule import Schedule, working
 from volta_fn.targets.wgsl.routine import Routine
 
 FLOAT = np.dtype(np.float32)
@@ -50,14 +49,14 @@ class Machine:
 def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> None:
     c, work, path = product(40, 36, 50), working(FLOAT), tmp_path / "tuned.json"
     tried = candidates(c, work, FACTS, 3)
-    found = tuning.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
-    assert [timing.schedule for timing in found] == [tried[2], tried[0], tuning.SIMPLE]
+    found = contract.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
+    assert [timing.schedule for timing in found] == [tried[2], tried[0], contract.SIMPLE]
     assert choose(c, work, FACTS) == tried[2]
     assert choose(c, work, FACTS._replace(adapter="another")) == tried[0]
     assert choose(product(44, 36, 50), work, FACTS) == candidates(product(44, 36, 50), work, FACTS, 1)[0]
     assert tuned_schedules.read(path) == {FACTS.adapter: {tuned_schedules.class_of(c): tried[2]}}
     other = product(8, 12, 50)
-    tuning.tune(other, work, FACTS, Machine({}).trial, path=path, count=1)
+    contract.tune(other, work, FACTS, Machine({}).trial, path=path, count=1)
     assert set(tuned_schedules.read(path)[FACTS.adapter]) == {tuned_schedules.class_of(c), tuned_schedules.class_of(other)}
 
 

@@ -15,9 +15,9 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device import wgpu_ffi
-from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import LOST, native
+from volta_fn.targets.wgsl.runtime.device import adapter
+from volta_fn.targets.wgsl.runtime.device.adapter import LOST, native
+from volta_fn.targets.wgsl.runtime.device.memory import Trend
 
 GPU = vf.devices("gpu")[0]
 
@@ -120,7 +120,7 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
 def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bind group that was made while the device was lost makes commands invalid, and the library says only that."""
     queue = device.backend.gpu.queue
-    typed, said = wgpu_ffi.typed, list[str]()
+    typed, said = adapter.typed, list[str]()
 
     def invalid_first(kind: str, message: str) -> Any:
         said.append(message)
@@ -132,7 +132,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
     with queue.lock:
         queue.begin()
         native().lib.wgpuDeviceDestroy(queue.device)
-        monkeypatch.setattr(wgpu_ffi, "typed", invalid_first)
+        monkeypatch.setattr(adapter, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):
             queue.submit()
     assert queue.watched.lost

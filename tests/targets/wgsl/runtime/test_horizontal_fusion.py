@@ -11,12 +11,11 @@ import pytest
 import volta_fn as vf
 from volta_fn import nn
 from volta_fn import numpy as jnp
-from volta_fn.compiler.buffers.buffer_assignment import Slots
+from volta_fn.compiler.buffers import Slots
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl import target
-from volta_fn.targets.wgsl.runtime.commands import Run, range_of
-from volta_fn.targets.wgsl.runtime.horizontal_fusion import fuse_horizontally
-from volta_fn.targets.wgsl.shader_module import Binding, Builtin, ShaderModule, WorkgroupVariable
+from volta_fn.targets.wgsl.runtime.commands import Run, fuse_horizontally, range_of
+from volta_fn.targets.wgsl.shader import Binding, Builtin, ShaderModule, WorkgroupVariable
 
 GPU = vf.devices("gpu")[0]
 

@@ -13,9 +13,10 @@ import volta_fn.numpy as jnp
 from tests.targets.wgsl.runtime.test_program_plan import WEBGPU
 from volta_fn import lax
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers.buffer_assignment import Slots
+from volta_fn.compiler.buffers import Slots
 from volta_fn.errors import CompilerError
-from volta_fn.targets.wgsl.runtime import horizontal_fusion, program_plan
+from volta_fn.targets.wgsl.runtime import commands as horizontal_fusion
+from volta_fn.targets.wgsl.runtime import program_plan
 from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, runs
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
 from volta_fn.targets.wgsl.runtime.verification import uses_of, verify_commands, verify_order

@@ -11,8 +11,7 @@ import volta_fn as vf
 from tools.special_accuracy import CASES, measured
 from volta_fn import dtypes
 from volta_fn.primitives.declare import elementwise
-from volta_fn.primitives.formulas.precision import exact_product, exact_sum
-from volta_fn.primitives.formulas.values import Values
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum
 
 #: A power or a gamma function in float32 is off by up to 4 units, functions of several of them by their sum.
 LIMITS = {

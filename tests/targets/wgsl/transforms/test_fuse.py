@@ -9,8 +9,8 @@ import numpy as np
 from tests.targets.wgsl import running
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, apply
-from volta_fn.targets.wgsl.shader_module import ShaderModule
-from volta_fn.targets.wgsl.transforms.fuse import fused, fused_size
+from volta_fn.targets.wgsl.shader import ShaderModule
+from volta_fn.targets.wgsl.transforms import fused, fused_size
 
 F32 = np.dtype(np.float32)
 

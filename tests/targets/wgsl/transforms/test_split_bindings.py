@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from volta_fn.targets.wgsl.shader_module import Binding, hand_written
-from volta_fn.targets.wgsl.transforms.split_bindings import split_bindings
+from volta_fn.targets.wgsl.shader import Binding, hand_written
+from volta_fn.targets.wgsl.transforms import split_bindings
 
 
 def test_every_form_of_access() -> None:

@@ -1,2 +1,2 @@
 from volta_fn.scipy.spatial.transform.rotation import Rotation as Rotation
-from volta_fn.scipy.spatial.transform.slerp import Slerp as Slerp
+from volta_fn.scipy.spatial.transform.rotation import Slerp as Slerp

@@ -1,15 +1,194 @@
-"""Blocking of a correlation: cache blocks, and register tiles within them."""
+"""Blocking of correlations.
+
+Cache blocks, register tiles, and several correlations in one routine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
-from volta_fn.compiler.contractions.correlation import Correlation
+import numpy as np
+
+from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.host import host
-from volta_fn.targets.cpu.convolution.emit_utils import even_chunks
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64
+from volta_fn.targets.cpu.convolution.emission import (
+    Index,
+    Operands,
+    TileLoops,
+    between,
+    even_chunks,
+    everywhere,
+    least,
+    most,
+    plus,
+    repeat,
+    scattered,
+    step,
+    times,
+    transposed,
+    value,
+)
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
+from volta_fn.targets.cpu.routine import Launch, Routine
+
+# ------------------------------------------------------------------------------
+# Several correlations in one routine, which share launches.
+#
+# Each has up to four stages, and those of one kind are one launch.
+# ------------------------------------------------------------------------------
+
+#: About how many nanoseconds a multiplication takes.
+NANOSECONDS = 1 / 60
+
+#: Bytes of the workspace of all correlations, at most.
+ROOM = 32 << 20
+
+#: Tasks of a stage, at most.
+_TASKS = 32
+
+#: The stages of a correlation: packing w, packing or transforming x, the sums, and what follows them.
+STAGES = ("prepare", "enter", "sum", "finish")
+
+
+@dataclass
+class Job:
+    """A stage of a correlation: a function of x, w, y, the workspace and a task."""
+
+    symbol: str
+    tasks: int
+    cost: float
+
+
+@dataclass
+class CorrelationBuilder:
+    """The routine of one correlation, while it is written."""
+
+    name: str
+    module: Module
+    c: Correlation
+    work: ComputeType
+    x_dtype: np.dtype
+    w_dtype: np.dtype
+    y_dtype: np.dtype
+    #: Bytes of the workspace that it may take.
+    room: int
+    #: Bytes of the workspace taken so far, by all correlations.
+    workspace: int = 0
+    jobs: dict[str, Job] = field(default_factory=dict)
+
+    def reserve(self, elements: int, itemsize: int) -> int:
+        """Reserve room in the workspace and return its offset in bytes."""
+        offset = self.workspace
+        self.workspace += -(-elements * itemsize // 64) * 64
+        return offset
+
+    def tasks(self, units: int, elements: int) -> int:
+        """Return the number of tasks for some units, if each needs room for `elements`."""
+        return max(1, min(units, _TASKS, self.room // 2 // max(1, elements * self.work.itemsize)))
+
+    def job(self, stage: str, tasks: int, cost: float, body: Callable[[Function, Arguments, Value], None]) -> None:
+        """Add a stage, whose code `body` writes."""
+        parameters = [Value("ptr", f"%{name}") for name in ("x", "w", "y", "workspace")]
+        symbol = f"{self.name}_{stage}"
+        task = Value("i64", "%task")
+        f = Function(self.module, symbol, [Value("ptr noalias", p.name) for p in parameters] + [task], attributes="nounwind noinline")
+        body(f, Arguments(*parameters), task)
+        f.finish()
+        self.jobs[stage] = Job(symbol, tasks, cost)
+
+    def shared(self, f: Function, task: Value, units: int, tasks: int, body: Callable[[Index], None]) -> None:
+        """Emit `body` for each of a task's units, near-equal shares of them all."""
+        if units == tasks:
+            body(task)
+            return
+        first = f.binary("udiv", value(times(f, task, units)), i64(tasks))
+        last = f.binary("udiv", value(times(f, plus(f, task, 1), units)), i64(tasks))
+        repeat(f, last, body, first)
+
+    def at(self, f: Function, which: str, pointer: Value, *indices: Index) -> Value:
+        """Emit the address of the element of x, w or y at indices (group first)."""
+        view, dtype = {"x": (self.c.x, self.x_dtype), "w": (self.c.w, self.w_dtype), "y": (self.c.y, self.y_dtype)}[which]
+        offset = plus(f, view.offset, *[times(f, i, s) for i, s in zip(indices, view.strides, strict=False)])
+        return pointer if offset == 0 else f.let("ptr", f"getelementptr {stored_as(dtype)}, {pointer}, {value(offset)}")
+
+
+@dataclass
+class Arguments:
+    """The arguments of a stage's function."""
+
+    x: Value
+    w: Value
+    y: Value
+    workspace: Value
+
+    def room(self, f: Function, offset: int, size: int = 0, task: Index = 0) -> Value:
+        """Emit the address of a room in the workspace: of rooms of `size`, the task's own."""
+        start = plus(f, offset, times(f, task, size))
+        return f.let("ptr", f"getelementptr i8, {self.workspace}, {value(start)}")
+
+
+def assembled(module: Module, builders: Sequence[CorrelationBuilder], workspace: int) -> Routine:
+    """Return the routine of correlations written into one module."""
+    launches = []
+    for stage in STAGES:
+        jobs = [builder.jobs[stage] for builder in builders if stage in builder.jobs]
+        if jobs:
+            symbol = f"convolution_{stage}"
+            _entry(module, symbol, jobs, workspace > 0)
+            launches.append(Launch(symbol, sum(job.tasks for job in jobs), sum(job.cost for job in jobs)))
+    return Routine(str(module), tuple(launches), workspace)
+
+
+def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) -> None:
+    """Write the entry point of a launch, whose tasks are those of its jobs in order."""
+    buffers, begin, end = Value("ptr", "%buffers"), Value("i64", "%begin"), Value("i64", "%end")
+    f = Function(module, symbol, [buffers, begin, end])
+    pointers = [f.load("ptr", f.at(buffers, "ptr", i64(k)), 8) for k in range(4 if workspace else 3)]
+    if not workspace:
+        pointers.append(Value("ptr", "null"))
+    first = 0
+    for job in jobs:
+        start, stop = most(f, plus(f, begin, -first), 0), least(f, plus(f, end, -first), job.tasks)
+
+        def one(index: Value, _: list[Value], job: Job = job) -> list[Value]:
+            f.run(job.symbol, *pointers, index)
+            return []
+
+        f.loop(value(start), value(stop), 1, [], one)
+        first += job.tasks
+    f.finish()
+
+
+def write_zeros(builder: CorrelationBuilder) -> None:
+    """Add the stage that fills results without taps with zeros."""
+    c = builder.c
+    sizes = [c.images, c.outputs, *(axis.positions for axis in c.axes)]
+    sides = sorted(zip(sizes, c.y.strides[1:], strict=True), key=lambda side: -side[1])
+
+    def fill(f: Function, args: Arguments, task: Value) -> None:
+        def loops(rest: list[tuple[int, int]], at: Value) -> None:
+            if not rest:
+                write(f, builder.work, builder.y_dtype, Value(builder.work.type, "0.0"), 1, at)
+                return
+            (size, stride), *inner = rest
+
+            def one(index: Index) -> None:
+                loops(inner, step(f, at, stored_as(builder.y_dtype), times(f, index, stride)))
+
+            repeat(f, size, one)
+
+        loops(sides, builder.at(f, "y", args.y, task))
+
+    builder.job("sum", c.groups, c.groups * prod(sizes) * 0.5, fill)
+
+
+# ------------------------------------------------------------------------------
+# Blocking of a correlation: cache blocks, and register tiles within them.
+# ------------------------------------------------------------------------------
 
 #: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024
@@ -163,3 +342,120 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
         sums = rows * vectors
         total += times * max(sums / 2, (rows + vectors) / 2, 4.0 if sums < 8 else 0) + 0.25 * times
     return total
+
+
+# ------------------------------------------------------------------------------
+# From registers to the result: sums in the order of y.
+# ------------------------------------------------------------------------------
+
+
+def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:
+    """Store a vector's first `left` lanes (None: all) with a stride in elements."""
+    mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
+    if stride == 1 and isinstance(left, Value):
+
+        def some(mask: Value | None) -> list[Value]:
+            write(f, work, dtype, vector, work.lanes, to, mask)
+            return []
+
+        f.branch(f.compare("icmp sge", left, Value("i64", str(work.lanes))), lambda: some(None), lambda: some(mask))
+    elif stride == 1:
+        write(f, work, dtype, vector, work.lanes, to, mask)
+    elif is_itself(work, dtype):
+        scattered(f, vector, to, work.type, work.itemsize, stride, work.lanes, mask or everywhere(work.lanes))
+    else:
+        _one_by_one(f, work, dtype, vector, to, stride, mask)
+
+
+def _one_by_one(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, mask: Value | None) -> None:
+    for lane in range(work.lanes):
+
+        def one(lane: int = lane) -> list[Value]:
+            number = f.let(work.type, f"extractelement {vector}, i64 {lane}")
+            write(f, work, dtype, number, 1, step(f, to, stored_as(dtype), lane * stride))
+            return []
+
+        if mask is None:
+            one()
+        else:
+            f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), one)
+
+
+def store_transposed(
+    f: Function,
+    work: ComputeType,
+    dtype: np.dtype,
+    rows: Sequence[Value],
+    to: Value,
+    stride: int,
+    left: Index | None,
+    remain: Index | None = None,
+) -> None:
+    """Store the transpose of adjacent vectors, whose lanes have a `stride` in memory.
+
+    Of the lanes `left` are wanted, of the vectors `remain` (None: all).
+    """
+    lanes = work.lanes
+    for start in range(0, len(rows), lanes):
+        some = list(rows[start : start + lanes])
+        mask = first_lanes(len(some), lanes) if remain is None else between(f, lanes, start, 0, remain)
+        some += [work.zero()] * (lanes - len(some))
+        for lane, column in enumerate(transposed(f, some)):
+
+            def one(lane: int = lane, column: Value = column, start: int = start, mask: Value | None = mask) -> list[Value]:
+                write(f, work, dtype, column, lanes, step(f, to, stored_as(dtype), lane * stride + start), mask)
+                return []
+
+            if isinstance(left, Value):
+                f.branch(f.compare("icmp sgt", left, Value("i64", str(lane))), one)
+            elif left is None or lane < left:
+                one()
+
+
+@dataclass(frozen=True)
+class SumTile:
+    """The sums of a register tile, between registers and memory."""
+
+    nest: TileLoops
+    dtype: np.dtype
+    #: How many outputs remain at the start of the panel; None: as many as a panel has.
+    left: Index | None
+
+    def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
+        """Store sums to the result."""
+        nest, work = self.nest, self.nest.work
+        along, rows = nest.dims[nest.vector].y, nest.positions(counts)
+        last = nest.rows[-1][0]
+        adjacent = counts[last] if along != 1 and nest.dims[last].y == 1 else 1
+        for v in range(nest.vectors):
+            left = None if self.left is None else plus(f, self.left, -v * work.lanes)
+            for r in range(0, len(rows), adjacent):
+                to = step(f, at.y, nest.y_type, rows[r].y + v * work.lanes * along)
+                vectors = [sums[(r + k) * nest.vectors + v] for k in range(adjacent)]
+                if adjacent > 1:
+                    store_transposed(f, work, self.dtype, vectors, to, along, left)
+                else:
+                    store_vector(f, work, self.dtype, vectors[0], to, along, left)
+
+    def keep(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
+        """Store sums to the workspace, for `kept`."""
+        for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.positions(counts)])):
+            f.store(sums[k], pointer, self.nest.work.itemsize)
+
+    def kept(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
+        """Load the sums so far."""
+        work = self.nest.work
+        return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.positions(counts)])]
+
+    def added(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
+        """Load and add the splits of sums, which have a `stride` in elements."""
+        work, rows = self.nest.work, [row.x for row in self.nest.positions(counts)]
+        total = [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, rows)]
+        for split in range(1, splits):
+            more = self._kept_at(f, step(f, at, work.type, split * stride), rows)
+            total = [work.add(f, x, f.load(work.vector, p, work.itemsize)) for x, p in zip(total, more, strict=True)]
+        return total
+
+    def _kept_at(self, f: Function, at: Value, rows: Sequence[int]) -> list[Value]:
+        work = self.nest.work
+        return [step(f, at, work.type, row + v * work.lanes) for row in rows for v in range(self.nest.vectors)]

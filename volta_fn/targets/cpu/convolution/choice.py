@@ -12,20 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.contractions.correlation import Correlation, correlations, fft_is_faster
-from volta_fn.compiler.contractions.matmul_problem import Operand, Problem, merged
+from volta_fn.compiler.contractions import Correlation, Operand, Problem, correlations, fft_is_faster, merged
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.text import Module
+from volta_fn.targets.cpu.convolution.blocking import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
 from volta_fn.targets.cpu.convolution.direct import Direct, direct_plans
-from volta_fn.targets.cpu.convolution.igemm import Igemm
-from volta_fn.targets.cpu.convolution.igemm_plan import igemm_plan
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, ROOM, CorrelationBuilder, assembled, write_zeros
-from volta_fn.targets.cpu.convolution.winograd import Winograd
-from volta_fn.targets.cpu.convolution.winograd_plan import Scheme, schemes_for, time_of, winograd_plan
+from volta_fn.targets.cpu.convolution.igemm import Igemm, igemm_plan
+from volta_fn.targets.cpu.convolution.winograd import Scheme, Winograd, schemes_for, time_of, winograd_plan
 from volta_fn.targets.cpu.convolution.winograd_weight_gradient import WinogradSums, tilings_of
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.matmul.epilogues import StoreStrided
 from volta_fn.targets.cpu.matmul.gemm import Gemm
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable
 from volta_fn.targets.cpu.routine import Routine
 
 #: Nanoseconds of a cycle, about.

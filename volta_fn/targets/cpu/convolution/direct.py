@@ -13,15 +13,37 @@ from math import prod
 
 import numpy as np
 
-from volta_fn.compiler.contractions.correlation import Correlation
+from volta_fn.compiler.contractions import Correlation
 from volta_fn.runtime.llvm.text import Function, Value
-from volta_fn.targets.cpu.convolution.blocking import TILE, CacheBlocks, RegisterTile, divisor, fitting, register_tile
-from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times
-from volta_fn.targets.cpu.convolution.input_tile import InputTile, gather, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops, dense
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
-from volta_fn.targets.cpu.convolution.sum_tile import SumTile
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, stored_as
+from volta_fn.targets.cpu.convolution.blocking import (
+    NANOSECONDS,
+    TILE,
+    Arguments,
+    CacheBlocks,
+    CorrelationBuilder,
+    RegisterTile,
+    SumTile,
+    divisor,
+    fitting,
+    register_tile,
+)
+from volta_fn.targets.cpu.convolution.emission import (
+    Index,
+    InputTile,
+    LoopIndex,
+    Operands,
+    TileLoops,
+    dense,
+    gather,
+    least,
+    plus,
+    repeat,
+    split,
+    step,
+    tile_of,
+    times,
+)
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, is_itself, stored_as
 
 #: Registers for sums along groups; others hold elements of x for several taps.
 _FEW_REGISTERS = 16

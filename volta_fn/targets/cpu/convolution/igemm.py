@@ -1,25 +1,290 @@
-"""Implicit GEMM: matrix products of tiles of x with panels of w.
-
-Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its positions and
-taps. Forward and by the input, w is small: its panels are made once, and a block of positions sums over everything. By the weights the sum
-is long (images times positions): it goes block by block, panels of each block made when it is met, sums kept in the workspace; if there
-are few results for the tasks, the sum is split, and the splits are added at the end in order.
-"""
+"""Implicit GEMM: matrix products of tiles of x with panels of w."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.convolution.emit_utils import Index, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.igemm_plan import IgemmPlan, iterations_of
-from volta_fn.targets.cpu.convolution.input_tile import InputTile, gather, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops, dense
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
-from volta_fn.targets.cpu.convolution.sum_tile import SumTile
-from volta_fn.targets.cpu.convolution.weight_panels import pack
-from volta_fn.targets.cpu.matmul.compute_dtype import is_itself, stored_as
+import numpy as np
+
+from volta_fn.compiler.contractions import Correlation
+from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
+from volta_fn.targets.cpu.convolution.blocking import (
+    NANOSECONDS,
+    SUMS,
+    Arguments,
+    CacheBlocks,
+    CorrelationBuilder,
+    RegisterTile,
+    SumTile,
+    position_blocks,
+    register_tile,
+    sum_blocks,
+)
+from volta_fn.targets.cpu.convolution.emission import (
+    Index,
+    InputTile,
+    LoopIndex,
+    Operands,
+    TileLoops,
+    between,
+    dense,
+    gather,
+    least,
+    plus,
+    repeat,
+    split,
+    step,
+    strided,
+    tile_of,
+    times,
+    transposed,
+    value,
+)
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
+
+# ------------------------------------------------------------------------------
+# How implicit GEMM blocks a correlation.
+# ------------------------------------------------------------------------------
+
+#: The sums of results in fewer blocks than this are split.
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class IgemmPlan:
+    """How one correlation is computed."""
+
+    c: Correlation
+    work: ComputeType
+    blocks: CacheBlocks
+    tile: RegisterTile
+    #: Panels of w in all, and in a task's block.
+    panels: int
+    panel_block: int
+    #: Whether the panels are packed once, ahead.
+    packed: bool
+    #: Splits of the sum.
+    splits: int
+
+    @property
+    def width(self) -> int:
+        """Outputs in a panel."""
+        return self.tile.vectors * self.work.lanes
+
+    @property
+    def depth(self) -> list[tuple[str, int]]:
+        """What a block sums over: by name, with sizes. The index that is cut is first.
+
+        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
+        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
+        registers. Panels made again and again are in w's own order, in which they are quickly filled.
+        """
+        block = self.blocks
+        sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
+        strides = {"c": self.c.w.strides[2], **{f"k{i}": stride for i, stride in enumerate(self.c.w.strides[3:])}}
+        cut = None if block.covers_sum(self.c) else "c" if block.channels < self.c.channels else "k0"
+        rows = {f"k{name[1:]}" for name, _ in self.tile.rows}
+        if self.packed:
+            innermost = self.c.x.strides[2] == 1 or block.channels == 1
+            order = sorted(sizes, key=lambda name: (2 if innermost else 0) if name == "c" else 1 + (name not in rows) / 2)
+        else:
+            order = sorted(sizes, key=lambda name: (name != cut, -strides[name]))
+        return [(name, sizes[name]) for name in order]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of a block's sum."""
+        return prod(size for _, size in self.depth)
+
+    @property
+    def panel(self) -> int:
+        """Elements of a panel, with room for a square written at its end."""
+        return (self.steps + (0 if self.packed else self.work.lanes)) * self.width
+
+    @property
+    def grid(self) -> list[int]:
+        """The number of blocks of groups, images, positions and panels; and of splits."""
+        c, block = self.c, self.blocks
+        positions = [-(-axis.positions // size) for axis, size in zip(c.axes, block.positions, strict=True)]
+        return [c.groups, -(-c.images // block.images), *positions, -(-self.panels // self.panel_block), self.splits]
+
+    @property
+    def cycles(self) -> float:
+        """The estimated cycles."""
+        groups, images, *positions = self.grid[:-2]
+        return self.tile.cycles * self.c.channels * self.c.taps * groups * images * prod(positions)
+
+    @property
+    def sums(self) -> int:
+        """Elements of the sums of a task's block."""
+        return self.blocks.images * prod(self.blocks.positions) * self.panel_block * self.width
+
+
+def igemm_plan(c: Correlation, work: ComputeType, room: int, *, other: bool = False) -> IgemmPlan | None:
+    """Choose how to compute a correlation with `room` bytes of workspace.
+
+    Panels of w are packed once, if blocks have all terms of their sums, there is room, and it pays; or else again for every block. `other`
+    asks for the one of the two that is not chosen; None if it does not apply.
+    """
+    blocks, outputs = position_blocks(c), -(-c.outputs // work.lanes) * work.lanes
+    possible = blocks.covers_sum(c) and c.groups * outputs * c.channels * c.taps * work.itemsize <= room // 2
+    packed = (possible and c.taps <= 8 * c.positions) != other
+    if packed and not possible:
+        return None
+    if not packed:
+        blocks = sum_blocks(c)
+    rows = [("n", blocks.images), *((f"p{i}", size) for i, size in enumerate(blocks.positions))]
+    steps = blocks.channels * prod(blocks.taps)
+    adjacent = [f"p{i}" for i in range(len(c.axes)) if c.y.strides[3 + i] == 1]
+    quick = None if c.y.strides[2] == 1 or not packed else adjacent[0] if adjacent else ""
+    contiguous = [f"p{i}" for i in range(len(c.axes)) if c.x.strides[3 + i] == 1]
+    same_row = None if c.x.strides[2] == 1 or not packed else contiguous[0] if contiguous else ""
+    tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, same_row=same_row)
+    panels = -(-c.outputs // (tile.vectors * work.lanes))
+    found = IgemmPlan(c, work, blocks, tile, panels, panels, packed, 1)
+    if not packed:
+        one = replace(found, panel_block=1)
+        found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
+    if not packed and prod(found.grid) < _FEW:  # each split reads its own range of x; by panels, all of it would be read again
+        iterations = prod(iterations_of(found))
+        most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
+        found = replace(found, splits=max(1, min(-(-_FEW // prod(found.grid)), iterations, most)))
+    while prod(found.grid) < _FEW and found.panel_block > 1:
+        found = replace(found, panel_block=-(-found.panel_block // 2))
+    return found
+
+
+def iterations_of(plan: IgemmPlan) -> list[int]:
+    """Return the blocks of the sum along channels and along the first axis's taps."""
+    return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]
+
+
+# ------------------------------------------------------------------------------
+# Panels of w: its elements in the order in which register tiles read them.
+#
+# A panel holds, for each step of the summation, the elements of `width` adjacent outputs, with zeros beyond the last output.
+# ------------------------------------------------------------------------------
+
+
+def pack(
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], along: int, left: Index, width: int, w: Value, to: Value
+) -> None:
+    """Fill one panel from `w`, which points to its first output.
+
+    `depth` has the steps of the summation, outermost first: `w` is the stride in memory, `y` that in the panel, in elements.
+    `along` is the stride of outputs in memory; `left` of them remain.
+    """
+    depth = [dim for dim in depth if dim.size != 1]
+    if along != 1 and depth and depth[-1].w == 1 and width % work.lanes == 0:
+        depth = _with_one_run(depth)
+        _loops(f, work, dtype, depth[:-1], w, to, lambda at, to: _transposed(f, work, dtype, depth[-1], along, left, width, at, to))
+    elif width % work.lanes == 0:
+        _loops(f, work, dtype, depth, w, to, lambda at, to: _vectors(f, work, dtype, along, left, width, at, to))
+    else:
+        _loops(f, work, dtype, depth, w, to, lambda at, to: _numbers(f, work, dtype, along, left, width, at, to))
+
+
+def _with_one_run(depth: list[LoopIndex]) -> list[LoopIndex]:
+    """Merge the innermost steps that are adjacent in memory and in the panel."""
+    *outer, last = depth
+    while outer and isinstance(last.size, int) and outer[-1].w == last.size and outer[-1].y == last.size * last.y:
+        size = outer.pop().size
+        if not isinstance(size, int):
+            return depth
+        last = last._replace(size=size * last.size)
+    return [*outer, last]
+
+
+def _loops(
+    f: Function, work: ComputeType, dtype: np.dtype, depth: Sequence[LoopIndex], w: Value, to: Value, body: Callable[[Value, Value], None]
+) -> None:
+    if not depth:
+        body(w, to)
+        return
+    dim = depth[0]
+
+    def one(index: Index) -> None:
+        there = step(f, w, stored_as(dtype), times(f, index, dim.w)), step(f, to, work.type, times(f, index, dim.y))
+        _loops(f, work, dtype, depth[1:], *there, body)
+
+    repeat(f, dim.size, one)
+
+
+def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+    """Emit one step of a panel, by vectors along the outputs."""
+    for start in range(0, width, work.lanes):
+        mask = _mask(f, work, start, left)
+        found = strided(f, work, dtype, step(f, at, stored_as(dtype), start * along), along, mask)
+        f.store(found, step(f, to, work.type, start), work.itemsize)
+
+
+def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | None:
+    if isinstance(left, int):
+        return first_lanes(max(0, left - start), work.lanes)
+    return between(f, work.lanes, start, 0, left)
+
+
+def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
+    """Emit one step of a panel, number by number."""
+    for k in range(width):
+
+        def element(k: int = k) -> list[Value]:
+            return [read(f, work, dtype, step(f, at, stored_as(dtype), k * along), 1)]
+
+        if isinstance(left, int):
+            (found,) = element() if k < left else [Value(work.type, "0.0")]
+        else:
+            there = f.compare("icmp sgt", left, Value("i64", str(k)))
+            (found,) = f.branch(there, element, lambda: [Value(work.type, "0.0")])
+        f.store(found, step(f, to, work.type, k), work.itemsize)
+
+
+def _transposed(
+    f: Function, work: ComputeType, dtype: np.dtype, run: LoopIndex, along: int, left: Index, width: int, at: Value, to: Value
+) -> None:
+    """Emit adjacent steps of a panel: read along the steps, written along the outputs."""
+    lanes, stored = work.lanes, stored_as(dtype)
+    for start in range(0, width, lanes):
+
+        def square(index: Index, count: int, start: int = start) -> None:
+            rows = []
+            for k in range(lanes):
+                there = step(f, at, stored, plus(f, index, (start + k) * along))
+                inside = between(f, lanes, index, 0, run.size) if not isinstance(run.size, int) else first_lanes(count, lanes)
+                rows.append(read(f, work, dtype, there, lanes, _if_left(f, lanes, inside, left, start + k)))
+            columns = transposed(f, rows)
+            for k in range(count):
+                offset = plus(f, times(f, plus(f, index, k), run.y), start)
+                f.store(columns[k], step(f, to, work.type, offset), work.itemsize)
+
+        if isinstance(run.size, int):
+            full_vectors = run.size // lanes * lanes
+            repeat(f, full_vectors, functools.partial(square, count=lanes), 0, lanes)
+            if run.size > full_vectors:
+                square(full_vectors, run.size - full_vectors)
+        else:
+            repeat(f, run.size, functools.partial(square, count=lanes), 0, lanes)
+
+
+def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int) -> Value | None:
+    """Emit the mask `inside` where output `k` exists."""
+    if isinstance(left, int):
+        return inside if k < left else Value(vector_of("i1", lanes), "zeroinitializer")
+    there = f.splat(f.compare("icmp sgt", left, Value("i64", str(k))), lanes)
+    return there if inside is None else f.binary("and", there, inside)
+
+
+# ------------------------------------------------------------------------------
+# Implicit GEMM: matrix products of tiles of x with panels of w.
+#
+# Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its
+# positions and taps. Forward and by the input, w is small: its panels are made once, and a block of positions sums over everything. By
+# the weights the sum is long (images times positions): it goes block by block, panels of each block made when it is met, sums kept in
+# the workspace; if there are few results for the tasks, the sum is split, and the splits are added at the end in order.
+# ------------------------------------------------------------------------------
 
 
 class Igemm:

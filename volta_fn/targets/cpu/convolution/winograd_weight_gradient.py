@@ -11,18 +11,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from volta_fn.compiler.contractions.correlation import Correlation
-from volta_fn.compiler.contractions.winograd_points import of_input, of_taps, to_outputs
+from volta_fn.compiler.contractions import Correlation, of_input, of_taps, to_outputs
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.convolution.blocking import TILE, RegisterTile, divisor, fitting, register_tile
-from volta_fn.targets.cpu.convolution.emit_utils import Index, between, least, plus, repeat, split, step, times, value
-from volta_fn.targets.cpu.convolution.input_tile import gather, strided, tile_of
-from volta_fn.targets.cpu.convolution.loop_nest import LoopIndex, Operands, TileLoops
-from volta_fn.targets.cpu.convolution.stages import NANOSECONDS, Arguments, CorrelationBuilder
-from volta_fn.targets.cpu.convolution.sum_tile import SumTile, store_transposed, store_vector
-from volta_fn.targets.cpu.convolution.winograd_plan import SPREAD, odd_vectors
-from volta_fn.targets.cpu.convolution.winograd_transforms import VectorAlgebra
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, stored_as
+from volta_fn.targets.cpu.convolution.blocking import (
+    NANOSECONDS,
+    TILE,
+    Arguments,
+    CorrelationBuilder,
+    RegisterTile,
+    SumTile,
+    divisor,
+    fitting,
+    register_tile,
+    store_transposed,
+    store_vector,
+)
+from volta_fn.targets.cpu.convolution.emission import (
+    Index,
+    LoopIndex,
+    Operands,
+    TileLoops,
+    between,
+    gather,
+    least,
+    plus,
+    repeat,
+    split,
+    step,
+    strided,
+    tile_of,
+    times,
+    value,
+)
+from volta_fn.targets.cpu.convolution.winograd import SPREAD, VectorAlgebra, odd_vectors
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 
 #: Positions along an axis.
 _POSITIONS = 3

@@ -1,15 +1,147 @@
-"""Fourier transforms of a few complex numbers in registers.
-
-They are forward transforms without scaling.
-"""
+"""Butterflies: Fourier transforms of a few complex numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from volta_fn.runtime.llvm.host import host
+from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes
+
+# ------------------------------------------------------------------------------
+# Powers of a root of unity whose exponents are known when the code runs.
+# ------------------------------------------------------------------------------
+
+
+class Roots:
+    """The numbers exp(-2πi e / n).
+
+    Each is the product of an entry of two tables in double precision: one of small angles, less one, and one of multiples of these.
+    """
+
+    def __init__(self, buffers: Buffers, n: int) -> None:
+        self._buffers = buffers
+        self._bits = n.bit_length() // 2
+        fine = 1 << self._bits
+        self._fine = buffers.table(f"fine.{n}", np.arange(fine), n, element="double", less_one=True)
+        self._coarse = buffers.table(f"coarse.{n}", np.arange(-(-n // fine)) * fine, n, element="double")
+
+    def power(self, exponent: Value) -> Complex:
+        """Emit the power of an exponent from 0 to n - 1, in every lane."""
+        f = self._buffers.f
+        fine = self._entry(self._fine, f.binary("and", exponent, i64((1 << self._bits) - 1)))
+        found = self._entry(self._coarse, f.binary("lshr", exponent, i64(self._bits))).grown(fine)
+        narrow = [f.cast("fptrunc", component.value, self._buffers.element) for component in found]
+        return Complex(*[Lanes(f, f.splat(component, self._buffers.lanes)) for component in narrow])
+
+    def _entry(self, table: Value, number: Value) -> Complex:
+        f = self._buffers.f
+        pointer = f.at(table, "[2 x double]", number)
+        return Complex(*[Lanes(f, f.load("double", f.at(pointer, "double", i64(k)), 8)) for k in range(2)])
+
+
+# ------------------------------------------------------------------------------
+# Groups of as many neighbours as a vector has lanes.
+#
+# Neighbours are signals, columns, rows or numbers.
+# ------------------------------------------------------------------------------
+
+
+class Groups(NamedTuple):
+    """The groups of so many neighbours, at least as many as there are lanes.
+
+    The last group is as large as the others: it computes some of the group before again. Both are in one run, so that what is stored last
+    does not depend on threads.
+    """
+
+    size: int
+    lanes: int
+
+    @property
+    def runs(self) -> int:
+        """How many runs of groups tasks share."""
+        return self.size // self.lanes
+
+    def emit(self, f: Function, run: Value, group: Callable[[Value], None]) -> None:
+        """Emit the groups of a run; `group` is given the number of the first neighbour."""
+        first = f.times(run, self.lanes)
+        end = f.plus(first, i64(self.lanes))
+        if self.size % self.lanes:
+            end = f.select(f.compare("icmp eq", run, i64(self.runs - 1)), i64(self.size), end)
+        f.loop(first, end, self.lanes, [], lambda start, _: group(least(f, start, i64(self.size - self.lanes))), once=True)
+
+
+# ------------------------------------------------------------------------------
+# Signals side by side in memory, and tables of roots of unity.
+# ------------------------------------------------------------------------------
+
+
+class Buffers:
+    """Writes accesses of signals side by side.
+
+    In memory are, of each element, the real components of all signals, then the imaginary ones.
+    """
+
+    def __init__(self, f: Function, element: str, lanes: int, inverse: bool = False) -> None:
+        self.f = f
+        self.element = element
+        self.lanes = lanes
+        #: An inverse transform is a forward one of numbers whose components are swapped, and divides by the length.
+        self.inverse = inverse
+        self.vector = vector_of(element, lanes)
+        self.itemsize = 4 if element == "float" else 8
+        #: The alignment of vectors.
+        self.align = lanes * self.itemsize
+
+    def load(self, base: Value, index: Value) -> Complex:
+        """Emit the load of an element of all signals."""
+        return Complex(*[Lanes(self.f, self.f.load(self.vector, p, self.align)) for p in self._components(base, index)])
+
+    def store(self, base: Value, index: Value, value: Complex) -> None:
+        """Emit the store of an element of all signals."""
+        for component, pointer in zip(value, self._components(base, index), strict=True):
+            self.f.store(component.value, pointer, self.align)
+
+    def row(self, base: Value, number: Value) -> Value:
+        """Emit the address of a real number of all signals, of which each element has two."""
+        return self.f.at(base, self.element, self.f.times(number, self.lanes))
+
+    def _components(self, base: Value, index: Value) -> list[Value]:
+        return [self.row(base, self.f.plus(self.f.times(index, 2), i64(k))) for k in ((1, 0) if self.inverse else (0, 1))]
+
+    def twiddle(self, table: Value, number: Value) -> Complex:
+        """Emit the load of a number of a table, for all signals."""
+        f = self.f
+        components = [f.load(self.element, f.at(table, self.element, f.plus(f.times(number, 2), i64(k))), self.itemsize) for k in range(2)]
+        return Complex(*[Lanes(f, f.splat(component, self.lanes)) for component in components])
+
+    def table(self, name: str, steps: np.ndarray, n: int, each: int = 1, element: str = "", *, less_one: bool = False) -> Value:
+        """Return the table of exp(-2πi s / n) for some steps s, of exact angles.
+
+        Of so many numbers `each`, the real components are followed by the imaginary ones. Numbers less one are factors for `Complex.grown`.
+        """
+        steps, symbol = np.ravel(steps) % n, f"vf.twiddles.{name}"
+        values = np.exp(-2j * np.pi / n * steps)
+        quarters, beyond = np.divmod(4 * steps, n)
+        exact = beyond == 0
+        values[exact] = np.array([1, -1j, -1, 1j])[quarters[exact]]
+        real = -2 * np.sin(np.pi / n * steps) ** 2 if less_one else values.real
+        components = np.stack([real.reshape(-1, each), values.imag.reshape(-1, each)], 1)
+        data = components.astype(np.float32 if (element or self.element) == "float" else np.float64).tobytes()
+        text = "".join(f"\\{byte:02X}" for byte in data)
+        self.f.module.declare(symbol, f'@{symbol} = internal constant [{len(data)} x i8] c"{text}", align 64')
+        return Value("ptr", f"@{symbol}")
+
+
+# ------------------------------------------------------------------------------
+# Fourier transforms of a few complex numbers in registers.
+#
+# They are forward transforms without scaling.
+# ------------------------------------------------------------------------------
 
 
 class Complex(NamedTuple):
@@ -89,3 +221,67 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
         assert sines is not None
         results[k], results[r - k] = cosines.plus(sines.turned()), cosines.minus(sines.turned())
     return results
+
+
+# ------------------------------------------------------------------------------
+# Butterflies of longer primes, as loops over memory.
+#
+# The cosines meet sums of pairs and the sines their differences, as in `butterflies`; a few results at a time are sums in registers.
+# ------------------------------------------------------------------------------
+
+#: Vector registers that a result takes: its four sums, and those with which they are computed.
+_REGISTERS = 6
+
+
+def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], write: Callable[[Value, Complex], None]) -> None:
+    """Emit Σ_j x[j] exp(-2πi j k / r) for every k < r, an odd number."""
+    f, half, width = buffers.f, r // 2, host().vector_registers // _REGISTERS
+    sums, differences = (f.alloca(buffers.vector, 2 * half) for _ in range(2))
+    first = read(i64(0))
+
+    def pair(j: Value, carried: list[Value]) -> list[Value]:
+        a, b = read(f.plus(j, i64(1))), read(f.minus(i64(r - 1), j))
+        both = a.plus(b)
+        buffers.store(sums, j, both)
+        buffers.store(differences, j, a.minus(b))
+        return _values(_complex(buffers, carried).plus(both))
+
+    write(i64(0), _complex(buffers, f.loop(i64(0), i64(half), 1, _values(first), pair, once=True)))
+    starts = range(0, half, width)
+    steps = [np.outer(np.arange(1, half + 1), np.arange(start, min(start + width, half)) + 1).ravel() for start in starts]
+    table = buffers.table(f"prime.{r}", np.concatenate(steps), r)
+
+    def results(start: Value, count: int) -> None:
+        """Emit so many results, and their mirror images."""
+
+        def term(j: Value, carried: list[Value]) -> list[Value]:
+            both, between, found = buffers.load(sums, j), buffers.load(differences, j), []
+            for k in range(count):
+                number = f.plus(f.times(start, half), f.plus(f.times(j, count), i64(k)))
+                root = buffers.twiddle(table, number)
+                cosines, sines = (_complex(buffers, carried[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
+                found += _values(Complex(both.re.fma(root.re, cosines.re), both.im.fma(root.re, cosines.im)))
+                found += _values(Complex(between.re.fma(root.im, sines.re), between.im.fma(root.im, sines.im)))
+            return found
+
+        zero = first.re.like(0.0)
+        begun = [*_values(first), *_values(Complex(zero, zero))] * count
+        made = f.loop(i64(0), i64(half), 1, begun, term, once=True)
+        for k in range(count):
+            cosines, sines = (_complex(buffers, made[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
+            number = f.plus(start, i64(k + 1))
+            write(number, cosines.minus(sines.turned()))
+            write(f.minus(i64(r), number), cosines.plus(sines.turned()))
+
+    blocks = half // width
+    f.loop(i64(0), i64(blocks), 1, [], lambda block, _: results(f.times(block, width), width))
+    if half % width:
+        results(i64(blocks * width), half % width)
+
+
+def _complex(buffers: Buffers, components: list[Value]) -> Complex:
+    return Complex(*[Lanes(buffers.f, component) for component in components])
+
+
+def _values(z: Complex) -> list[Value]:
+    return [z.re.value, z.im.value]

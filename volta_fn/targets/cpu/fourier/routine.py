@@ -1,32 +1,262 @@
-"""Routines of Fourier transforms along an axis.
-
-Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, its numbers side by side, to memory
-that a processor's second cache holds, transformed there, and copied to the result. No signal's numbers meet those of another.
-"""
+"""Routines of Fourier transforms along an axis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.fourier import spectra
-from volta_fn.targets.cpu.fourier.groups import Groups
-from volta_fn.targets.cpu.fourier.long_signals import LongTransform, matrix_of
-from volta_fn.targets.cpu.fourier.passes import Passes, factors_of
-from volta_fn.targets.cpu.fourier.signals import Signals
-from volta_fn.targets.cpu.library.entry_points import RoutineWriter, nothing, task_range
+from volta_fn.targets.cpu.fourier import signals as spectra
+from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots, butterfly, long_butterfly
+from volta_fn.targets.cpu.fourier.signals import Pairs, Signals
+from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import element
 
+# ------------------------------------------------------------------------------
+# Transforms whose length is a product of small ones.
+#
+# They have a pass for each factor, and give results in natural order (Stockham's algorithm).
+# ------------------------------------------------------------------------------
+
+#: Factors up to this are butterflies in registers.
+_LONGEST_UNROLLED = 8
+#: The longest prime factor; a butterfly takes as many operations for a number as it has numbers.
+_LONGEST_PRIME = 127
+#: Factors of lengths, the most profitable first.
+_FACTORS = (8, 4, 2, 5, 3, 7, *[n for n in range(11, _LONGEST_PRIME + 1, 2) if all(n % k for k in range(3, n, 2))])
+
+
+def factors_of(length: int) -> tuple[int, ...] | None:
+    """Return factors whose product is a length; None if it has others."""
+    found = []
+    for factor in _FACTORS:
+        while length % factor == 0:
+            found.append(factor)
+            length //= factor
+    return tuple(found) if length == 1 else None
+
+
+class Passes(Buffers):
+    """Writes the passes over signals side by side."""
+
+    def __init__(self, f: Function, element: str, lanes: int, factors: Sequence[int], inverse: bool = False) -> None:
+        super().__init__(f, element, lanes, inverse)
+        self.factors = factors
+
+    def emit(self, given: Value, other: Value) -> Value:
+        """Emit a transform of the elements at an address.
+
+        Return the address of the results: this one, or the other.
+        """
+        length, stride = int(np.prod(self.factors)), 1
+        for factor in self.factors:
+            self._one(given, other, factor, length // factor, stride)
+            given, other = other, given
+            length, stride = length // factor, stride * factor
+        return given
+
+    def _one(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
+        """Emit the pass of one factor: `rest` blocks of `stride` butterflies."""
+        f = self.f
+        angles = np.outer(np.arange(rest), np.arange(1, factor))
+        table = self.table(f"{factor}.{rest}", angles, factor * rest) if rest > 1 else None
+        unrolled = factor <= _LONGEST_UNROLLED
+
+        def block(p: Value, _: list[Value]) -> None:
+            def root(k: Value) -> Complex | None:
+                return None if table is None else self.twiddle(table, f.plus(f.times(p, factor - 1), f.minus(k, i64(1))))
+
+            roots = [root(i64(k)) for k in range(1, factor)] if unrolled else []
+
+            def one(q: Value, _: list[Value]) -> None:
+                def read(j: Value) -> Complex:
+                    return self.load(source, f.plus(q, f.times(f.plus(p, f.times(j, rest)), stride)))
+
+                def write(k: Value, z: Complex) -> None:
+                    number = f.known(k)
+                    twiddle = None if number == 0 else roots[number - 1] if unrolled and number else root(k)
+                    z = z if twiddle is None else z.times(twiddle)
+                    z = z.scaled(1 / np.prod(self.factors)) if self.inverse and rest == 1 else z
+                    self.store(target, f.plus(q, f.times(f.plus(f.times(p, factor), k), stride)), z)
+
+                if unrolled:
+                    for k, z in enumerate(butterfly([read(i64(j)) for j in range(factor)])):
+                        write(i64(k), z)
+                else:
+                    long_butterfly(self, factor, read, write)
+
+            f.loop(i64(0), i64(stride), 1, [], one, once=True)
+
+        f.loop(i64(0), i64(rest), 1, [], block, once=True)
+
+
+# ------------------------------------------------------------------------------
+# Fourier transforms of long signals, each as a matrix of complex numbers.
+#
+# A signal of rows · columns numbers is a matrix with so many rows. Its spectrum is that of the columns, times powers of a root of
+# unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
+# signals are in `routine`. Real signals are complex ones of half the length; `pairs` makes their spectra, or signals of these.
+# ------------------------------------------------------------------------------
+
+#: The most rows, for which there is a table, and the most columns.
+_MOST_ROWS, _MOST_COLUMNS = 1024, 4096
+_MOST_TASKS = 16
+#: Of a routine's arrays, the signal or spectrum, the result, and memory in which there is a spectrum between them.
+_OPERAND, _RESULT, _BETWEEN = range(3)
+#: Nanoseconds for a number of one pass over memory.
+_PASS = 0.3
+
+
+class Matrix(NamedTuple):
+    """The shape of a signal as a matrix."""
+
+    rows: int
+    columns: int
+
+
+def matrix_of(length: int, lanes: int) -> Matrix | None:
+    """Return the best shape of a signal of a length; None if there is none.
+
+    Rows and columns are at least as many as the lanes. The fewer lanes compute what others do, too, and the closer the sides, the better.
+    """
+    if factors_of(length) is None:
+        return None
+
+    def cost(shape: Matrix) -> float:
+        return sum(-(-side // lanes) * lanes / side for side in shape) + 0.1 * math.log2(shape.columns / shape.rows)
+
+    shapes = (Matrix(rows, length // rows) for rows in range(lanes, min(math.isqrt(length), _MOST_ROWS) + 1) if length % rows == 0)
+    return min((shape for shape in shapes if shape.columns <= _MOST_COLUMNS), key=cost, default=None)
+
+
+class Origin(NamedTuple):
+    """Where a group's signal begins in memory, and its first column or row."""
+
+    start: Value
+    first: Value
+
+
+#: Emits what is done for neighbouring columns or rows: passes, their memory, and where the first one is read and written.
+Group = Callable[[Passes, tuple[Value, Value], Origin, Origin], None]
+
+
+class LongTransform:
+    """A transform of signals one after another in memory.
+
+    Attributes:
+        kind: as the primitive has it.
+        dtype: of complex numbers.
+        count: the signals.
+        matrix: the shape of each.
+    """
+
+    def __init__(self, kind: str, dtype: np.dtype, count: int, matrix: Matrix) -> None:
+        self.kind = kind
+        self.dtype = dtype
+        self.count = count
+        self.matrix = matrix
+        self.length = matrix.rows * matrix.columns
+        self.element = element(dtype)
+        self.lanes = host().lanes(dtype.itemsize // 2)
+        self.inverse = kind in ("IFFT", "IRFFT")
+        self.tasks = min(_MOST_TASKS, count * (matrix.rows // self.lanes))
+
+    def routine(self) -> Routine:
+        """Return the routine.
+
+        A spectrum of a real signal is made of one of pairs, and its inverse begins with that one, in the memory of the result.
+        """
+        writer = RoutineWriter("long_fft", 3)
+        source, middle, target = _OPERAND, _BETWEEN, _RESULT
+        if self.kind == "IRFFT":
+            Pairs(self.dtype, self.lanes, self.length, joins=True).launch(writer, self.count, _OPERAND, _RESULT)
+            source = _RESULT
+        if self.kind == "RFFT":
+            middle, target = _RESULT, _BETWEEN
+        self._launch(writer, self.matrix.columns, self.matrix.rows, (source, middle), self._columns)
+        self._launch(writer, self.matrix.rows, self.matrix.columns, (middle, target), self._rows)
+        if self.kind == "RFFT":
+            Pairs(self.dtype, self.lanes, self.length, joins=False).launch(writer, self.count, _BETWEEN, _RESULT)
+        return writer.routine(self._between_bytes + self.tasks * 2 * self._buffer_bytes)
+
+    @property
+    def _between_bytes(self) -> int:
+        return -(-self.count * self.length * self.dtype.itemsize // 64) * 64
+
+    @property
+    def _buffer_bytes(self) -> int:
+        return max(self.matrix) * self.lanes * self.dtype.itemsize
+
+    def _launch(self, writer: RoutineWriter, side: int, length: int, arrays: tuple[int, int], group: Group) -> None:
+        """Add the transforms of `side` columns or rows, each of so many numbers."""
+        groups, factors = Groups(side, self.lanes), factors_of(length)
+        assert factors is not None
+
+        def task(f: Function, pointers: list[Value], number: Value) -> None:
+            passes = Passes(f, self.element, self.lanes, factors)
+            base = f.at(pointers[_BETWEEN], "i8", i64(self._between_bytes))
+            here, there = (f.at(base, f"[{self._buffer_bytes} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2))
+
+            def one(index: Value, _: list[Value]) -> None:
+                signal, inside = f.divided(index, groups.runs)
+                source, target = (f.at(pointers[k], f"[{self.length * self.dtype.itemsize} x i8]", signal) for k in arrays)
+                groups.emit(f, inside, lambda first: group(passes, (here, there), Origin(source, first), Origin(target, first)))
+
+            f.loop(*task_range(f, number, self.count * groups.runs, self.tasks), 1, [], one)
+
+        writer.launch(self.tasks, _PASS * self.count * self.length * (2 + len(factors)), task)
+
+    def _columns(self, passes: Passes, memory: tuple[Value, Value], source: Origin, target: Origin) -> None:
+        """Emit the transforms of neighbouring columns, times powers of the root."""
+        f, (rows, columns), lanes = passes.f, self.matrix, self.lanes
+        signals = Signals(self.dtype, rows, columns)
+        signals.read_all(self._outside(f), signals.start(f, source.start, i64(0), source.first), memory[0])
+        found = passes.emit(*memory)
+        table = passes.table(f"lanes.{rows}", np.outer(np.arange(rows), np.arange(lanes)), self.length, lanes, less_one=True)
+        roots = Roots(passes, self.length)
+
+        def turned(row: Value, z: Complex) -> Complex:
+            return z.times(roots.power(f.binary("mul", row, source.first)).grown(passes.load(table, row)))
+
+        signals.write_all(passes, signals.start(f, target.start, i64(0), target.first), found, turned)
+
+    def _rows(self, passes: Passes, memory: tuple[Value, Value], source: Origin, target: Origin) -> None:
+        """Emit the transforms of neighbouring rows, stored as columns."""
+        f, (rows, columns) = passes.f, self.matrix
+        given, made = Signals(self.dtype, columns, 1), Signals(self.dtype, columns, rows)
+        given.read_all(passes, given.start(f, source.start, i64(0), source.first), memory[0])
+        found = passes.emit(*memory)
+
+        def scaled(_: Value, z: Complex) -> Complex:
+            return z.scaled(1 / self.length) if self.inverse else z
+
+        made.write_all(self._outside(f), made.start(f, target.start, i64(0), target.first), found, scaled)
+
+    def _outside(self, f: Function) -> Buffers:
+        """Return what reads signals and writes results.
+
+        An inverse transform is a forward one of numbers whose components are swapped.
+        """
+        return Buffers(f, self.element, self.lanes, self.inverse)
+
+
+# ------------------------------------------------------------------------------
+# Routines of Fourier transforms along an axis.
+#
+# Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, its numbers side by side, to
+# memory that a processor's second cache holds, transformed there, and copied to the result. No signal's numbers meet those of another.
+# ------------------------------------------------------------------------------
+
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.
 _LONGEST = 2048
-_MOST_TASKS = 16
 
 
 def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:

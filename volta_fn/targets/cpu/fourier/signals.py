@@ -1,7 +1,4 @@
-"""Signals in memory: elements of neighbouring signals as vectors.
-
-A signal of an even number of real numbers counts as one of half as many complex ones, whose components are neighbours.
-"""
+"""Signals in memory, and spectra of real signals."""
 
 from __future__ import annotations
 
@@ -11,11 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.fourier.buffers import Buffers
-from volta_fn.targets.cpu.fourier.butterflies import Complex
-from volta_fn.targets.cpu.loops.tiles import transposed
+from volta_fn.targets.cpu.fourier.butterflies import Buffers, Complex, Groups, Roots
+from volta_fn.targets.cpu.library.emission import RoutineWriter, task_range
+from volta_fn.targets.cpu.loops.schedule import transposed
 from volta_fn.targets.cpu.scalars import Number, load, store
+from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import Lanes
+
+# ------------------------------------------------------------------------------
+# Signals in memory: elements of neighbouring signals as vectors.
+#
+# A signal of an even number of real numbers counts as one of half as many complex ones, whose components are neighbours.
+# ------------------------------------------------------------------------------
 
 #: Makes another number of the one of an index.
 Change = Callable[[Value, Complex], Complex]
@@ -132,3 +136,171 @@ class Signals(NamedTuple):
     def _number(self, buffers: Buffers, start: Value, signal: int, column: Value) -> Value:
         """Emit the address of a real number of a signal."""
         return buffers.f.at(start, buffers.element, buffers.f.plus(i64(signal * 2 * self.length), column))
+
+
+# ------------------------------------------------------------------------------
+# Half spectra of real signals.
+#
+# A signal x of 2m real numbers is transformed as z of m complex ones, z[j] = x[2j] + i x[2j+1]. With E and O the spectra of the numbers
+# of even and odd indices, Z = E + i O, and the spectrum of x is X[k] = E[k] + w^k O[k], w = exp(-πi / m). E and O are spectra of real
+# numbers, so they follow from Z[k] and Z[m-k], or X[k] and X[m-k], together. A signal of an odd number is transformed as complex
+# numbers.
+# ------------------------------------------------------------------------------
+
+#: Numbers k and m - k of the target by number k of the source, the conjugate of its number m - k, and exp(-πi k / m).
+Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
+
+
+def split_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+    """Return X[k] and X[m-k] by those of Z."""
+    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
+    turned = odd.turned().times(root)
+    return even.plus(turned), even.minus(turned).conjugate()
+
+
+def join_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+    """Return Z[k] and Z[m-k] by those of X."""
+    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
+    turned = odd.times(root.conjugate()).turned()
+    return even.minus(turned), even.plus(turned).conjugate()
+
+
+def split_ends(first: Complex) -> tuple[Complex, Complex]:
+    """Return X[0] and X[m] by Z[0]."""
+    zero = first.re.like(0.0)
+    return Complex(first.re + first.im, zero), Complex(first.re - first.im, zero)
+
+
+def join_ends(first: Complex, last: Complex) -> Complex:
+    """Return Z[0] by X[0] and X[m], which are taken as real."""
+    return Complex(first.re + last.re, first.re - last.re).scaled(0.5)
+
+
+def split(buffers: Buffers, z: Value, x: Value, m: int) -> None:
+    """Emit X[0], …, X[m] of Z[0], …, Z[m-1]."""
+    for number, end in zip((0, m), split_ends(buffers.load(z, i64(0))), strict=True):
+        buffers.store(x, i64(number), end)
+    _pairs(buffers, z, x, m, split_pair)
+
+
+def join(buffers: Buffers, x: Value, z: Value, m: int) -> None:
+    """Emit Z[0], …, Z[m-1] of X[0], …, X[m]."""
+    buffers.store(z, i64(0), join_ends(buffers.load(x, i64(0)), buffers.load(x, i64(m))))
+    _pairs(buffers, x, z, m, join_pair)
+
+
+def complete(buffers: Buffers, x: Value, n: int) -> None:
+    """Emit X[n-k] of X[k] for k ≤ n / 2, n odd, and take X[0] as real."""
+    f, first = buffers.f, buffers.load(x, i64(0))
+    buffers.store(x, i64(0), Complex(first.re, first.re.like(0.0)))
+
+    def one(k: Value, _: list[Value]) -> None:
+        buffers.store(x, f.minus(i64(n), k), buffers.load(x, k).conjugate())
+
+    f.loop(i64(1), i64(n // 2 + 1), 1, [], one)
+
+
+def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -> None:
+    """Emit numbers k and m - k of the target, for every such pair."""
+    f = buffers.f
+    if m % 2 == 0:
+        buffers.store(target, i64(m // 2), buffers.load(source, i64(m // 2)).conjugate())
+    if m < 3:
+        return
+    table = buffers.table(f"half.{m}", np.arange((m + 1) // 2), 2 * m)
+
+    def one(k: Value, _: list[Value]) -> None:
+        mirror = f.minus(i64(m), k)
+        here, there = buffers.load(source, k), buffers.load(source, mirror).conjugate()
+        for number, value in zip((k, mirror), pair(here, there, buffers.twiddle(table, k)), strict=True):
+            buffers.store(target, number, value)
+
+    f.loop(i64(1), i64((m + 1) // 2), 1, [], one, once=True)
+
+
+# ------------------------------------------------------------------------------
+# Half spectra of long real signals.
+#
+# The rules are those of `spectra`, and neighbouring numbers are the lanes of vectors.
+# ------------------------------------------------------------------------------
+
+_MOST_TASKS = 16
+#: Nanoseconds for a number.
+_NUMBER = 0.5
+
+
+class Pairs:
+    """Makes half spectra X of spectra Z of m pairs, or joins them to those.
+
+    Both are in memory as complex numbers one after another, X with one more.
+    """
+
+    def __init__(self, dtype: np.dtype, lanes: int, m: int, joins: bool) -> None:
+        self.dtype = dtype
+        self.lanes = lanes
+        self.m = m
+        self.joins = joins
+
+    def launch(self, writer: RoutineWriter, count: int, source: int, target: int) -> None:
+        """Add an entry point for so many spectra, with the numbers of two of its arrays."""
+        pairs = (self.m - 1) // 2
+        groups = Groups(pairs, self.lanes)
+        tasks = min(_MOST_TASKS, count * groups.runs)
+
+        def task(f: Function, pointers: list[Value], number: Value) -> None:
+            buffers = Buffers(f, element(self.dtype), self.lanes)
+            table = buffers.table("lanes.half", np.arange(self.lanes), 2 * self.m, self.lanes, less_one=True)
+            roots = Roots(buffers, 2 * self.m)
+
+            def one(index: Value, _: list[Value]) -> None:
+                signal, inside = f.divided(index, groups.runs)
+                given, made = (
+                    f.at(pointers[which], f"[{self.dtype.itemsize * (self.m + more)} x i8]", signal)
+                    for which, more in ((source, self.joins), (target, not self.joins))
+                )
+
+                def group(first: Value) -> None:
+                    k = f.plus(first, i64(1))
+                    self._group(f, given, made, k, roots.power(k).grown(buffers.load(table, i64(0))))
+
+                f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, given, made))
+                groups.emit(f, inside, group)
+
+            f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], one)
+
+        writer.launch(tasks, _NUMBER * count * self.m, task)
+
+    def _ends(self, f: Function, given: Value, made: Value) -> None:
+        """Emit the numbers without a partner."""
+        m, first = self.m, self._load(f, given, i64(0), 1)
+        if self.joins:
+            self._store(f, made, i64(0), join_ends(first, self._load(f, given, i64(m), 1)))
+        else:
+            for number, end in zip((0, m), split_ends(first), strict=True):
+                self._store(f, made, i64(number), end)
+        if m % 2 == 0:
+            self._store(f, made, i64(m // 2), self._load(f, given, i64(m // 2), 1).conjugate())
+
+    def _group(self, f: Function, given: Value, made: Value, k: Value, root: Complex) -> None:
+        """Emit numbers from k on, and their partners, which are in descending order."""
+        mirror = f.minus(i64(self.m - self.lanes + 1), k)
+        here, there = self._load(f, given, k, self.lanes), self._load(f, given, mirror, self.lanes)
+        rule = join_pair if self.joins else split_pair
+        first, second = rule(here, self._reversed(there).conjugate(), root)
+        self._store(f, made, k, first)
+        self._store(f, made, mirror, self._reversed(second))
+
+    def _reversed(self, z: Complex) -> Complex:
+        return Complex(*[component.taken(range(self.lanes - 1, -1, -1)) for component in z])
+
+    def _load(self, f: Function, base: Value, number: Value, lanes: int) -> Complex:
+        """Emit the load of neighbouring numbers."""
+        found = load(f, self.dtype, self._at(f, base, number), lanes)
+        return Complex(*[Lanes(f, component) for component in found.components])
+
+    def _store(self, f: Function, base: Value, number: Value, z: Complex) -> None:
+        """Emit the store of neighbouring numbers."""
+        store(f, Number(self.dtype, (z.re.value, z.im.value)), self._at(f, base, number))
+
+    def _at(self, f: Function, base: Value, number: Value) -> Value:
+        return f.at(base, f"[{self.dtype.itemsize} x i8]", number)

@@ -7,12 +7,21 @@ in memory), `threads` (those of OpenBLAS), and the factorisations: `triangular`,
 
 from __future__ import annotations
 
-from volta_fn.targets.cpu.lapack.condensed import hessenberg, householder_product, schur, tridiagonal, tridiagonal_solve
-from volta_fn.targets.cpu.lapack.lu import lu
-from volta_fn.targets.cpu.lapack.orthogonal import qr
-from volta_fn.targets.cpu.lapack.spectral import eig, eigh, svd
-from volta_fn.targets.cpu.lapack.stacks import RoutineMaker, if_available
-from volta_fn.targets.cpu.lapack.triangular import cholesky, triangular_solve
+from volta_fn.targets.cpu.lapack.calls import RoutineMaker, if_available
+from volta_fn.targets.cpu.lapack.factorizations import (
+    cholesky,
+    eig,
+    eigh,
+    hessenberg,
+    householder_product,
+    lu,
+    qr,
+    schur,
+    svd,
+    triangular_solve,
+    tridiagonal,
+    tridiagonal_solve,
+)
 
 _MAKERS: tuple[RoutineMaker, ...] = (
     *(cholesky, eig, eigh, hessenberg, householder_product, lu, qr, schur, svd),

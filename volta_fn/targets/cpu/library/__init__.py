@@ -20,15 +20,11 @@ from typing import Any
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.cpu.library.cumulative import cumulative
-from volta_fn.targets.cpu.library.dynamic_slices import COPY as COPY
-from volta_fn.targets.cpu.library.dynamic_slices import dynamic_slice, dynamic_update_slice
-from volta_fn.targets.cpu.library.gather import gather
-from volta_fn.targets.cpu.library.pooling import reduce_window
-from volta_fn.targets.cpu.library.pooling_cotangents import select_and_scatter_add
-from volta_fn.targets.cpu.library.scatter import scatter
+from volta_fn.targets.cpu.library.movement import COPY as COPY
+from volta_fn.targets.cpu.library.movement import dynamic_slice, dynamic_update_slice, gather, scatter
+from volta_fn.targets.cpu.library.pooling import reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.cpu.library.sort import sort
 from volta_fn.targets.cpu.library.top_k import top_k
-from volta_fn.targets.cpu.library.window_argmax import select_and_gather_add
 from volta_fn.targets.cpu.routine import Routine
 
 #: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.

@@ -1,23 +1,119 @@
-"""Reductions of windows: first down the rows, into a padded row, then along it."""
+"""Sliding windows: reductions, extrema with their positions, and cotangents."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.geometry.windows import Axis, Windows, windows_of
+from volta_fn import dtypes
+from volta_fn.codegen.indices import Axis, Windows, row_major, windows_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
-from volta_fn.runtime.llvm.index_arith import least, nest
-from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
-from volta_fn.targets.cpu.library.numbers import converted, lanes_for, map_run
-from volta_fn.targets.cpu.library.windows import groups, over_taps, position_of, steps
+from volta_fn.runtime.llvm.text import Function, Value, element_of, greatest, i64, lanes_of, least, nest, vector_of
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, converted, lanes_for, map_run, nothing, task_range
+from volta_fn.targets.cpu.library.movement import StridedLanes, first_lanes, flags, narrow, read
+from volta_fn.targets.cpu.library.movement import steps as lane_steps
 from volta_fn.targets.cpu.routine import Routine
-from volta_fn.targets.cpu.scalars import Number, combine, constant, load, store, supports
+from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes
+
+# ------------------------------------------------------------------------------
+# Sliding windows: the rows and elements that a window meets.
+# ------------------------------------------------------------------------------
+
+#: Up to so many taps are written out one by one.
+_UNROLLED = 9
+
+
+def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
+    """Emit the position, along each vertical axis, of a row of windows."""
+    found: list[Value] = []
+    for axis in reversed(windows.vertical):
+        found.append(f.remainder(row, axis.positions))
+        row = f.quotient(row, axis.positions)
+    return found[::-1]
+
+
+#: ``body(row, tap, carried)`` gets the row of the operand that a tap of the vertical axes meets, the tap's number, and what is carried.
+Body = Callable[[Value, Value, list[Value]], list[Value]]
+
+
+def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
+    """Emit the body for every tap of a row of windows that meets a row of the operand."""
+
+    def level(depth: int, row: Value, tap: Value, carried: list[Value]) -> list[Value]:
+        if depth == len(axes):
+            return body(row, tap, carried)
+        axis = axes[depth]
+        start = f.minus(f.times(position[depth], axis.stride), i64(axis.low))
+
+        def at(k: Value, carried: list[Value]) -> list[Value]:
+            element = f.plus(start, f.times(k, axis.dilation))
+            met = f.plus(f.times(row, axis.size), f.quotient(element, axis.base))
+            return level(depth + 1, met, f.plus(f.times(tap, axis.taps), k), carried)
+
+        if axis.inside and axis.taps <= _UNROLLED:
+            for k in range(axis.taps):
+                carried = at(i64(k), carried)
+            return carried
+
+        def one(k: Value, carried: list[Value]) -> list[Value]:
+            if axis.base == 1:
+                return at(k, carried)
+            element = f.plus(start, f.times(k, axis.dilation))
+            meets = f.compare("icmp eq", f.remainder(element, axis.base), i64(0))
+            return f.branch(meets, lambda: at(k, carried), lambda: carried)
+
+        first = steps(f, f.minus(i64(0), start), axis.dilation)
+        end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
+        return f.loop(first, end, 1, carried, one)
+
+    return level(0, i64(0), i64(0), carried)
+
+
+def steps(f: Function, distance: Value, step: int) -> Value:
+    """Emit how many steps cover a distance; none if that is negative."""
+    return f.quotient(f.plus(greatest(f, distance, i64(0)), i64(step - 1)), step)
+
+
+def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: Callable[[Value, list[Value | None]], None]) -> None:
+    """Call ``write(i, counts)`` for groups of up to `most` vectors in a range.
+
+    The count of a full vector is None.
+    """
+
+    def full(count: int) -> Callable[[Value, list[Value]], None]:
+        def iteration(i: Value, _: list[Value]) -> None:
+            write(i, [None] * count)
+
+        return iteration
+
+    a, b = f.known(begin), f.known(end)
+    if a is None or b is None:
+        rest = f.remainder(f.minus(end, begin), lanes)
+        last = f.minus(end, rest)
+        f.loop(begin, last, lanes, [], full(1))
+
+        def partly() -> None:
+            write(last, [rest])
+
+        f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
+        return
+    vector_end = a + (b - a) // (lanes * most) * lanes * most
+    if vector_end > a:
+        f.loop(begin, i64(vector_end), lanes * most, [], full(most), once=True)
+    if vector_end < b:
+        vectors, rest_size = divmod(b - vector_end, lanes)
+        write(i64(vector_end), [None] * vectors + ([i64(rest_size)] if rest_size else []))
+
+
+# ------------------------------------------------------------------------------
+# Reductions of windows: first down the rows, into a padded row, then along it.
+# ------------------------------------------------------------------------------
 
 #: The elements of a padded row that are made at once, at most (about).
 _TILE = 2048
@@ -203,3 +299,304 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
         return load(f, dtype, pointer, lanes, stride=stride)
     close = load(f, dtype, pointer, lanes * stride)
     return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.components]))
+
+
+# ------------------------------------------------------------------------------
+# Pooling's cotangents: each element gets those of the windows that it wins.
+#
+# A task takes planes, one for each index of the outer axis: it finds the winner of each window, and then either goes through windows
+# and adds their cotangents to their winners, or, where windows are one element from each other, goes through elements and looks at all
+# windows around.
+# ------------------------------------------------------------------------------
+
+_COTANGENT_TASK = 1 << 13
+
+
+def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """Return the routine of the primitive."""
+    source, operand = avals
+    selection = selection_of(source, operand, params)
+    if selection is None:
+        return None
+    if not operand.size:
+        return nothing()
+    windows, dtype = selection.windows, accumulator(source.dtype)
+    plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
+    work = plane + results * windows.taps
+    tasks = chunk_count(windows.outer, max(1, _COTANGENT_TASK // work))
+    asks = windows.across.stride == 1
+    scratch = results * 4 if asks else plane * dtype.itemsize if dtype != source.dtype else 0
+
+    def outer(f: Function, pointers: list[Value], number: Value, mine: Value) -> None:
+        result = f.at(pointers[2], f"[{source.dtype.itemsize} x i8]", f.times(number, plane))
+        room = f.at(pointers[3], "i8", mine) if scratch else result
+
+        def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
+            offset = f.plus(row, i)
+            _note(f, room, offset, winner, count) if asks else _give(f, selection, pointers[0], number, room, offset, winner, count)
+
+        if not asks:
+            _zero(f, room, dtype, plane)
+        _each_window(f, selection, pointers, number, use)
+        if asks:
+            _ask(f, selection, pointers[0], number, room, result)
+        elif scratch:
+            _round(f, room, dtype, result, source.dtype, plane)
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        planes = task_range(f, number, windows.outer, tasks)
+        nest(f, [windows.outer], lambda index: outer(f, pointers, index[0], f.times(number, scratch)), planes)
+
+    writer = RoutineWriter("select_and_scatter_add", 3 + bool(scratch))
+    writer.launch(tasks, windows.outer * work * 0.4, task)
+    return writer.routine(tasks * scratch)
+
+
+def _zero(f: Function, sums: Value, dtype: np.dtype, size: int) -> None:
+    zero = constant(f, np.zeros((), dtype), lanes_for(dtype))
+    map_run(f, i64(0), i64(size), zero.lanes, lambda i, _, count: store(f, zero, f.at(sums, f"[{dtype.itemsize} x i8]", i), count=count))
+
+
+def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.dtype, size: int) -> None:
+    def some(i: Value, lanes: int, count: Value | None) -> None:
+        total = load(f, dtype, f.at(sums, f"[{dtype.itemsize} x i8]", i), lanes, count=count)
+        store(f, converted(f, total, stored), f.at(target, f"[{stored.itemsize} x i8]", i), count=count)
+
+    map_run(f, i64(0), i64(size), lanes_for(dtype), some)
+
+
+#: ``use(row, i, winners, count)``: the winners' offsets of windows from the i-th on, in the row of windows that begins at number `row`.
+Use = Callable[[Value, Value, Value, "Value | None"], None]
+
+
+def _each_window(f: Function, selection: WindowSelection, pointers: list[Value], outer: Value, use: Use) -> None:
+    """Emit the winners of all windows of a plane: their offsets in it, or -1."""
+    windows, lanes = selection.windows, selection.lanes
+    counts = [axis.positions for axis in windows.vertical]
+
+    def offset(first: Value, _at: Value, _mask: Value) -> list[Value]:
+        return [f.binary("add", f.splat(narrow(f, first), lanes), lane_steps(lanes, windows.across.stride))]
+
+    def row(position: list[Value]) -> None:
+        number = i64(0)
+        for index, step in zip(position, row_major(counts), strict=True):
+            number = f.plus(number, f.times(index, step))
+        first = f.times(number, windows.across.positions)
+
+        def some(i: Value, _: int, count: Value | None) -> None:
+            none = f.splat(Value("i32", "-1"), lanes)
+            (winner,) = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), (none,), offset)
+            use(first, i, winner, count)
+
+        map_run(f, i64(0), i64(windows.across.positions), lanes, some)
+
+    nest(f, counts, row)
+
+
+# elements ask windows
+
+
+def _note(f: Function, room: Value, offset: Value, winner: Value, count: Value | None) -> None:
+    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
+
+
+def _turned(axis: Axis) -> Axis:
+    """Return the axis with elements and windows swapped."""
+    return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
+
+
+def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
+    """Emit each element's sum of what those windows have that it wins."""
+    windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
+    axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
+    sizes = [axis.size for axis in windows.vertical]
+    given = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
+
+    def row(position: list[Value]) -> None:
+        number = i64(0)
+        for index, step in zip(position, row_major(sizes), strict=True):
+            number = f.plus(number, f.times(index, step))
+        first = f.times(number, windows.across.size)
+
+        def some(i: Value, _: int, count: Value | None) -> None:
+            mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))
+
+            def add(met: Value, _: Value, carried: list[Value]) -> list[Value]:
+                total = Number(dtype, tuple(carried))
+                for k in range(across.taps):
+                    start = f.plus(i, i64(k * across.dilation - across.low))
+                    exist = first_lanes(f, lanes, count) if across.inside else flags(f, lanes, start, 1, across.size, count)
+                    at = f.plus(f.times(met, across.size), start)
+                    winner = read(f, np.dtype(np.int32), StridedLanes(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
+                    wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
+                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {given}, {at}")
+                    total = apply(f, "add", (total, converted(f, read(f, selection.moved, StridedLanes(where, 1, wins)), dtype)), dtype, {})
+                return list(total.components)
+
+            sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).components), add)
+            at = f.at(result, f"[{selection.moved.itemsize} x i8]", f.plus(first, i))
+            store(f, converted(f, Number(dtype, tuple(sums)), selection.moved), at, count=count)
+
+        map_run(f, i64(0), i64(windows.across.size), lanes, some)
+
+    nest(f, sizes, row)
+
+
+# windows give to elements
+
+
+def _give(
+    f: Function, selection: WindowSelection, source: Value, outer: Value, sums: Value, offset: Value, winner: Value, count: Value | None
+) -> None:
+    """Emit the sums of what some windows have into their winners."""
+    windows = selection.windows
+    at = f.plus(f.times(outer, windows.results * windows.across.positions), offset)
+    given = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
+    _add(f, sums, winner, converted(f, given, accumulator(selection.moved)).value)
+
+
+def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
+    """Emit the addition of numbers to elements one by one.
+
+    Several windows may have one winner. Negative offsets are left out.
+    """
+    lanes, element = lanes_of(offsets.type), element_of(given.type)
+    exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
+    given = f.select(exist, given, Value(given.type, "zeroinitializer"))
+    offsets = f.cast("zext", f.select(exist, offsets, Value(offsets.type, "zeroinitializer")), vector_of("i64", lanes))
+    for lane in range(lanes):
+        at = f.at(sums, element, f.let("i64", f"extractelement {offsets}, i64 {lane}"))
+        more = f.let(element, f"extractelement {given}, i64 {lane}")
+        align = 4 if element == "float" else 8
+        f.store(f.binary("fadd", f.load(element, at, align), more), at, align)
+
+
+# ------------------------------------------------------------------------------
+# The extrema of windows and their positions; pooling's tangents.
+#
+# A window's winner is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. A
+# vector of neighbouring windows visits its taps in order and remembers the best so far.
+# ------------------------------------------------------------------------------
+
+_ARGMAX_TASK = 1 << 13
+
+
+class WindowSelection(NamedTuple):
+    """A selection by windows, with the dtypes of what is moved and of what decides.
+
+    `select` is "ge" for maxima or "le" for minima.
+    """
+
+    windows: Windows
+    moved: np.dtype
+    deciding: np.dtype
+    select: str
+
+    @property
+    def lanes(self) -> int:
+        """The number of windows that are processed together."""
+        return min(lanes_for(self.moved), lanes_for(self.deciding))
+
+
+class WindowVector(NamedTuple):
+    """Neighbouring windows: the first's position, and their number (None: all)."""
+
+    outer: Value
+    position: Sequence[Value]
+    first: Value
+    number: Value | None
+
+
+def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any]) -> WindowSelection | None:
+    """Return the selection, if it is supported."""
+    windows = windows_of(operand.shape, params)
+    fits = all(supports("max", (d, d), {}) for d in (operand.dtype, moved.dtype))
+    if math.prod(operand.shape) >= 1 << 31 or moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
+        return None
+    return WindowSelection(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
+
+
+def _start(f: Function, selection: WindowSelection, some: WindowVector, tap: int) -> Value:
+    """Emit the element across that a tap of the first window meets."""
+    axis = selection.windows.across
+    return f.plus(f.times(some.first, axis.stride), i64(tap * axis.dilation - axis.low))
+
+
+def strided_lanes(f: Function, selection: WindowSelection, base: Value, dtype: np.dtype, at: Value, mask: Value) -> StridedLanes:
+    """Return the elements of an array at the distance of windows, the first at `at`."""
+    return StridedLanes(f.let("ptr", f"getelementptr [{dtype.itemsize} x i8], {base}, {at}"), selection.windows.across.stride, mask)
+
+
+#: ``bring(offset, at, mask)`` emits what goes along with the elements that a tap meets: given the offsets of the first in its plane and in
+#: the array, and which of them exist.
+Bring = Callable[[Value, Value, Value], list[Value]]
+
+
+def winners(
+    f: Function, selection: WindowSelection, operand: Value, some: WindowVector, along: Sequence[Value], bring: Bring
+) -> list[Value]:
+    """Emit what `bring` gives for the windows' winners; `along` where there is none."""
+    windows, axis, lanes = selection.windows, selection.windows.across, selection.lanes
+    base = f.times(some.outer, windows.rows * axis.size)
+
+    def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
+        found, best, *with_it = carried
+        for k in range(axis.taps):
+            start = _start(f, selection, some, k)
+            offset = f.plus(f.times(met, axis.size), start)
+            at = f.plus(base, offset)
+            exist = first_lanes(f, lanes, some.number) if axis.inside else flags(f, lanes, start, axis.stride, axis.size, some.number)
+            value = read(f, selection.deciding, strided_lanes(f, selection, operand, selection.deciding, at, exist)).value
+            other = bring(offset, at, exist)
+            takes = f.binary(
+                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", found, first_lanes(f, lanes, None)))
+            )
+            with_it = [f.select(takes, x, y) for x, y in zip(other, with_it, strict=True)]
+            best, found = f.select(takes, value, best), f.binary("or", found, exist)
+        return [found, best, *with_it]
+
+    none = Value(f"<{lanes} x i1>", "zeroinitializer")
+    zero = constant(f, np.zeros((), selection.deciding), lanes).value
+    _, _, *brought = over_taps(f, windows.vertical, some.position, [none, zero, *along], row)
+    return brought
+
+
+def _ahead(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value:
+    """Emit whether x wins over y, which came before it."""
+    beats = "gt" if selection.select == "ge" else "lt"
+    if selection.deciding in dtypes.FLOATS:
+        return f.binary("and", f.compare(f"fcmp u{beats}", x, y), f.compare("fcmp ord", y, y))
+    return f.compare(f"icmp {'u' if selection.deciding.kind == 'u' else 's'}{beats}", x, y)
+
+
+def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
+    """Return the routine of the primitive."""
+    selection = selection_of(avals[0], avals[1], params)
+    if selection is None:
+        return None
+    windows, lanes = selection.windows, selection.lanes
+    rows, across = windows.outer * windows.results, windows.across.positions
+    if not rows * across:
+        return nothing()
+    tasks = chunk_count(rows, max(1, _ARGMAX_TASK // (across * windows.taps + 1)))
+
+    def row(f: Function, pointers: list[Value], number: Value) -> None:
+        outer, position = f.quotient(number, windows.results), position_of(f, windows, number)
+
+        def some(i: Value, _: int, count: Value | None) -> None:
+            def bring(_: Value, at: Value, mask: Value) -> list[Value]:
+                return list(read(f, selection.moved, strided_lanes(f, selection, pointers[0], selection.moved, at, mask)).components)
+
+            nothing_yet = constant(f, np.zeros((), selection.moved), lanes).components
+            found = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
+            at = f.plus(f.times(number, across), i)
+            store(f, Number(selection.moved, tuple(found)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
+
+        map_run(f, i64(0), i64(across), lanes, some)
+
+    def task(f: Function, pointers: list[Value], number: Value) -> None:
+        nest(f, [rows], lambda index: row(f, pointers, index[0]), task_range(f, number, rows, tasks))
+
+    writer = RoutineWriter("select_and_gather_add", 3)
+    writer.launch(tasks, rows * across * windows.taps * 0.3, task)
+    return writer.routine()

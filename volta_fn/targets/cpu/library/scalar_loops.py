@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.program import LoweredProgram, RoutineKey
+from volta_fn.compiler.target import LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.library.entry_points import RoutineWriter
+from volta_fn.targets.cpu.library.emission import RoutineWriter
 from volta_fn.targets.cpu.routine import Routine, handle_signals, signals_of
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, supports
 

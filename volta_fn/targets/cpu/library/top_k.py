@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from volta_fn.codegen.geometry.strides import row_offset
+from volta_fn.codegen.indices import row_offset
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.index_arith import least, nest
-from volta_fn.runtime.llvm.text import Function, Value, i64, vector_of
-from volta_fn.targets.cpu.library.copy_ops import alignment, unit
-from volta_fn.targets.cpu.library.entry_points import RoutineWriter, chunk_count, nothing, task_range
-from volta_fn.targets.cpu.library.keys import widen
-from volta_fn.targets.cpu.library.ranking import SHORT, fill_padding, padded, rank_of
+from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of
+from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, nothing, task_range
+from volta_fn.targets.cpu.library.movement import alignment, unit
+from volta_fn.targets.cpu.library.radix import SHORT, fill_padding, padded, rank_of, widen
 from volta_fn.targets.cpu.library.sort import Radix, SortKey, SortProblem
 from volta_fn.targets.cpu.routine import Routine
 

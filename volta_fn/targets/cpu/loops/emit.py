@@ -1,22 +1,79 @@
-"""A kernel's schedule as a routine."""
+"""A kernel's schedule as a routine, or as copies of long ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from volta_fn.compiler.ir.analysis import KernelAnalysis
-from volta_fn.compiler.ir.index import along
-from volta_fn.compiler.ir.kernel import PendingStores
-from volta_fn.compiler.ir.views import row_major
-from volta_fn.runtime.llvm.index_arith import least
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.loops.copies import copies_of
+from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
+from volta_fn.compiler.ir.index import along, row_major
+from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
+from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
-from volta_fn.targets.cpu.loops.interleaved import InterleavedStores
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
-from volta_fn.targets.cpu.loops.schedule import Grid, LoopSchedule
-from volta_fn.targets.cpu.loops.tiles import TransposeTiles
+from volta_fn.targets.cpu.loops.schedule import Grid, InterleavedStores, LoopSchedule, TransposeTiles
 from volta_fn.targets.cpu.routine import Launch
+
+# ------------------------------------------------------------------------------
+# Kernels that copy long ranges as they are, such as concatenations.
+#
+# The C library copies them in less time than a loop over vectors, which reads the result's cache lines before it writes them.
+# ------------------------------------------------------------------------------
+
+#: Bytes of the longest range from which on a call of the C library pays.
+_LONG = 1 << 12
+
+
+class Copies:
+    """Writes a kernel's only store, of which each segment is one load's elements."""
+
+    def __init__(self, vectors: Vectors, sources: list[int], itemsize: int) -> None:
+        self.vectors, self.sources, self.itemsize = vectors, sources, itemsize
+
+    def emit(self, scope: VectorScope, start: Value, stop: Value) -> None:
+        """Emit the copies between two positions along the axis."""
+        f: Function = scope.nest.f
+        scope.nest.pending.discard(0)
+        f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        for segment, source in zip(self.vectors.segments, self.sources, strict=True):
+            low = greatest(f, start, i64(segment.start))
+            high = greatest(f, low, least(f, stop, i64(segment.end)))
+            here = scope.child({self.vectors.axis: low})
+            size = f.times(f.minus(high, low), self.itemsize)
+            f.run("llvm.memcpy.p0.p0.i64", here.pointer(("store", 0)), here.pointer(("load", source)), size, Value("i1", "false"))
+
+
+def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
+    """Return what copies a kernel's elements; None if not all are copies.
+
+    Unless it is said whether copies are `wanted`, long ones are.
+    """
+    kernel = analysis.kernel
+    if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
+        return None
+    itemsize = kernel.nodes[kernel.stores[0].value].dtype.itemsize
+    long = max(segment.end - segment.start for segment in vectors.segments) * itemsize >= _LONG
+    if not (long if wanted is None else wanted):
+        return None
+    sources = [source for segment in vectors.segments if (source := _source(analysis, vectors.axis, segment)) is not None]
+    return Copies(vectors, sources, itemsize) if len(sources) == len(vectors.segments) else None
+
+
+def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None:
+    """Return the load that gives the store's elements in a segment, one after another."""
+    nodes, number = analysis.kernel.nodes, analysis.kernel.stores[0].value
+    while isinstance(node := nodes[number], Apply):
+        condition = nodes[node.operands[0]] if node.op == "select_n" and len(node.operands) == 3 else None
+        if not isinstance(condition, Inside) or not all(r in segment.decided for r in condition.ranges):
+            return None
+        number = node.operands[2 if all(segment.decided[r] for r in condition.ranges) else 1]
+    if not isinstance(node, Load) or coefficient(analysis.load_offsets[number], axis) != 1:
+        return None
+    return number if all(segment.decided.get(r, False) for r in node.mask) else None
+
+
+# ------------------------------------------------------------------------------
+# A kernel's schedule as a routine.
+# ------------------------------------------------------------------------------
 
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 
@@ -33,7 +90,7 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     if schedule.crossing is not None:
         body = _tiled(schedule, root)
     elif schedule.interleaved is not None:
-        body = _interleaved(schedule, root, schedule.interleaved)
+        body = _emit_interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
         body = _by_rows(schedule, root)
     else:
@@ -152,7 +209,7 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     return body
 
 
-def _interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
+def _emit_interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> Body:
     """Return the body for results whose innermost axis is short."""
     analysis, vectors = schedule.analysis, schedule.vectors
     stores = InterleavedStores(analysis, vectors, inner)

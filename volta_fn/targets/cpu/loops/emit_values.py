@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops.scope import Scope
-from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
+from volta_fn.codegen.loops import Scope
+from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions.matmul_problem import Operand, merged, problem_of
+from volta_fn.compiler.contractions import Operand, merged, problem_of
 from volta_fn.compiler.ir.contraction import Contraction, contraction_of
+from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel
-from volta_fn.compiler.ir.views import row_major
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, compute_type, readable, rounds_to
-from volta_fn.targets.cpu.matmul.dot_products import DotProducts, is_possible
-from volta_fn.targets.cpu.matmul.dot_products import suits as few_rows
-from volta_fn.targets.cpu.matmul.epilogues import StoreStrided, StoreSums
-from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue
+from volta_fn.targets.cpu.matmul.epilogues import FusedEpilogue, StoreStrided, StoreSums
 from volta_fn.targets.cpu.matmul.gemm import Gemm, gemm_options
-from volta_fn.targets.cpu.matmul.gemv import gemv
-from volta_fn.targets.cpu.matmul.gemv import suits as one_row
+from volta_fn.targets.cpu.matmul.gemv import DotProducts, gemv, is_possible
+from volta_fn.targets.cpu.matmul.gemv import suits_dot_products as few_rows
+from volta_fn.targets.cpu.matmul.gemv import suits_gemv as one_row
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
 #: The most terms of a sum that cannot be split: splits are multiples of as many.

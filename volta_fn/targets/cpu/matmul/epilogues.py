@@ -1,4 +1,4 @@
-"""Epilogues: from a tile's sums to results, and the partial sums of split-K."""
+"""Epilogues: from a tile's sums to results, also by kernels fused into a product."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from volta_fn.compiler.contractions.matmul_problem import Walk
-from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Blocking
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType, is_itself, load, write
-from volta_fn.targets.cpu.matmul.micro_kernel import ResultTile, TileAddress
-from volta_fn.targets.cpu.matmul.task_loops import each, offset_of
+from volta_fn.compiler.contractions import Walk
+from volta_fn.compiler.ir.axes import KernelAnalysis
+from volta_fn.compiler.ir.contraction import Contraction
+from volta_fn.compiler.ir.index import along, row_major
+from volta_fn.compiler.ir.kernel import Kernel, PendingStores
+from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
+from volta_fn.targets.cpu.loops.emit import buffer, rows_in
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors, passes_of
+from volta_fn.targets.cpu.loops.schedule import lanes_of
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch
+
+# ------------------------------------------------------------------------------
+# Epilogues: from a tile's sums to results, and the partial sums of split-K.
+# ------------------------------------------------------------------------------
 
 
 class Epilogue(Protocol):
@@ -170,3 +180,254 @@ def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partia
     each(f, begin, end, task)
     f.finish()
     return Launch(name, plan.batch * plan.m, plan.batch * plan.m * -(-plan.n // width) * vectors * plan.splits * _ROW_COST)
+
+
+# ------------------------------------------------------------------------------
+# Epilogues that are kernels, fused into a product.
+#
+# The sums of a few rows by some columns, a *strip*, are put on the stack, and the kernel's loops go over them there.
+# ------------------------------------------------------------------------------
+
+_UNROLL = 2  # vectors of a strip that are interleaved
+
+
+class Strip(NamedTuple):
+    """Some rows and columns of sums at an address, in lines of `width` elements."""
+
+    buffers: Value
+    batch: Value
+    row: Value
+    rows: Value
+    column: Value
+    columns: Value
+    sums: Value
+    width: int
+
+
+class FusedEpilogue:
+    """An epilogue that is a kernel, whose buffers are the kernel's inputs and outputs."""
+
+    def __init__(self, work: ComputeType, contraction: Contraction) -> None:
+        self.work, self.contraction = work, contraction
+        self.dtype = contraction.kernel.nodes[contraction.total].dtype
+        self.holds_sums = self._holder()
+
+    def _holder(self) -> int | None:
+        """Return an output that has the sums' type and order."""
+        c, kernel = self.contraction, self.contraction.kernel
+        order = (*c.batch, *c.rows, *c.columns)
+        wanted = row_major(tuple(map(along, order)), tuple([kernel.sizes[a] for a in order]))
+        for number, (store, output) in enumerate(zip(kernel.stores, kernel.outputs, strict=True)):
+            if row_major(store.index, store.shape) == wanted and is_itself(self.work, output.dtype):
+                return len(kernel.inputs) + number
+        return None
+
+    def write(self, f: Function, tile: ResultTile) -> None:
+        """See `Epilogue`."""
+        width = len(tile.sums[0]) * self.work.lanes
+        sums = f.alloca(f"[{self.dtype.itemsize} x i8]", len(tile.sums) * width)
+        self.put(f, tile, sums, width)
+        strip = Strip(tile.buffers, tile.batch, tile.row, i64(len(tile.sums)), tile.column, i64(tile.columns), sums, width)
+        self.finish(f, strip)
+
+    def put(self, f: Function, tile: ResultTile, sums: Value, width: int) -> None:
+        """Store a tile to a strip."""
+        for i, row in enumerate(tile.sums):
+            for v, vector in enumerate(row):
+                column = f.at(sums, f"[{self.dtype.itemsize} x i8]", i64(i * width + v * self.work.lanes))
+                write(f, self.work, self.dtype, vector, self.work.lanes, column)
+
+    def finish(self, f: Function, strip: Strip) -> None:
+        """Call the kernel's loops over a strip."""
+        name = f"epilogue{strip.width}"
+        f.module.define(name, lambda: self._write(f.module, name, strip.width))
+        f.run(name, *strip[:-1])
+
+    def _write(self, module: Module, name: str, width: int) -> None:
+        """Write the function that goes over strips of a width."""
+        kernel, inputs = self.contraction.epilogue(width)
+        parameters = [Value("ptr" if p in ("buffers", "sums") else "i64", f"%{p}") for p in Strip._fields[:-1]]
+        f = Function(module, name, parameters, "internal void")
+        buffers, batch, first_row, rows, first_column, columns, sums = f.parameters
+        strip = Strip(buffers, batch, first_row, rows, first_column, columns, sums, width)
+        analysis = KernelAnalysis(kernel)
+        first = len(self.contraction.kernel.inputs)
+        loads = [self._base(f, strip), *[buffer(f, number) for number in inputs]]
+        outputs = [buffer(f, first + number) for number in range(len(kernel.stores))]
+        nest = LoopNest(f, analysis, loads, outputs, {}, set(), PendingStores(kernel))
+        root = VectorScope(nest, (), {}, None)
+        targets = [store.value for store in kernel.stores]
+        root.prepare(targets)
+        stack = rows_in(root, self.contraction.batch, strip.batch)
+        stack.prepare(targets)
+
+        def row(number: Value) -> None:
+            self._columns(f, rows_in(stack, self.contraction.rows, number), kernel, strip)
+
+        each(f, strip.row, f.plus(strip.row, strip.rows), row)
+        nest.pending.check()
+        f.finish()
+
+    def _base(self, f: Function, strip: Strip) -> Value:
+        """Emit the address of sum 0, 0 of the first matrix, as if a strip held all sums."""
+        c = self.contraction
+        row = f.plus(f.times(strip.batch, c.size(c.rows)), strip.row)
+        back = f.plus(f.times(row, strip.width), strip.column)
+        return f.let("ptr", f"getelementptr [{self.dtype.itemsize} x i8], {strip.sums}, {f.minus(i64(0), back)}")
+
+    def _columns(self, f: Function, scope: VectorScope, kernel: Kernel, strip: Strip) -> None:
+        """Emit the loops over a row, in runs along the last of the columns' axes."""
+        *others, axis = self.contraction.columns
+        scope.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
+        end = f.plus(strip.column, strip.columns)
+        if not others:
+            self._run(f, scope, axis, strip.column, end)
+            return
+        size = kernel.sizes[axis]
+
+        def run(block: Value) -> None:
+            start = f.times(block, size)
+            column = rows_in(scope, tuple(others), block)
+            column.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
+            low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
+            self._run(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
+
+        first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]
+        each(f, first, last, run)
+
+    def _run(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
+        """Emit the loops over neighbouring columns, by vectors."""
+        analysis = scope.nest.analysis
+        decided = not any(axis in r.value.axes for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n))
+        lanes = min(lanes_of(analysis), self.work.lanes) if decided else 1
+        segment = Segment(0, analysis.kernel.sizes[axis], {})
+        code = RowCode(scope.nest, passes_of(analysis, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
+        step = lanes * _UNROLL
+        middle = f.plus(start, f.binary("and", f.minus(end, start), i64(-step)))
+
+        def several(column: Value) -> None:
+            code.columns(scope, segment, column, None, _UNROLL)
+
+        def last(column: Value) -> None:
+            code.columns(scope, segment, column, least(f, f.minus(end, column), i64(lanes)) if lanes > 1 else None, 1)
+
+        each(f, start, middle, several, step)
+        each(f, middle, end, last, lanes)
+
+
+# ------------------------------------------------------------------------------
+# A register tile for one block of k: the micro-kernel, then the epilogue.
+# ------------------------------------------------------------------------------
+
+_STRIP_BYTES = 64 << 10  # most bytes of sums that are kept for the epilogue
+
+
+class TileArguments(NamedTuple):
+    """A tile's arguments: its position, where A and B begin, k, block and strip."""
+
+    buffers: Value
+    batch: Value
+    row: Value
+    column: Value
+    depth: Value
+    a: Value
+    b: Value
+    split: Value
+    state: Value
+    strip: Value
+
+    def tile(self, work: ComputeType, columns: int) -> ResultTile:
+        """Return the tile, without sums."""
+        return ResultTile(work, self.buffers, self.batch, self.row, self.column, [], columns)
+
+
+class TileWriter:
+    """Writes the tiles of a product."""
+
+    def __init__(
+        self,
+        work: ComputeType,
+        plan: Blocking,
+        a_strides: tuple[int, int],
+        b_inner: int | None,
+        epilogue: Epilogue,
+        partial: PartialSums,
+        strips: bool | None = None,
+    ) -> None:
+        """Take A's strides in elements, and B's along k, or None where it is packed."""
+        self.work, self.plan, self.a_strides, self.b_inner, self.epilogue, self.partial = work, plan, a_strides, b_inner, epilogue, partial
+        self.strip_width = plan.task_columns * plan.width
+        short = plan.tallest * self.strip_width * work.itemsize <= _STRIP_BYTES
+        #: The epilogue, if it runs when all columns of some rows are done.
+        self.strips = epilogue if isinstance(epilogue, FusedEpilogue) and short and strips is not False else None
+        self.direct = epilogue if isinstance(epilogue, StoreSums | StoreStrided) and epilogue.direct else None
+
+    def write(self, f: Function, rows: int, count: int, arguments: TileArguments) -> None:
+        """Emit a tile of `rows` rows and `count` columns for one block of k."""
+        tile = arguments.tile(self.work, count)
+        if self.plan.splits > 1:
+            self._multiply(f, rows, arguments, tile, None)
+        elif self.strips is not None and is_itself(self.work, self.strips.dtype):
+            self._multiply(f, rows, arguments, tile, TileAddress(arguments.strip, i64(self.strip_width * self.work.itemsize)))
+        elif self.direct is not None:
+            self._multiply(f, rows, arguments, tile, self.direct.address(f, tile))
+        else:
+            f.run(self._tile_and_end(f.module, rows, count), *arguments)
+
+    def _tile_and_end(self, module: Module, rows: int, count: int) -> str:
+        """Return the function of a tile for one block of k, and the last's epilogue."""
+        name = f"tile{rows}x{count}"
+
+        def write() -> None:
+            f = Function(module, name, parameters_of(*TileArguments._fields), "internal void")
+            arguments, width = TileArguments(*f.parameters), self._width_of(count)
+            tile, sums = arguments.tile(self.work, count), f.alloca(self.work.type, rows * width)
+            self._multiply(f, rows, arguments, tile, TileAddress(sums, i64(width * self.work.itemsize)))
+            if self.plan.blocks == 1:
+                self._end(f, tile, sums, rows, arguments.strip)
+            else:
+                last = f.compare("icmp ne", f.binary("and", arguments.state, i64(2)), i64(0))
+                f.branch(last, lambda: self._end(f, tile, sums, rows, arguments.strip))
+            f.finish()
+
+        module.define(name, write)
+        return name
+
+    def _multiply(self, f: Function, rows: int, arguments: TileArguments, tile: ResultTile, result: TileAddress | None) -> None:
+        """Emit the micro-kernel; after the last block, the sums are in the result."""
+        outer, inner = self.a_strides
+        b_inner = self._width_of(tile.columns) if self.b_inner is None else self.b_inner
+        kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
+        source, target = self._ways(f, arguments, tile, result)
+        f.run_shared(micro_kernel(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
+
+    def _ways(self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None) -> tuple[TileAddress, TileAddress]:
+        """Emit the addresses that sums are read from and stored to.
+
+        The state has bit 0 in the first block, bit 1 in the last.
+        """
+        null = Value("ptr", "null")
+        if self.plan.blocks == 1 and result is not None:
+            return TileAddress(null, i64(0)), result
+        partial = self.partial.address(f, tile, arguments.split)
+        first, last = [f.compare("icmp ne", f.binary("and", arguments.state, i64(bit)), i64(0)) for bit in (1, 2)]
+        source = partial._replace(pointer=f.select(first, null, partial.pointer))
+        if result is None:
+            return source, partial
+        return source, TileAddress(*[f.select(last, x, y) for x, y in zip(result, partial, strict=True)])
+
+    def _end(self, f: Function, tile: ResultTile, sums: Value, rows: int, strip: Value) -> None:
+        """Emit the epilogue of complete sums, or store them to the strip for it."""
+        work, width = self.work, self._width_of(tile.columns)
+        if isinstance(self.epilogue, FusedEpilogue) and self.strips is None and is_itself(work, self.epilogue.dtype):
+            self.epilogue.finish(f, Strip(tile.buffers, tile.batch, tile.row, i64(rows), tile.column, i64(tile.columns), sums, width))
+            return
+        addresses = [[f.at(sums, work.type, i64(row * width + start)) for start in range(0, width, work.lanes)] for row in range(rows)]
+        tile = tile._replace(sums=[[f.load(work.vector, address, work.itemsize) for address in row] for row in addresses])
+        if self.strips is None:
+            self.epilogue.write(f, tile)
+        else:
+            self.strips.put(f, tile, strip, self.strip_width)
+
+    def _width_of(self, count: int) -> int:
+        return count + -count % self.work.lanes

@@ -12,16 +12,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from volta_fn.compiler.contractions.matmul_problem import Problem
+from volta_fn.compiler.contractions import Problem
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import CHOSEN, BlockingOptions, Packing, choose_blocking, legal_blockings
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
-from volta_fn.targets.cpu.matmul.fused_epilogue import FusedEpilogue, Strip
-from volta_fn.targets.cpu.matmul.macro_kernel import TileArguments, TileWriter
-from volta_fn.targets.cpu.matmul.operands import Span, StridedOperand
-from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, column_sections, pack_panels, row_sections
-from volta_fn.targets.cpu.matmul.task_loops import each, entry, flat_index, indices_of, parameters_of, range_of
+from volta_fn.targets.cpu.matmul.blocking import (
+    CHOSEN,
+    BlockingOptions,
+    Packing,
+    choose_blocking,
+    each,
+    entry,
+    flat_index,
+    indices_of,
+    legal_blockings,
+    parameters_of,
+    range_of,
+)
+from volta_fn.targets.cpu.matmul.epilogues import Epilogue, FusedEpilogue, PartialSums, Strip, TileArguments, TileWriter, combine
+from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType
+from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
 from volta_fn.targets.cpu.routine import Launch, Routine
 
 _GROUP = 8  # panels that are packed together

@@ -1,21 +1,35 @@
-"""Packing panels of operands, in the order in which their memory is best read.
-
-A task packs a group of panels (`PackTasks`), or, of an operand whose rows (or columns) are adjacent in memory, a range of k of all panels
-(`RowPacking`): memory is then read sequentially, which the hardware prefetches, where short runs of a few panels would each wait for
-memory.
-"""
+"""Panels of operands, in the order in which they are read, and their packing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from volta_fn.runtime.llvm.text import Function, Value, i64
-from volta_fn.targets.cpu.matmul.blocking import Blocking
-from volta_fn.targets.cpu.matmul.compute_dtype import ComputeType
-from volta_fn.targets.cpu.matmul.operands import Panels, Span, StridedOperand
-from volta_fn.targets.cpu.matmul.pack_kernels import RUN
-from volta_fn.targets.cpu.matmul.task_loops import each, indices_of, range_of
+import numpy as np
+
+from volta_fn.compiler.contractions import Operand
+from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, lanes_of, shared_function
+from volta_fn.targets.cpu.matmul.blocking import Blocking, each, indices_of, offset_of, origin, range_of
+from volta_fn.targets.cpu.matmul.micro_kernel import (
+    CACHE_LINE,
+    ComputeType,
+    RowPointers,
+    first_lanes,
+    is_itself,
+    prefetch,
+    put,
+    read,
+    type_name,
+)
+
+# ------------------------------------------------------------------------------
+# Packing panels of operands, in the order in which their memory is best read.
+#
+# A task packs a group of panels (`PackTasks`), or, of an operand whose rows (or columns) are adjacent in memory, a range of k of all
+# panels (`RowPacking`): memory is then read sequentially, which the hardware prefetches, where short runs of a few panels would each
+# wait for memory.
+# ------------------------------------------------------------------------------
 
 
 def pack_panels(
@@ -142,3 +156,323 @@ def row_sections(plan: Blocking, pitch: int) -> tuple[Section, ...]:
     tall = Section(0, plan.taller, 0, plan.rows + 1, pitch)
     others = Section(plan.taller, plan.row_panels - plan.taller, plan.taller * (plan.rows + 1), plan.rows, pitch)
     return tuple(section for section in (tall, others) if section.panels)
+
+
+# ------------------------------------------------------------------------------
+# Operands of products: code that packs their panels, or finds them in place.
+#
+# A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other.
+# ------------------------------------------------------------------------------
+
+_CHUNK = 16
+
+
+class Span(NamedTuple):
+    """A range of an operand: a product of the stack, first row or column, and k."""
+
+    buffers: Value
+    batch: Value
+    outer: Value
+    inner: Value
+    depth: Value
+
+
+class Panels(NamedTuple):
+    """The number of panels that are packed together, and their stride in bytes."""
+
+    number: int
+    stride: int
+
+
+class StridedOperand:
+    """An operand that is an array, number `buffer` of the routine's buffers."""
+
+    def __init__(self, work: ComputeType, operand: Operand, buffer: int) -> None:
+        self.work, self.operand, self.buffer = work, operand, buffer
+        #: How many k of a panel are packed before the next panel's, where panels are adjacent in memory; None: all of them.
+        self.chunk = _CHUNK if operand.outer.stride == 1 and operand.inner.stride != 1 else None
+
+    def in_place(self) -> tuple[int, int] | None:
+        """Return the strides (of m or n, of k) in elements if it can be read in place."""
+        outer, inner = self.operand.outer.stride, self.operand.inner.stride
+        if outer is None or inner is None or not is_itself(self.work, self.operand.dtype):
+            return None
+        return outer, inner
+
+    def address(self, f: Function, span: Span) -> Value:
+        """Emit where the span begins, of an operand that is read in place."""
+        return self._at(f, self._matrix(f, span), span.outer, span.inner)
+
+    def pack(self, f: Function, span: Span, count: int, width: int, target: Value) -> None:
+        """Write a panel: for each k, `count` neighbours, and zeros up to `width`."""
+        matrix = self._matrix(f, span)
+        outer, inner = self.operand.outer, self.operand.inner
+        dtype = self.operand.dtype
+        shared = copy_rows if outer.stride == 1 else transpose_rows if inner.stride == 1 else None
+        stride = inner.stride if outer.stride == 1 else outer.stride
+        if shared is not None and stride is not None:
+            start = self._at(f, matrix, span.outer, span.inner)
+            f.run_shared(shared(self.work, dtype, count, width), start, i64(stride * dtype.itemsize), span.depth, target)
+        elif outer.stride == 1:
+            self._copy_rows(f, span, matrix, count, width, target)
+        else:
+            first = span.inner if inner.stride == 1 else i64(0)
+            rows = [self._at(f, matrix, f.binary("add", span.outer, i64(j)), first) for j in range(count)]
+            if inner.stride == 1:
+                transposed_rows(f, self.work, dtype, lambda k: [self._move(f, row, k) for row in rows], width, span.depth, target, width)
+            else:
+                self._gather_rows(f, span, rows, width, target)
+
+    def in_rows(self) -> bool:
+        """Return True if neighbours along m or n are adjacent, and k has one stride."""
+        return self.chunk is not None and self.operand.inner.stride is not None
+
+    def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
+        """Write several panels at once, each row to all of them, of an operand `in_rows`."""
+        dtype, stride = self.operand.dtype, self.operand.inner.stride
+        assert stride is not None
+        start = self._at(f, self._matrix(f, span), span.outer, span.inner)
+        packing = spread_rows(self.work, dtype, count, width)
+        f.run_shared(packing, start, i64(stride * dtype.itemsize), span.depth, target, i64(panels.number), i64(panels.stride))
+
+    def prefetch(self, f: Function, span: Span, count: Value) -> None:
+        """Prefetch `count` neighbours for each k, of an operand with a chunk."""
+        matrix = self._matrix(f, span)
+
+        def row(k: Value) -> None:
+            start = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
+            each(f, i64(0), count, lambda j: prefetch(f, self._move(f, start, j), soon=False), CACHE_LINE // self.operand.dtype.itemsize)
+
+        each(f, i64(0), span.depth, row)
+
+    def _copy_rows(self, f: Function, span: Span, matrix: Value, count: int, width: int, target: Value) -> None:
+        """Emit for each k `count` adjacent elements, and zeros up to `width`."""
+
+        def row(k: Value) -> None:
+            source = self._at(f, matrix, span.outer, f.binary("add", span.inner, k))
+            copy_row(f, self.work, self.operand.dtype, count, width, source, target, k)
+
+        each(f, i64(0), span.depth, row)
+
+    def _gather_rows(self, f: Function, span: Span, rows: list[Value], width: int, target: Value) -> None:
+        """Emit for each k the element of every row, and zeros up to `width`."""
+        zero = Value(self.work.type, "zeroinitializer")
+
+        def row(k: Value) -> None:
+            offset = offset_of(f, self.operand.inner, f.binary("add", span.inner, k))
+            first = f.at(target, self.work.type, f.binary("mul", k, i64(width)))
+            for j in range(width):
+                value = read(f, self.work, self.operand.dtype, self._move(f, rows[j], offset), 1) if j < len(rows) else zero
+                f.store(value, f.at(first, self.work.type, i64(j)), self.work.itemsize)
+
+        each(f, i64(0), span.depth, row)
+
+    def _matrix(self, f: Function, span: Span) -> Value:
+        array = f.load("ptr", f.at(span.buffers, "ptr", i64(self.buffer)), 8)
+        return self._move(f, array, origin(f, self.operand, span.batch))
+
+    def _at(self, f: Function, matrix: Value, outer: Value, inner: Value) -> Value:
+        row = self._move(f, matrix, offset_of(f, self.operand.outer, outer))
+        return row if inner.name == "0" else self._move(f, row, offset_of(f, self.operand.inner, inner))
+
+    def _move(self, f: Function, pointer: Value, offset: Value) -> Value:
+        return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)
+
+
+# ------------------------------------------------------------------------------
+# Functions that pack panels, compiled once for all products.
+#
+# They copy rows, spread them over panels, or transpose them in registers. Their arguments are an address, the bytes between rows in
+# memory, the number of k, and the panel's address.
+# ------------------------------------------------------------------------------
+
+#: Rows that are packed at a time where they belong to several panels.
+RUN = 8
+#: Registers of rows that are transposed at a time. More are a loop: less code, and rows do not drive one another from the cache.
+_ROWS = 2
+
+
+@functools.cache
+def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
+    """Return the function that copies `count` numbers per k, padded to `width`."""
+
+    def write(f: Function) -> None:
+        source, stride, depth, target = f.parameters
+        each(f, i64(0), depth, lambda k: copy_row(f, work, dtype, count, width, f.at(source, "i8", f.binary("mul", k, stride)), target, k))
+
+    return shared_function(f"copy_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+
+
+def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
+    """Emit row `k` of a panel: `count` adjacent numbers, and zeros up to `width`."""
+    address = f.at(target, work.type, f.binary("mul", k, i64(width)))
+    for start in range(0, width, work.lanes):
+        value = work.zero()
+        if start < count:
+            there = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
+            value = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+        put(f, work, value, f.at(address, work.type, i64(start)), width - start)
+
+
+@functools.cache
+def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
+    """Return the function that copies rows of `count` numbers to several panels.
+
+    Two more arguments are the number of panels, and their stride in bytes.
+    """
+
+    def write(f: Function) -> None:
+        source, stride, depth, target, panels, panel_stride = f.parameters
+        row_pointers = RowPointers(f, stride, RUN)
+        runs_end = f.binary("and", depth, i64(-RUN))
+
+        def ways(k: Value, panel: Value) -> tuple[Value, Value]:
+            there = f.at(f.at(source, "i8", f.binary("mul", k, stride)), f"[{count * dtype.itemsize} x i8]", panel)
+            return there, f.at(target, "i8", f.binary("mul", panel, panel_stride))
+
+        def several(k: Value, panel: Value) -> None:
+            there, address = ways(k, panel)
+            starts = row_pointers.starts(f, there)
+            numbers = _numbers(f, work, dtype, [row_pointers.row(f, starts, row) for row in range(RUN)], count, width)
+            first = f.at(address, f"[{width * work.itemsize} x i8]", k)
+            for start in range(0, RUN * width, work.lanes):
+                value = assembled(f, numbers[start : start + work.lanes])
+                f.store(value, f.at(first, work.type, i64(start)), work.itemsize)
+
+        def single(k: Value, panel: Value) -> None:
+            there, address = ways(k, panel)
+            copy_row(f, work, dtype, count, width, there, address, k)
+
+        each(f, i64(0), runs_end, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
+        each(f, runs_end, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
+
+    parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
+    return shared_function(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
+
+
+def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
+    """Emit each row's `count` numbers, and zeros up to `width`, as vectors and lanes."""
+    numbers = []
+    for row in rows:
+        for start in range(0, width, work.lanes):
+            vector = work.zero()
+            if start < count:
+                there = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
+                vector = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+            numbers += [(vector, lane) for lane in range(min(work.lanes, width - start))]
+    return numbers
+
+
+@functools.cache
+def transpose_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> SharedFunction:
+    """Return the function that packs `count` rows along k, and zeros up to `width`."""
+
+    def write(f: Function) -> None:
+        source, stride, depth, target = f.parameters
+        in_registers = count == width and count % work.lanes == 0 and count > _ROWS * work.lanes
+        rows = work.lanes if in_registers else count
+        row_pointers = RowPointers(f, stride, rows)
+
+        def several(first: Value) -> None:
+            start = f.at(source, "i8", f.binary("mul", first, stride))
+
+            def at(k: Value) -> list[Value]:
+                starts = row_pointers.starts(f, f.at(start, f"[{dtype.itemsize} x i8]", k))
+                return [row_pointers.row(f, starts, row) for row in range(rows)]
+
+            transposed_rows(f, work, dtype, at, rows if in_registers else width, depth, f.at(target, work.type, first), width)
+
+        if in_registers:
+            each(f, i64(0), i64(count), several, rows)
+        else:
+            several(i64(0))
+
+    return shared_function(f"turn_{type_name(work)}_{dtype.name}_{count}to{width}", _packing_parameters(), write)
+
+
+def _packing_parameters() -> list[Value]:
+    return [Value("ptr" if name in ("source", "target") else "i64", f"%{name}") for name in ("source", "apart", "depth", "target")]
+
+
+def transposed_rows(
+    f: Function,
+    work: ComputeType,
+    dtype: np.dtype,
+    rows_at: Callable[[Value], Sequence[Value]],
+    width: int,
+    depth: Value,
+    target: Value,
+    pitch: int,
+) -> None:
+    """Write the transpose of rows: for each of `depth` k, element k of every row.
+
+    ``rows_at(k)`` gives the rows' addresses from k on. Those of the transpose are `pitch` numbers long, with zeros up to `width`.
+    """
+
+    def address(k: Value, start: int) -> Value:
+        return f.at(target, work.type, f.binary("add", f.binary("mul", k, i64(pitch)), i64(start)))
+
+    square = 16 // work.itemsize  # a quarter of the widest register, within which shuffles are cheap
+
+    def squares(k: Value) -> None:
+        rows = rows_at(k)
+        for start in range(0, width, work.lanes):
+            block = [
+                _gathered([_row(f, work, dtype, rows, start + group * square + r, square) for group in range(work.lanes // square)], f)
+                for r in range(square)
+            ]
+            for c, vector in enumerate(_squares_transposed(f, block, square)):
+                put(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
+
+    def single(k: Value) -> None:
+        rows = rows_at(k)
+        for j in range(width):
+            value = read(f, work, dtype, rows[j], 1) if j < len(rows) else Value(work.type, "zeroinitializer")
+            f.store(value, address(k, j), work.itemsize)
+
+    squares_end = f.binary("and", depth, i64(-square))
+    each(f, i64(0), squares_end, squares, square)
+    each(f, squares_end, depth, single)
+
+
+def _row(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], number: int, square: int) -> Value:
+    """Emit `square` numbers of a row; zeros beyond the last row."""
+    return read(f, work, dtype, rows[number], square) if number < len(rows) else work.zero(square)
+
+
+def _gathered(groups: Sequence[Value], f: Function) -> Value:
+    """Emit the concatenation of vectors."""
+    groups = list(groups)
+    while len(groups) > 1:
+        groups = [_joined(f, x, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+    return groups[0]
+
+
+def _joined(f: Function, x: Value, y: Value) -> Value:
+    return f.taken(x, range(2 * lanes_of(x.type)), y)
+
+
+def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
+    """Emit vectors with each run of `square` lanes transposed over `square` vectors."""
+    lanes = lanes_of(block[0].type)
+    starts = range(0, lanes, square)
+    if square == 2:
+        x, y = block
+        return [f.taken(x, [s for b in starts for s in (b + half, lanes + b + half)], y) for half in (0, 1)]
+    w, x, y, z = block
+    low = [f.taken(p, [s for b in starts for s in (b, lanes + b, b + 1, lanes + b + 1)], q) for p, q in ((w, x), (y, z))]
+    high = [f.taken(p, [s for b in starts for s in (b + 2, lanes + b + 2, b + 3, lanes + b + 3)], q) for p, q in ((w, x), (y, z))]
+    first = [s for b in starts for s in (b, b + 1, lanes + b, lanes + b + 1)]
+    second = [s for b in starts for s in (b + 2, b + 3, lanes + b + 2, lanes + b + 3)]
+    return [f.taken(p, picks, q) for p, q in (low, high) for picks in (first, second)]
+
+
+def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
+    """Emit a vector of lanes of others, each by its vector and its number."""
+    first, *others = dict.fromkeys([vector for vector, _ in picks])
+    lanes = len(picks)
+    made, order = first, [lane if vector == first else 0 for vector, lane in picks]
+    for other in others or [first]:
+        chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
+        made, order = f.taken(made, chosen, other), list(range(lanes))
+    return made

@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal, NamedTuple
 
-from volta_fn.compiler.program import RoutineKey
+from volta_fn.compiler.target import RoutineKey
 from volta_fn.errors import CompilerError
+from volta_fn.runtime.caches import Recent
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
-from volta_fn.runtime.recent import Recent
 from volta_fn.runtime.threads import run_together, thread_count
-from volta_fn.targets.cpu.runtime import disk_cache
+from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.executor import Mode
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
@@ -65,7 +65,7 @@ class SharedCode:
 
     def compile(self, function: SharedFunction) -> str:
         """Compile a function unless it is there or another thread does; return its name."""
-        name = disk_cache.name_of(f"function {function.name}")
+        name = cache.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
             mine = self._codes.setdefault(name, code) is code
@@ -81,7 +81,7 @@ class SharedCode:
     def has(self, name: str) -> bool:
         """Return True if there is such a function, in the process or on disk."""
         if name not in self._codes:
-            found = disk_cache.read_compiled(name)
+            found = cache.read_compiled(name)
             if found is None:
                 return False
             code: Future[bytes] = Future()
@@ -96,11 +96,11 @@ class SharedCode:
 
 
 def _compile_shared(name: str, function: SharedFunction) -> bytes:
-    found = disk_cache.read_compiled(name)
+    found = cache.read_compiled(name)
     if found is None:
         # The text has nothing that passes could remove.
-        found = disk_cache.Compiled(compile_object(function.text, clean=False))
-        disk_cache.write_compiled(name, found)
+        found = cache.Compiled(compile_object(function.text, clean=False))
+        cache.write_compiled(name, found)
     return found.code
 
 
@@ -125,15 +125,15 @@ class CodeCache:
             found[key.key] = self._recent.setdefault(key.key, False if made is None else loaded[made[0]])
         return [found[k.key] or None for k in keys]
 
-    def _compiled(self, key: RoutineKey) -> tuple[str, disk_cache.Compiled] | None:
+    def _compiled(self, key: RoutineKey) -> tuple[str, cache.Compiled] | None:
         """Return a routine, compiled if need be, and the name of its entry on disk."""
-        name = disk_cache.name_of(repr(key.key))
-        found = disk_cache.read_compiled(name)
+        name = cache.name_of(repr(key.key))
+        found = cache.read_compiled(name)
         if found is None or not all(map(self._shared.has, found.shared)):
             return self._generated(key, name)
         return name, found
 
-    def _generated(self, key: RoutineKey, name: str) -> tuple[str, disk_cache.Compiled] | None:
+    def _generated(self, key: RoutineKey, name: str) -> tuple[str, cache.Compiled] | None:
         try:
             routine = key.make()
             if routine is None:
@@ -141,13 +141,13 @@ class CodeCache:
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
             launches = tuple([(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
             shared = tuple([self._shared.compile(function) for function in routine.shared])
-            compiled = disk_cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
+            compiled = cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
         except CompilerError as error:
             raise RefusedRoutine(key, error) from error
-        disk_cache.write_compiled(name, compiled)
+        cache.write_compiled(name, compiled)
         return name, compiled
 
-    def _load(self, entries: Mapping[str, disk_cache.Compiled]) -> dict[str, LoadedRoutine]:
+    def _load(self, entries: Mapping[str, cache.Compiled]) -> dict[str, LoadedRoutine]:
         """Load routines at once, with what they share: little slower than loading one."""
         if not entries:
             return {}
@@ -159,7 +159,7 @@ class CodeCache:
         return {entry: _ready(entry, compiled, addresses, loaded) for entry, compiled in entries.items()}
 
 
-def _ready(entry: str, compiled: disk_cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
+def _ready(entry: str, compiled: cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
     restored = [*[restores for *_, restores in compiled.launches[1:]], False][: len(compiled.launches)]  # none of results without elements
     launches = [
         LoadedLaunch(addresses[symbol], tasks, _mode(tasks, cost, restores, before_restoring), symbol, entry, code)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
-from volta_fn.compiler.buffers.emit import ProgramWriter
-from volta_fn.compiler.buffers.memory_layout import Output
+from volta_fn.compiler.buffers import Block, Output, Slot
+from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.compiler.verification import memory
 from volta_fn.compiler.verification.memory import SlotUses, fail_item
 from volta_fn.core.array import host_buffer
@@ -23,14 +22,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.runtime.threads import on_own_thread
 from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, LoadedLaunch, LoadedRoutine, RefusedRoutine
-from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, Op
-from volta_fn.targets.cpu.runtime.host_calls import HostCall, equation_call, kernel_call
-from volta_fn.targets.cpu.runtime.program_cache import Artifact, layout_of
-from volta_fn.targets.cpu.runtime.support_code import support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import MOST_BUFFERS, HostCall, Op, equation_call, kernel_call, support_code_of_process
+from volta_fn.targets.cpu.runtime.program import Artifact, layout_of
 from volta_fn.targets.cpu.target import TARGET
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], Block], None]

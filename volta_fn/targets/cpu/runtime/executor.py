@@ -1,31 +1,280 @@
-"""The executor: machine code that runs a program's commands, 64-bit words.
+"""The executor.
 
-A program works on a *table* of pointers, whose entries are *slots*: the caller's arrays, constants, buffers in the program's own memory
-(the *arena*), and slots whose pointers commands set. Commands follow one another; those that hold others say how many words these take.
-
-====== ==========================================================================================================================
-RUN    function, tasks, mode, n, slot…: run a launch of a routine, as `Mode` says.
-HOST   function: call ``i64 function(ptr table)``; a result other than 0 ends the program.
-COPY   to, from, bytes: copy memory.
-POINT  to, from: make a slot point to where another does.
-SWAP   a, b: exchange two slots' pointers.
-ROW    to, base, bytes, counter: make a slot point to row number ``counter`` of the array at `base`, rows of so many bytes.
-LOOP   count, counter, first, step, words: run the commands in the next `words` words `count` times; counter is first, first + step, …
-WHILE  slot, words of condition, words of body: run the condition, and while the bool at `slot` is true the body and the condition.
-SWITCH slot, n, words…: of the n bodies that follow, run that whose number (int32, clamped) is at `slot`.
-====== ==========================================================================================================================
-
-A *counter* is a slot too, which holds a number instead of a pointer.
+Machine code that runs a program's commands, with the equations that NumPy computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import functools
+import math
+import threading
+from collections.abc import Callable, Sequence
 from enum import IntEnum, IntFlag
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from volta_fn.compiler.buffers import Slot
+from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.core.jaxpr import Equation
+from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
 from volta_fn.runtime.internals.array_calls import INTERRUPTED
+from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
+from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
+from volta_fn.runtime.internals.threads import silenced
+from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.routine import SignalWord
+from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
+from volta_fn.targets.numpy.backend import make_kernel, written
+from volta_fn.targets.numpy.program import workspace
+
+# ------------------------------------------------------------------------------
+# Ctrl-C in programs that call Python's functions.
+#
+# A handler that raises at the first instruction of such a function, or after its last one, would end nothing: ctypes prints the
+# exception and returns an undefined status to the program. So the handler waits while Python is there.
+# ------------------------------------------------------------------------------
+
+#: The code in which the handler waits.
+_protected: set[CodeType] = set()
+#: Handlers that wait in the main thread, with their arguments.
+_waiting: list[tuple[Callable[..., Any], int, FrameType | None]] = []
+
+
+def protected(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have handlers wait while this function runs, but not those it calls."""
+    _protected.add(function.__code__)
+    return function
+
+
+def deliver() -> None:
+    """Call the handlers that wait."""
+    while _waiting:
+        handler, number, frame = _waiting.pop()
+        handler(number, frame)
+
+
+def interruptible(enter: Callable[..., int]) -> Callable[..., int]:
+    """Return an entry of a program with calls of Python, which Ctrl-C ends."""
+
+    @protected
+    def call(*arrays: Any) -> int:
+        if threading.get_ident() != threading.main_thread().ident or not callable(handler := get_handler(SIGINT)):
+            return enter(*arrays)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if _is_protected(frame):
+                _waiting.append((handler, number, frame))
+            else:
+                handler(number, frame)
+
+        set_handler(SIGINT, handle)
+        try:
+            return _execute(enter, arrays)
+        finally:
+            set_handler(SIGINT, handler)
+            deliver()
+
+    return call
+
+
+def _is_protected(frame: FrameType | None) -> bool:
+    """Tell whether a signal came in protected code.
+
+    It may have been passed on by the handler of another signal that came there.
+    """
+    if frame is None or frame.f_code in _protected:
+        return frame is not None
+    handlers = {getattr(get_handler(number), "__code__", None) for number in valid_signals()}
+    while frame is not None and frame.f_code in handlers:
+        frame = frame.f_back
+    return frame is not None and frame.f_code in _protected
+
+
+def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
+    """Execute a program where handlers do not wait, so that they end its loops."""
+    return enter(*arrays)
+
+
+# ------------------------------------------------------------------------------
+# Equations that NumPy computes, as functions that the executor calls.
+#
+# Their exceptions are kept, and raised when the program has ended.
+# ------------------------------------------------------------------------------
+
+#: The status of a host function that raised an exception.
+FAILED = 1
+
+_failures = threading.local()
+
+
+@protected
+def fail(error: BaseException) -> int:
+    """Keep an exception for the end of the program, and return the status `FAILED`."""
+    _failures.exception = error
+    return FAILED
+
+
+def failure() -> BaseException:
+    """Return the exception of this thread's last failure."""
+    error: BaseException = _failures.exception
+    del _failures.exception
+    return error
+
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+
+SlotArray = tuple[Slot, tuple[int, ...], Any]
+
+
+class HostCall:
+    """A function of NumPy arrays as a function of the table of slots."""
+
+    def __init__(
+        self,
+        compute: Callable[..., Any],
+        operands: Sequence[SlotArray],
+        results: Sequence[SlotArray],
+        *,
+        copies: bool = False,
+        into: bool = False,
+        workspace: int = 0,
+    ) -> None:
+        self.compute = silenced(compute)
+        #: Whether the function may keep its operands, whose memory is the program's.
+        self.copies = copies
+        #: Whether it writes its results into arrays, a list of which it is given first; else it returns a sequence of new ones.
+        self.into = into
+        #: The bytes that it needs for itself.
+        self.workspace = workspace
+        self.slots = [slot for slot, _, _ in (*operands, *results)]
+        self._operands = [_array_at(*operand) for operand in operands]
+        self._results = [_array_at(*result) for result in results]
+        self.function = _FUNCTION(self._run)
+
+    @property
+    def address(self) -> int:
+        """The function's address; it is there as long as this object."""
+        return ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    @protected
+    def _run(self, table: int) -> int:
+        try:
+            deliver()
+            arrays = [operand(table) for operand in self._operands]
+            if self.into:
+                self.compute([result(table) for result in self._results], *arrays)
+                return 0
+            found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
+            for result, value in zip(self._results, found, strict=True):
+                result(table)[...] = value
+        except BaseException as error:  # it is raised again when the program has ended
+            return fail(error)
+        return 0
+
+
+def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """Make the host call of an equation, which NumPy computes."""
+    avals = tuple([v.aval for v in eqn.invars])
+    compute = make_kernel(eqn.primitive, avals, eqn.params)
+    sources = [(slot, a.shape, a.dtype) for slot, a in zip(operands, avals, strict=True)]
+    targets = [(slot, v.aval.shape, v.aval.dtype) for slot, v in zip(results, eqn.outvars, strict=True)]
+    if written(eqn) and not eqn.primitive.holds_programs:
+        several = eqn.primitive.multiple_results
+        into = lambda outs, *arrays: compute(*arrays, out=outs if several else outs[0])  # noqa: E731  # a function of one line
+        return HostCall(into, sources, targets, into=True, workspace=workspace(eqn))
+    listed = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
+    copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
+    return HostCall(listed, sources, targets, copies=copies, workspace=workspace(eqn))
+
+
+def kernel_call(kernel: Kernel, operands: Sequence[Slot], results: Sequence[Slot]) -> HostCall:
+    """Make the host call of a kernel without machine code, which is interpreted."""
+    sources = [(slot, (b.size,), b.dtype) for slot, b in zip(operands, kernel.inputs, strict=True)]
+    targets = [(slot, s.shape, b.dtype) for slot, s, b in zip(results, kernel.stores, kernel.outputs, strict=True)]
+    return HostCall(partial(interpret, kernel), sources, targets)
+
+
+def _array_at(slot: Slot, shape: tuple[int, ...], dtype: Any) -> Callable[[int], np.ndarray]:
+    """Return the function that gives the array at a slot of a table.
+
+    The slot gets its number later.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return lambda table: np.empty(shape, dtype)
+    at, memory, ndarray = ctypes.c_size_t.from_address, (ctypes.c_char * size).from_address, np.ndarray
+    return lambda table: ndarray(shape, dtype, memory(at(table + 8 * slot.number).value))
+
+
+# ------------------------------------------------------------------------------
+# The runtime's own machine code, compiled with the first program.
+# ------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+
+
+class SupportCode(NamedTuple):
+    """What programs share in a process."""
+
+    entry: FunctionMaker
+    workers: Workers
+    #: `numpy.empty` of large arrays.
+    large_empty: Empty
+
+
+def support_code_of_process() -> SupportCode:
+    """Return the process's support code, compiled by whichever thread asks first."""
+    with _lock:
+        return _compiled()
+
+
+@functools.cache
+def _compiled() -> SupportCode:
+    name = cache.name_of("support code")
+    found = cache.read_compiled(name)
+    if found is None:
+        module = Module()
+        for write in (write_pool, write_executor, write_entry, write_blocks):
+            write(module)
+        found = cache.Compiled(compile_object(str(module)))
+        cache.write_compiled(name, found)
+    work, reset, *others = load_object(found.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
+    addresses, allocator = Addresses(*others[: len(Addresses._fields)]), others[len(Addresses._fields) :]
+    return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
+
+
+def libc_free(address: int) -> None:
+    """Give back memory of ``malloc``."""
+    ctypes.CDLL(None).free(ctypes.c_void_p(address))
+
+
+# ------------------------------------------------------------------------------
+# The executor: machine code that runs a program's commands, 64-bit words.
+#
+# A program works on a *table* of pointers, whose entries are *slots*: the caller's arrays, constants, buffers in the program's own memory
+# (the *arena*), and slots whose pointers commands set. Commands follow one another; those that hold others say how many words these take.
+#
+# ====== ==========================================================================================================================
+# RUN    function, tasks, mode, n, slot…: run a launch of a routine, as `Mode` says.
+# HOST   function: call ``i64 function(ptr table)``; a result other than 0 ends the program.
+# COPY   to, from, bytes: copy memory.
+# POINT  to, from: make a slot point to where another does.
+# SWAP   a, b: exchange two slots' pointers.
+# ROW    to, base, bytes, counter: make a slot point to row number ``counter`` of the array at `base`, rows of so many bytes.
+# LOOP   count, counter, first, step, words: run the commands in the next `words` words `count` times; counter is first, first + step, …
+# WHILE  slot, words of condition, words of body: run the condition, and while the bool at `slot` is true the body and the condition.
+# SWITCH slot, n, words…: of the n bodies that follow, run that whose number (int32, clamped) is at `slot`.
+# ====== ==========================================================================================================================
+#
+# A *counter* is a slot too, which holds a number instead of a pointer.
+# ------------------------------------------------------------------------------
 
 
 class Op(IntEnum):

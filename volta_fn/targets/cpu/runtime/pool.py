@@ -21,7 +21,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from volta_fn.runtime.internals.affinity import reset_affinity, write_affinity
+from volta_fn.runtime.internals.threads import reset_affinity, write_affinity
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.threads import thread_count

@@ -1,33 +1,235 @@
-"""Programs ready to run: functions of NumPy arrays, compiled or from the disk."""
+"""Programs ready to run: compiled on demand, or from the cache on disk."""
 
 from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers.memory_layout import Output
+from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
-from volta_fn.core.interned import Left
+from volta_fn.core.interned import Interned, Left
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
+from volta_fn.runtime.caches import Recent
 from volta_fn.runtime.compiling import undisturbed
 from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
-from volta_fn.targets.cpu.runtime import program_cache
-from volta_fn.targets.cpu.runtime.host_calls import failure
-from volta_fn.targets.cpu.runtime.host_interrupts import interruptible
-from volta_fn.targets.cpu.runtime.program_cache import Artifact
-from volta_fn.targets.cpu.runtime.support_code import libc_free, support_code_of_process
+from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
+from volta_fn.settings import current as settings
+from volta_fn.targets.cpu.runtime import cache
+from volta_fn.targets.cpu.runtime.cache import fingerprint_of
+from volta_fn.targets.cpu.runtime.executor import failure, interruptible, libc_free, support_code_of_process
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
+
+# ------------------------------------------------------------------------------
+# Compiled programs in the cache on disk, with the objects of all their routines.
+#
+# A later process neither compiles nor chooses again. An entry's header gives the sizes of what follows it: the commands, the layout's
+# offsets, constants, objects. Large constants that the traced program has too are not in the entry but are named by their numbers.
+# ------------------------------------------------------------------------------
+
+
+class SlotLayout(NamedTuple):
+    """The table of slots: the caller's, the arena's, constants', and others."""
+
+    callers: int
+    #: The offsets of slots in the arena, and the arena's size in bytes.
+    offsets: np.ndarray
+    arena: int
+    constants: tuple[np.ndarray, ...]
+    #: The number of slots.
+    slots: int
+
+
+def layout_of(slots: Slots) -> SlotLayout:
+    """Assign numbers to the slots, and offsets in the arena."""
+    count = len(slots.ordered())
+    offsets, size = arrange(slots.lifetimes())
+    return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
+
+
+class Artifact(NamedTuple):
+    """A compiled program as data, which can be cached on disk."""
+
+    #: The commands; the words at `launch_words` are numbers of launches, and become their addresses.
+    words: np.ndarray
+    launch_words: np.ndarray
+    layout: SlotLayout
+    #: Whether to release Python's lock.
+    long: bool
+    outputs: tuple[Output, ...]
+    #: The arrays that the program makes.
+    specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
+    #: Results in the memory of donated arguments: pairs of their numbers.
+    reuse: tuple[tuple[int, int], ...]
+
+
+#: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
+_SMALL, _LARGEST = 4096, 1 << 26
+_DTYPES = {dtype.name: dtype for dtype in ALL}
+#: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
+_recent: Recent[LoadedCode] = Recent(256)
+_loaded: Interned[str, LoadedCode] = Interned()
+_lock = threading.Lock()
+
+
+class Key(NamedTuple):
+    """The name of a program's entry, and the program's constants."""
+
+    name: str
+    constants: tuple[np.ndarray, ...]
+
+
+class Kept(NamedTuple):
+    """A program from the disk, and where its launches have been loaded."""
+
+    artifact: Artifact
+    code: LoadedCode
+
+
+def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
+    """Return the key of a program; None if it cannot be cached."""
+    if cache.cache_dir() is None:
+        return None
+    found, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
+    return None if found is None else Key(cache.name_of(f"{kind} {found.text}"), found.constants)
+
+
+# writing
+
+
+class _Unkeepable(Exception):
+    """A program has too many constants, or uncommon ones."""
+
+
+class _Arrays:
+    """The arrays of an entry, in the order in which they are written."""
+
+    def __init__(self, own: Sequence[np.ndarray]) -> None:
+        self.own = {_identity(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+        self.contents: list[bytes] = []
+        self.size = 0
+
+    def put(self, array: np.ndarray) -> Any:
+        """Write an array, and return its description for the header."""
+        number = self.own.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
+        if number is not None:
+            return number
+        self.size += array.nbytes
+        if self.size > _LARGEST or array.dtype.name not in _DTYPES:
+            raise _Unkeepable
+        self.contents.append(array.tobytes())
+        return [array.dtype.name, array.shape]
+
+
+def _identity(array: np.ndarray) -> tuple[Any, ...]:
+    return array.ctypes.data, array.dtype, array.shape
+
+
+def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
+    """Write a program and its routines' objects, if that is possible.
+
+    `launches` are pairs of a routine's entry and a symbol.
+    """
+    entries = list(dict.fromkeys([entry for entry, _ in launches]))
+    routines = [cache.read_compiled(entry) for entry in entries]
+    shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
+    compiled = [*routines, *[cache.read_compiled(name) for name in shared]]
+    codes = [found.code for found in compiled if found is not None]
+    arrays, layout = _Arrays(key.constants), artifact.layout
+    try:
+        header = {
+            "words": [arrays.put(artifact.words), arrays.put(artifact.launch_words), arrays.put(layout.offsets)],
+            "layout": [layout.callers, layout.arena, layout.slots],
+            "constants": [arrays.put(array) for array in layout.constants],
+            "long": artifact.long,
+            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
+            "reuse": artifact.reuse,
+            "codes": [len(code) for code in codes],
+            "symbols": [symbol for _, symbol in launches],
+        }
+    except _Unkeepable:
+        return
+    if len(codes) == len(compiled):
+        cache.write(key.name, header, [*arrays.contents, *codes])
+
+
+def _name(dtype: np.dtype) -> str:
+    if dtype.name not in _DTYPES:
+        raise _Unkeepable
+    return dtype.name
+
+
+# reading
+
+
+class _Reader:
+    """An entry's bytes, read from the front."""
+
+    def __init__(self, content: bytes, own: Sequence[np.ndarray]) -> None:
+        self.content = content
+        self.own = own
+        self.position = 0
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        self.position += size
+        return self.content[self.position - size : self.position]
+
+    def array(self, said: Any) -> np.ndarray:
+        """Return an array by its description in the header."""
+        if isinstance(said, int):
+            return self.own[said]
+        dtype, shape = _DTYPES[said[0]], tuple(said[1])
+        return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
+
+
+def find(key: Key) -> Kept | None:
+    """Return a program from the disk, loaded, or None."""
+
+    def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
+        reader = _Reader(content, key.constants)
+        words, launch_words, offsets = [reader.array(entry) for entry in said["words"]]
+        callers, arena, slots = said["layout"]
+        layout = SlotLayout(callers, offsets, arena, tuple([reader.array(entry) for entry in said["constants"]]), slots)
+        outputs = tuple(
+            [
+                Output(made, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
+                for made, argument, constant, shape in said["outputs"]
+            ]
+        )
+        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in said["specs"]])
+        reuse = tuple([(result, argument) for result, argument in said["reuse"]])
+        artifact = Artifact(words, launch_words, layout, said["long"], outputs, specs, reuse)
+        return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
+
+    found = cache.read(key.name, parse)
+    if found is None:
+        return None
+    artifact, codes, symbols = found
+    with _lock:
+        code = _loaded.get(key.name)
+        if code is None:
+            code = load_objects(codes, symbols)
+            _loaded.add(key.name, code)
+        return Kept(artifact, _recent.setdefault(key.name, code))
+
+
+# ------------------------------------------------------------------------------
+# Programs ready to run: functions of NumPy arrays, compiled or from the disk.
+# ------------------------------------------------------------------------------
 
 #: Records of programs, whose tables are freed when other programs are made after their end.
 _records: Left[np.ndarray] = Left()
@@ -49,13 +251,13 @@ class Program:
 
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
-        key = program_cache.key_of(closed, donated)
-        kept = None if key is None else program_cache.find(key)
+        key = key_of(closed, donated)
+        kept = None if key is None else find(key)
         if kept is not None:
             return cls(kept.artifact, kept.code.addresses, [kept.code])
         built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            program_cache.keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
+            keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
         return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
-from volta_fn.compiler.buffers.memory_layout import Lifetime
-from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.buffers import Block, Lifetime, Slot
+from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import undisturbed
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
@@ -26,7 +25,7 @@ from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
 #: The numbers of the items, begin and end.
 Span = tuple[tuple[int, ...], int, int]

@@ -6,11 +6,11 @@ In the order in which to read: `values` (vectors with operators), `number` (dtyp
 """
 
 from volta_fn.targets.cpu.scalars.cost import cost as cost
-from volta_fn.targets.cpu.scalars.memory import load as load
-from volta_fn.targets.cpu.scalars.memory import store as store
 from volta_fn.targets.cpu.scalars.number import Number as Number
 from volta_fn.targets.cpu.scalars.number import constant as constant
+from volta_fn.targets.cpu.scalars.number import load as load
 from volta_fn.targets.cpu.scalars.number import splat as splat
+from volta_fn.targets.cpu.scalars.number import store as store
 from volta_fn.targets.cpu.scalars.operations import apply as apply
 from volta_fn.targets.cpu.scalars.operations import combine as combine
 from volta_fn.targets.cpu.scalars.operations import horizontal as horizontal

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.primitives.formulas.payne_hanek import reduced_large
+from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars import avx512

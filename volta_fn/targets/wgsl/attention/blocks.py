@@ -1,8 +1,6 @@
-"""Emit the building blocks of attention: products of blocks of rows.
+"""The building blocks of attention.
 
-Each invocation of a workgroup computes a patch of a block: some vectors (``vec4<f32>``) of rows by some vectors of columns. Operands pass
-through workgroup memory slice by slice, and so do weights, transposed. Slices and weights alternate in the same memory: the less each
-workgroup needs, the more of them are resident. Every step ends with a barrier, so that the next one may overwrite that memory.
+Rows of operands, logits, and products of blocks of rows.
 """
 
 from __future__ import annotations
@@ -13,12 +11,171 @@ from itertools import product
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.attention.operands import Matrix
-from volta_fn.targets.wgsl.attention.problem import Attention
-from volta_fn.targets.wgsl.attention.schedule import AttentionSchedule, PaddedRows
-from volta_fn.targets.wgsl.matmul.subgroup_patches import patch
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.attention.problem import Attention, AttentionSchedule, PaddedRows, Rows
+from volta_fn.targets.wgsl.matmul.results import digits, times, walked
+from volta_fn.targets.wgsl.matmul.schedule import Working
+from volta_fn.targets.wgsl.matmul.tiles import patch
+from volta_fn.targets.wgsl.scalars.number import literal
+from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+
+# ------------------------------------------------------------------------------
+# Load and store rows of operands and results, in vectors of four elements.
+# ------------------------------------------------------------------------------
+
+FLOAT = np.dtype(np.float32)
+
+_WORK = Working(FLOAT)
+
+
+class Matrix(NamedTuple):
+    """The rows of one head in a buffer, as an invocation of a shader accesses them."""
+
+    f: Shader
+    array: Array
+    rows: Rows
+    base: str
+
+    @classmethod
+    def of(cls, f: Shader, number: int, rows: Rows, head: str, *, written: bool = False) -> Matrix:
+        """Return the rows of a head in the buffer `number`."""
+        array = f.buffer(number, rows.dtype, written, rows.elements if rows.by_vectors else 0)
+        return cls(f, array, rows, walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides))
+
+    def vector(self, row: str, column: str, block: int, depth: int) -> str:
+        """Load four neighbours in a row as a vector, with zeros beyond the matrix.
+
+        Blocks of `block` rows and `depth` columns are read: edges are only checked where these do not divide the matrix.
+        """
+        f, rows = self.f, self.rows
+        at = f.let("u32", f"{self.base} + min({row}, {rows.count - 1}u) * {rows.step}u")
+        inside = [f"{row} < {rows.count}u"] if rows.count % block else []
+        if rows.by_vectors:
+            ok = " && ".join([*inside, *([f"{column} < {rows.width}u"] if rows.width % depth else [])])
+            vector_index = f.let("u32", f"({at} + min({column}, {rows.width - 4}u)) / 4u")
+            loaded = f"vec4<f32>({', '.join(_WORK.read(f, x) for x in self.array.load4(vector_index))})"
+            return f.let("vec4<f32>", f"select(vec4<f32>(), {loaded}, {ok})" if ok else loaded)
+        texts = []
+        for e in range(4):
+            ok = " && ".join([*inside, f"{column} + {e}u < {rows.width}u"])
+            x = _WORK.read(f, self.array.load(f.let("u32", f"{at} + min({column} + {e}u, {rows.width - 1}u)")))
+            texts.append(f"select(0.0f, {x}, {ok})")
+        return f.let("vec4<f32>", f"vec4<f32>({', '.join(texts)})")
+
+    def store(self, row: str, column: str, value: str) -> None:
+        """Store a vector to four neighbours in a row, but nothing beyond the matrix."""
+        f, rows = self.f, self.rows
+        with f.block(f"if ({row} < {rows.count}u)"):
+            at = f.let("u32", f"{self.base} + {row} * {rows.step}u + {column}")
+            numbers = [_WORK.number(f, f"{value}.{c}", rows.dtype) for c in "xyzw"]
+            if rows.by_vectors:
+                with f.block(f"if ({column} < {rows.width}u)"):
+                    self.array.store4(f.let("u32", f"{at} / 4u"), numbers)
+                return
+            for e, number in enumerate(numbers):
+                with f.block(f"if ({column} + {e}u < {rows.width}u)"):
+                    self.array.store(f.let("u32", f"{at} + {e}u"), number)
+
+
+# ------------------------------------------------------------------------------
+# Emit logits: scaled products, and which query sees which key.
+# ------------------------------------------------------------------------------
+
+#: Less than any logit, including those of keys that are not seen.
+LOWEST = literal("f32", -float(np.finfo(np.float32).max))
+
+
+class Mask(NamedTuple):
+    """The mask of one head; without an array, there is none."""
+
+    array: Array | None
+    base: str
+
+
+def mask_of(b: AttentionShader, number: int, head: str) -> Mask:
+    """Return the mask of a head, in the buffer of a number."""
+    if b.a.mask is None:
+        return Mask(None, "0u")
+    array = b.f.buffer(number, np.dtype(np.bool_))
+    return Mask(array, walked(b.f, digits(b.f, head, b.a.mask.heads.sizes), b.a.mask.heads.strides))
+
+
+class BlockPosition(NamedTuple):
+    """The position of a block of logits and of an invocation in it.
+
+    It has the first query and key, and an invocation's rows (queries if `by_queries`, else keys) and columns.
+    """
+
+    by_queries: bool
+    query: str
+    key: str
+    rows: list[str]
+    columns: list[str]
+    mask: Mask
+
+    def at(self, row: int, column: int) -> tuple[str, str]:
+        """Return the query and the key of a row and a column."""
+        pair = self.rows[row], self.columns[column]
+        return pair if self.by_queries else pair[::-1]
+
+
+def component(patch: Patch, row: int, column: int) -> str:
+    """Return an element of an invocation's patch, as an expression."""
+    return f"{patch[row][column // 4]}.{'xyzw'[column % 4]}"
+
+
+def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patch:
+    """Declare the scaled products as variables.
+
+    They are `a.unseen` where a query does not see a key, and `LOWEST` beyond the last query or key.
+    """
+    f, s, a = b.f, b.schedule, b.a
+    patch = [[f.var("vec4<f32>", f"{vector} * {literal('f32', a.scale)}") for vector in row_values] for row_values in products]
+    sides = (position.query, a.queries), (position.key, a.keys)
+    (first_row, all_rows), (first_column, all_columns) = sides if position.by_queries else sides[::-1]
+    ragged = all_rows % s.rows, all_columns % s.columns
+    conditions = [f"{first_row} + {s.rows}u > {all_rows}u"] if ragged[0] else []
+    conditions += [f"{first_column} + {s.columns}u > {all_columns}u"] if ragged[1] else []
+    if a.causal:
+        conditions.append(f"{position.key} + {s.columns if position.by_queries else s.rows}u > {position.query} + 1u")
+    if not conditions and a.mask is None:
+        return patch
+    with f.block("" if a.mask is not None else f"if ({' || '.join(conditions)})"):
+        for (r, row), (c, column) in product(enumerate(position.rows), enumerate(position.columns)):
+            x, is_seen = component(patch, r, c), seen(b, *position.at(r, c), position.mask)
+            exists = [f"{row} < {all_rows}u"] if ragged[0] else []
+            exists += [f"{column} < {all_columns}u"] if ragged[1] else []
+            if is_seen:
+                f.emit(f"{x} = select({literal('f32', a.unseen)}, {x}, {is_seen});")
+            if exists:
+                f.emit(f"{x} = select({LOWEST}, {x}, {' && '.join(exists)});")
+    return patch
+
+
+def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
+    """Return whether a query may see a key, as an expression; empty if all see all.
+
+    It is arbitrary beyond the last query or key.
+    """
+    f, a = b.f, b.a
+    conditions = [f"{key} <= {query}"] if a.causal else []
+    array, base = mask
+    if array is not None and a.mask is not None:
+        by_query = times(f"min({query}, {a.queries - 1}u)", a.mask.query)
+        by_key = times(f"min({key}, {a.keys - 1}u)", a.mask.key)
+        conditions.append(array.load(f.let("u32", f"{base} + {by_query} + {by_key}")).text)
+    return f.let("bool", " && ".join(conditions)) if conditions else ""
+
+
+# ------------------------------------------------------------------------------
+# Emit the building blocks of attention: products of blocks of rows.
+#
+# Each invocation of a workgroup computes a patch of a block: some vectors (``vec4<f32>``) of rows by some vectors of columns. Operands
+# pass through workgroup memory slice by slice, and so do weights, transposed. Slices and weights alternate in the same memory: the less
+# each workgroup needs, the more of them are resident. Every step ends with a barrier, so that the next one may overwrite that memory.
+# ------------------------------------------------------------------------------
 
 BARRIER = "workgroupBarrier();"
 

@@ -1,12 +1,4 @@
-"""Cumulative sums, products, extrema and log-sum-exps.
-
-Long contiguous rows are split into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they are not
-few), and then the tiles, given what came before each. Else every invocation goes along a row, or a chunk of one, given the totals of the
-chunks before. Products of floats are computed one by one, since products of chunks might overflow where the result does not; long rows in
-stretches, since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
-
-float16 and bfloat16 accumulate in float32.
-"""
+"""Cumulative sums, products, extrema and log-sum-exps, by scans of workgroups."""
 
 from __future__ import annotations
 
@@ -15,15 +7,99 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.codegen.geometry.cumulative import cumulative_op
+from volta_fn.codegen.indices import row_offset
+from volta_fn.codegen.order import CumulativeOp, cumulative_op
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.dtypes import accumulator
-from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder, times
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
-from volta_fn.targets.wgsl.library.scanning import Scan, accumulate, scan_group, variable
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, convert
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, supports
+from volta_fn.targets.wgsl.scalars.operations import convert
+from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
+
+# ------------------------------------------------------------------------------
+# Scans over the invocations of a workgroup.
+# ------------------------------------------------------------------------------
+
+
+class Scan(CumulativeOp):
+    """A cumulative operation, and the code of its steps."""
+
+    @property
+    def row_count(self) -> int:
+        """The number of accumulations."""
+        return self.rows * self.columns
+
+    def supported(self, device: TargetCapabilities) -> bool:
+        """Return True if the device can compute it."""
+        return supports(self.reduction.step, (self.dtype, self.dtype), {}, device)
+
+    def combine(self, f: Function, x: Number, y: Number) -> Number:
+        """Emit `x`, which came before, combined with `y`."""
+        return combine(f, self.reduction, x, y)
+
+    def neutral(self) -> Number:
+        """Return the identity."""
+        return constant(self.dtype, self.reduction.start(self.dtype))
+
+    def offset(self, row: str, i: str) -> str:
+        """Return the offset of the element of a row that comes as number `i`."""
+        turned = f"({self.size - 1}u - {i})" if self.reverse else i
+        return row_offset(TEXT, row, turned, self.size, self.columns)
+
+
+def variable(f: Function, value: Number) -> Number:
+    """Declare a variable that holds a number at first."""
+    return Number(value.dtype, f.var(value.type, value.text))
+
+
+def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
+    """Emit the combination of a variable with what comes next."""
+    f.emit(f"{total.text} = {scan.combine(f, total, value).text};")
+
+
+def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
+    """Emit the values of all earlier invocations combined, and those of all.
+
+    All invocations must execute this.
+    """
+    count = shader.invocations
+    held = [shader.workgroup(f"held{k}", value.type, 2 * count) for k, value in enumerate(values)]
+    totals, here = [variable(shader, value) for value in values], shader.var("u32", "0u")
+    for name, total in zip(held, totals, strict=True):
+        shader.emit(f"{name}[{shader.local}] = {total.text};")
+    shader.emit("workgroupBarrier();")
+    with shader.block(f"for (var reach = 1u; reach < {count}u; reach <<= 1u)"):
+        with shader.block(f"if ({shader.local} >= reach)"):
+            for name, total in zip(held, totals, strict=True):
+                before = Number(scan.dtype, shader.let(total.type, f"{name}[{here} + {shader.local} - reach]"))
+                shader.emit(f"{total.text} = {scan.combine(shader, before, total).text};")
+        shader.emit(f"{here} = {count}u - {here};")
+        for name, total in zip(held, totals, strict=True):
+            shader.emit(f"{name}[{here} + {shader.local}] = {total.text};")
+        shader.emit("workgroupBarrier();")
+    befores = [variable(shader, scan.neutral()) for _ in values]
+    with shader.block(f"if ({shader.local} > 0u)"):
+        for name, before in zip(held, befores, strict=True):
+            shader.emit(f"{before.text} = {name}[{here} + {shader.local} - 1u];")
+    group_totals = [
+        Number(scan.dtype, shader.let(value.type, f"{name}[{here} + {count - 1}u]")) for name, value in zip(held, values, strict=True)
+    ]
+    shader.emit("workgroupBarrier();")
+    return befores, group_totals
+
+
+# ------------------------------------------------------------------------------
+# Cumulative sums, products, extrema and log-sum-exps.
+#
+# Long contiguous rows are split into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they
+# are not few), and then the tiles, given what came before each. Else every invocation goes along a row, or a chunk of one, given the
+# totals of the chunks before. Products of floats are computed one by one, since products of chunks might overflow where the result does
+# not; long rows in stretches, since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
+#
+# float16 and bfloat16 accumulate in float32.
+# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 

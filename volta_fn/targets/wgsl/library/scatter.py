@@ -1,32 +1,466 @@
-"""Scatters: updates combined into the operand in the order of the indices.
+"""Scatters.
 
-Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to one
-slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in any
-order, atomically; many that go to few elements are combined in the memory of workgroups first. Else one invocation does all rows of a
-slot: a few rows are searched by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are many are combined
-in chunks. float16 and bfloat16 are combined in float32, and rounded once.
+Updates combined into the operand in the order of the indices, or by segmented reduction.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.codegen.indices import Dims, Starts, merged, row_major, scatter_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction
-from volta_fn.targets.wgsl.index_arith import plus, quotient, remainder
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, copy, fill, for_each, in_units, load_unit, store_unit, unit_array
-from volta_fn.targets.wgsl.library.scatter_rows import ScatterRows, rows_of
-from volta_fn.targets.wgsl.library.segment_reduce import combine_sorted
-from volta_fn.targets.wgsl.loops.widening import wide_dtype
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars import Number, Shader, combine, constant, convert, supports, wgsl_type
+from volta_fn.targets.wgsl.library.movement import (
+    INVOCATIONS,
+    Integers,
+    copy,
+    fill,
+    for_each,
+    in_units,
+    load_unit,
+    start_of,
+    store_unit,
+    unit_array,
+)
+from volta_fn.targets.wgsl.library.small_sort import Sorting, SortWord
+from volta_fn.targets.wgsl.library.sort import sort_rows
+from volta_fn.targets.wgsl.loops.reductions import wide_dtype
+from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, constant, supports, wgsl_type
+from volta_fn.targets.wgsl.scalars.operations import convert
+from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
+
+# ------------------------------------------------------------------------------
+# What a scatter writes where: rows of updates, and their slots in the operand.
+#
+# Windows that may overlap partially, being larger than one element along a dimension in which they may begin anywhere, are split along
+# it. So every *row* of updates (one or several per window, numbered in the order of the windows) has a *slot*: rows of the same slot go
+# to the same elements, rows of different slots to different ones. A row is a block of elements.
+# ------------------------------------------------------------------------------
+
+
+class ScatterRow(NamedTuple):
+    """A row: its offsets in updates and operand, and if it is valid (None: it is)."""
+
+    source: str
+    target: str
+    valid: str | None
+
+
+class ScatterRows(NamedTuple):
+    """The rows of a scatter, in elements (or, `scaled`, in other units).
+
+    Attributes:
+        starts: where windows begin.
+        batch: sizes and strides in the updates of the dimensions that number windows.
+        splits: sizes, strides in the updates and strides in the operand of the dimensions along which windows are split.
+        block: the same of the other dimensions.
+        index_dtype: the dtype of index vectors.
+        size: the size of the operand.
+        added: what is added to negative positions.
+    """
+
+    starts: Starts
+    batch: tuple[Dims, ...]
+    splits: tuple[Dims, ...]
+    block: tuple[Dims, ...]
+    index_dtype: np.dtype
+    size: int
+    added: int
+
+    @property
+    def number(self) -> int:
+        """The number of rows."""
+        return self.starts.number * math.prod(self.splits[0])
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of a row."""
+        return math.prod(self.block[0])
+
+    @property
+    def distances(self) -> list[int]:
+        """All strides that decide where a row begins, in the updates and in the operand."""
+        inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
+        return [*inside, *self.batch[1], *self.splits[1], *self.splits[2]]
+
+    @property
+    def spacing(self) -> int:
+        """The distance of slots in the operand."""
+        inside = [stride for _, stride, _ in self.starts.addressed + self.starts.batching]
+        return math.gcd(*inside, *self.splits[2]) or self.size
+
+    @property
+    def slots(self) -> int:
+        """The number of slots."""
+        return -(-self.size // self.spacing)
+
+    def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> ScatterRows:
+        """Return the same rows in units of so many bytes, with the block's loops in these."""
+
+        def scale(strides: Dims) -> Dims:
+            return tuple([s * itemsize // unit for s in strides])
+
+        starts = self.starts._replace(
+            addressed=tuple([(d, s * itemsize // unit, limit) for d, s, limit in self.starts.addressed]),
+            batching=tuple([(d, s * itemsize // unit, partner) for d, s, partner in self.starts.batching]),
+        )
+        splits = (self.splits[0], scale(self.splits[1]), scale(self.splits[2]))
+        batch = (self.batch[0], scale(self.batch[1]))
+        return self._replace(starts=starts, batch=batch, splits=splits, block=block, size=self.size * itemsize // unit)
+
+    def indices(self, shader: Shader, number: int) -> Integers:
+        """Return the buffer of index vectors."""
+        return Integers(shader, number, self.index_dtype, self.added)
+
+    def row(self, shader: Shader, indices: Integers, number: str) -> ScatterRow:
+        """Emit the offsets and validity of a row."""
+        each = math.prod(self.splits[0])
+        window = shader.named("u32", quotient(number, each))
+        split = shader.coordinates(remainder(number, each), self.splits[0])
+        start = start_of(shader, self.starts, indices, window)
+        source = self.source(shader, number)
+        return ScatterRow(source, shader.let("u32", plus(start.offset, dotted(split, self.splits[2]))), start.valid)
+
+    def source(self, shader: Shader, number: str) -> str:
+        """Emit the offset of a row in the updates."""
+        each = math.prod(self.splits[0])
+        window = shader.coordinates(quotient(number, each), self.batch[0])
+        split = shader.coordinates(remainder(number, each), self.splits[0])
+        return shader.let("u32", plus(dotted(window, self.batch[1]), dotted(split, self.splits[1])))
+
+    def within(self, shader: Shader, index: str) -> tuple[str, str]:
+        """Emit the offsets of a row's element from its first, in updates and operand."""
+        coordinates = shader.coordinates(index, self.block[0])
+        return shader.let("u32", dotted(coordinates, self.block[1])), shader.let("u32", dotted(coordinates, self.block[2]))
+
+
+def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool = False) -> ScatterRows:
+    """Return the rows of a scatter whose operands are not empty.
+
+    If it `wraps`, negative positions count from the end.
+    """
+    operand, indices, updates = avals
+    starts, sizes, layout = scatter_of(avals, params)
+    numbers = params["dimension_numbers"]
+    absent = numbers.operand_batching_dims + numbers.inserted_window_dims
+    steps, strides = row_major(updates.shape), row_major(operand.shape)
+    present = [d for d in range(operand.ndim) if d not in absent]
+    loops = {d: (sizes[d], steps[u], strides[d]) for d, u in zip(present, numbers.update_window_dims, strict=True)}
+    moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
+    splits, block = ([loop for d, loop in loops.items() if (d in moving) == is_split] for is_split in (True, False))
+    added = operand.shape[numbers.scatter_dims_to_operand_dims[0]] if wraps else 0
+    # Blocks are gone through as the updates lie in memory.
+    block.sort(key=lambda loop: -loop[1])
+    columns = tuple(zip(*splits, strict=True)) or ((), (), ())
+    merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
+    return ScatterRows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size, added)
+
+
+# ------------------------------------------------------------------------------
+# Segmented reduction: rows sorted by slots, and each slot's rows combined.
+#
+# Sorted rows are split into chunks. A slot's rows in a chunk are combined by one invocation (for each element of a row), in the order
+# of the rows; if rows are long, it combines all slots of a chunk, one after the other. A result that is not of all of a slot's rows is
+# kept: in the chunk's *tail* if more rows follow in the next chunk, else, or if the slot covers the chunk, in its *head*. Then tails
+# are combined with the heads that follow them.
+# ------------------------------------------------------------------------------
+
+_INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
+_UINT32 = np.dtype(np.uint32)
+_SHORTEST = 64
+
+#: Elements of long rows. An invocation goes through so many of them, no fewer and no more, and through as many as keep so many busy.
+_LONG, _WALKED, _BUSY = 32, (16, 128), 1 << 15
+
+#: Rows that are on their way together.
+_AT_ONCE = 8
+
+#: ``is_same(i)`` is the text of whether a number has the slot.
+Test = Callable[[str], str]
+
+#: ``load(i)`` gives what has a number.
+Load = Callable[[str], list[Number]]
+
+
+def combine_sorted(
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, op: Reduction, device: TargetCapabilities
+) -> tuple[list[Dispatch], tuple[int, ...]]:
+    """Return the dispatches that combine all rows, and their workspaces."""
+    workspaces = Workspaces(_SPACES)
+    unit, block = in_units(avals[0].dtype.itemsize, rows.block, rows.distances)
+    in_fours = unit == 16 and avals[0].dtype.itemsize == 4
+    segments = _Segments(avals, rows.scaled(4, 16, block) if in_fours else rows, 4 if in_fours else 1, op, device, workspaces)
+    sorting = Sorting(1, rows.number, (SortWord(segments.key, rows.slots.bit_length()),), segments.emit)
+    in_chunks = segments.walk_chunks if segments.walked else segments.combine_chunks
+    dispatches = [*sort_rows(sorting, device, workspaces), in_chunks()]
+    if segments.chunks > 1:
+        dispatches.append(segments.combine_tails())
+    return dispatches, tuple(workspaces.sizes)
+
+
+class _Segments:
+    """The segments of a scatter, whose elements are single ones or fours of `lanes`."""
+
+    def __init__(
+        self,
+        avals: tuple[ShapedArray, ...],
+        rows: ScatterRows,
+        lanes: int,
+        op: Reduction,
+        device: TargetCapabilities,
+        workspaces: Workspaces,
+    ) -> None:
+        self.rows, self.lanes, self.op, self.device = rows, lanes, op, device
+        self.stored = avals[0].dtype
+        self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
+        self.dtype = wide_dtype(self.stored)
+        self.slots, self.order = workspaces.words(rows.number), workspaces.words(rows.number)
+        # Some more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
+        length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
+        if rows.elements >= _LONG:
+            length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
+        self.length = rows.number if op.step == "mul" else min(rows.number, length)
+        self.chunks = -(-rows.number // self.length)
+        self.walked = rows.elements >= _LONG and self.chunks > 1
+        count = 2 * self.chunks * rows.elements * lanes
+        self.partials = workspaces.words(count * self.dtype.itemsize // 4) if self.chunks > 1 else 0
+        self.sizes[self.partials] = count
+
+    def key(self, shader: Shader) -> Any:
+        """Return the slots as keys; rows that go nowhere come last."""
+        indices = self.rows.indices(shader, _INDICES)
+
+        def read(_: str, number: str) -> str:
+            row = self.rows.row(shader, indices, number)
+            slot = quotient(row.target, self.rows.spacing)
+            return f"select({self.rows.slots}u, {slot}, {row.valid})" if row.valid else slot
+
+        return read
+
+    def emit(self, shader: Shader) -> Any:
+        """Return the stores of sorted slots and the rows' numbers."""
+        slots, order = (shader.buffer(n, _UINT32, written=True) for n in (self.slots, self.order))
+
+        def write(_: str, position: str, slot: str, number: str) -> None:
+            shader.emit(f"{slots.name}[{position}] = {slot};")
+            shader.emit(f"{order.name}[{position}] = {number};")
+
+        return write
+
+    def _array(self, shader: Shader, number: int, dtype: np.dtype, written: bool = False) -> Array:
+        return shader.buffer(number, dtype, written, self.sizes[number] if self.lanes == 4 else 0)
+
+    def _load(self, shader: Shader, array: Array, at: str) -> list[Number]:
+        read = array.load4(at) if self.lanes == 4 else [array.load(at)]
+        return [convert(shader, x, self.dtype) for x in read]
+
+    def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
+        made = [convert(shader, x, array.dtype) for x in values]
+        if self.lanes == 4:
+            array.store4(at, made)
+        else:
+            array.store(at, made[0])
+
+    def _variables(self, shader: Shader, values: list[Number]) -> list[Number]:
+        return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
+
+    def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
+        """Set variables to one thing combined with the other."""
+        for total, x, y in zip(totals, first, then, strict=True):
+            shader.emit(f"{total.text} = {combine(shader, self.op, x, y).text};")
+
+    def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
+        """Combine with variables the rows from `next_` on, up to the end or another slot."""
+        with shader.block(f"while ({next_} < {end})"):
+            following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
+            # All are looked at together: none waits for the answer about another.
+            found = [shader.let("bool", is_same(number)) for number in following]
+            numbers, same = [], "true"
+            for k, (number, one) in enumerate(zip(following, found, strict=True)):
+                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
+                # What is not wanted is not read, either.
+                numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
+            shader.emit(f"if (!{numbers[0][1]}) {{ break; }}")
+            values = [load(number) for number, _ in numbers]
+            for (_, same), value in zip(numbers, values, strict=True):
+                with shader.block(f"if ({same})"):
+                    self._combine(shader, totals, totals, value)
+                    shader.emit(f"{next_} += 1u;")
+
+    def combine_chunks(self) -> Dispatch:
+        """Return the dispatch that combines the rows of each slot in each chunk."""
+        shader, rows = Shader(self.device, INVOCATIONS), self.rows
+        slots, order = shader.buffer(self.slots, _UINT32), shader.buffer(self.order, _UINT32)
+        source, target = self._array(shader, _UPDATES, self.stored), self._array(shader, _RESULT, self.stored, written=True)
+        partials = self._array(shader, self.partials, self.dtype, written=True) if self.chunks > 1 else None
+
+        def reduce(index: str) -> None:
+            first = shader.let("u32", quotient(index, rows.elements))
+            element = shader.let("u32", remainder(index, rows.elements))
+            slot = slots.load(first).text
+            begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
+            cut = f" || {first} % {self.length}u == 0u" if partials else ""
+            with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
+                here, there = rows.within(shader, element)
+                at = shader.let("u32", plus(times(slot, rows.spacing), there))
+
+                def update(number: str) -> list[Number]:
+                    begin = rows.source(shader, order.load(number).text)
+                    return self._load(shader, source, shader.let("u32", plus(begin, here)))
+
+                totals = self._variables(shader, update(first))
+                with shader.block(f"if ({begins})"):
+                    self._combine(shader, totals, self._load(shader, target, at), totals)
+                end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
+                next_ = shader.var("u32", f"{first} + 1u")
+                self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
+                if not partials:
+                    return self._store(shader, target, at, totals)
+                following = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
+                goes_on = shader.let("bool", f"{next_} == {end} && {end} < {rows.number}u && {following}")
+                with shader.block(f"if ({begins} && !{goes_on})"):
+                    self._store(shader, target, at, totals)
+                with shader.block("else"):
+                    number = f"({first} / {self.length}u) * 2u + select(0u, 1u, {begins})"
+                    self._store(shader, partials, shader.let("u32", f"({number}) * {rows.elements}u + {element}"), totals)
+            return None
+
+        return for_each(shader, rows.number * rows.elements, reduce)
+
+    def walk_chunks(self) -> Dispatch:
+        """Return the same for long rows: an invocation walks along all rows of a chunk."""
+        shader = Shader(self.device, INVOCATIONS)
+        return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
+
+    def combine_tails(self) -> Dispatch:
+        """Return the dispatch that combines what began in a chunk and went on in others."""
+        shader, rows = Shader(self.device, INVOCATIONS), self.rows
+        slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
+        target = self._array(shader, _RESULT, self.stored, written=True)
+
+        def reduce(index: str) -> None:
+            chunk = shader.let("u32", quotient(index, rows.elements))
+            element = shader.let("u32", remainder(index, rows.elements))
+            following = shader.let("u32", f"({chunk} + 1u) * {self.length}u")
+            slot = slots.load(f"{following} - 1u").text
+            goes_on = f"{slots.name}[{following}] == {slot}"
+            began = f"({chunk} == 0u || {slots.name}[max({chunk} * {self.length}u, 1u) - 1u] != {slot})"
+            with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
+                _, there = rows.within(shader, element)
+
+                def partial(number: str) -> list[Number]:
+                    return self._load(shader, partials, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
+
+                totals = self._variables(shader, partial(f"({chunk} * 2u + 1u)"))
+                next_ = shader.var("u32", f"{chunk} + 1u")
+
+                def is_same(number: str) -> str:
+                    return f"{slots.name}[{number} * {self.length}u] == {slot}"
+
+                self._go_on(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
+                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
+
+        return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
+
+
+class _Walk:
+    """An invocation of `walk_chunks`, which combines one element of a chunk's rows."""
+
+    def __init__(self, segments: _Segments, shader: Shader, index: str) -> None:
+        self.segments, self.shader, self.rows = segments, shader, segments.rows
+        s, rows = segments, segments.rows
+        self.slots, self.order = shader.buffer(s.slots, _UINT32), shader.buffer(s.order, _UINT32)
+        self.source = s._array(shader, _UPDATES, s.stored)
+        self.target = s._array(shader, _RESULT, s.stored, written=True)
+        self.partials = s._array(shader, s.partials, s.dtype, written=True)
+        self.chunk, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
+        #: Where the element is in a row of updates, and in a slot.
+        self.here, self.there = rows.within(shader, self.element)
+        self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
+        self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
+        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and what they give so far.
+        self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
+        self.began = shader.var("bool", "false")
+        self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
+
+    def write(self) -> None:
+        with self.shader.loop(self.end, self.first, _AT_ONCE) as at:
+            self._combine_rows(at)
+        following = f"{self.slots.name}[min({self.end}, {self.rows.number - 1}u)] == {self.slot}"
+        self._store(self.shader.let("bool", f"{self.end} < {self.rows.number}u && {following}"))
+
+    def _combine_rows(self, at: str) -> None:
+        """Emit the combination of the rows from `at` on.
+
+        All are loaded before the first is combined.
+        """
+        s, shader, rows = self.segments, self.shader, self.rows
+        numbers = [shader.let("u32", f"min({at} + {k}u, {self.end} - 1u)") for k in range(_AT_ONCE)]
+        slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
+        begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
+        begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
+        # Where no slot begins, the first one is loaded, and not used.
+        begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
+        starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
+        sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
+        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
+        for k, (start, value) in enumerate(zip(starts, values, strict=True)):
+            with shader.block(f"if ({at} + {k}u < {self.end})"):
+                with shader.block(f"if ({begins[k]})"):
+                    self._begin(slots[k], start, value)
+                with shader.block("else"):
+                    s._combine(shader, self.totals, self.totals, value)
+                    self._continue_previous_chunk(at, value if k == 0 else [])
+
+    def _continue_previous_chunk(self, at: str, value: list[Number]) -> None:
+        """Take a chunk's first row alone: earlier ones are combined in the chunk before."""
+        if value:
+            only = [f"{total.text} = {x.text};" for total, x in zip(self.totals, value, strict=True)]
+            self.shader.emit(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
+
+    def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
+        """Store what was combined so far, and begin another slot.
+
+        Before the first row of a chunk, what is stored is never read.
+        """
+        self._store("false")
+        self.segments._combine(self.shader, self.totals, start, value)
+        self.shader.emit(f"{self.slot} = {slot};")
+        self.shader.emit(f"{self.began} = true;")
+
+    def _target_offset(self, slot: str) -> str:
+        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
+
+    def _store(self, goes_on: str) -> None:
+        """Store what was combined: all of a slot to the result, else as a partial result."""
+        s, shader = self.segments, self.shader
+        with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
+            with shader.block(f"if ({self.began} && !{goes_on})"):
+                s._store(shader, self.target, self._target_offset(self.slot), self.totals)
+            with shader.block("else"):
+                number = f"({self.chunk} * 2u + select(0u, 1u, {self.began}))"
+                s._store(shader, self.partials, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
+
+
+# ------------------------------------------------------------------------------
+# Scatters: updates combined into the operand in the order of the indices.
+#
+# Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
+# one slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in
+# any order, atomically; many that go to few elements are combined in the memory of workgroups first. Else one invocation does all rows
+# of a slot: a few rows are searched by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are many are
+# combined in chunks. float16 and bfloat16 are combined in float32, and rounded once.
+# ------------------------------------------------------------------------------
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
 
-_UINT32 = np.dtype(np.uint32)
+
 _GROUP = 256
 
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}

@@ -1,23 +1,180 @@
-"""Rows sorted by an invocation for each element, or by a workgroup each.
-
-Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
-comparisons, keys with values by digits, for which subgroups vote where they can.
-"""
+"""Sorting problems and their keys, and the sort of short rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
+
+from volta_fn.codegen.order import INFINITY, is_float, number_of_key, sort_key
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.index_arith import quotient, remainder, times
-from volta_fn.targets.wgsl.library.ballot_sort import lanes_of, numbers_in_tile, sort_by_ballots
-from volta_fn.targets.wgsl.library.bitonic_sort import sort_keys
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, for_each
-from volta_fn.targets.wgsl.library.sorting import LAST, Sorting, SortWord, Write, variables
-from volta_fn.targets.wgsl.library.tile_sort import Tile, collect, exclusive, sort_tile, spread
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS, for_each
+from volta_fn.targets.wgsl.library.tile_sort import (
+    Tile,
+    collect,
+    exclusive,
+    lanes_of,
+    numbers_in_tile,
+    sort_by_ballots,
+    sort_keys,
+    sort_tile,
+    spread,
+)
 from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.scalars.values import Lanes
+from volta_fn.targets.wgsl.shader import quotient, remainder, times
+
+# ------------------------------------------------------------------------------
+# Sort keys (`codegen.sort_keys`) in shaders.
+#
+# Keys of more than 32 bits are several words, the most significant first.
+# ------------------------------------------------------------------------------
+
+_UINT32 = np.dtype(np.uint32)
+
+
+class KeyWord(NamedTuple):
+    """A word of the keys of a dtype.
+
+    Attributes:
+        dtype: the dtype of the number, or of one component of complex numbers.
+        words: how many words of memory are an element (1, too, if several elements are in one).
+        first: the word of memory with which the number begins.
+        lower: whether this is the lower word of two.
+    """
+
+    dtype: np.dtype
+    words: int = 1
+    first: int = 0
+    lower: bool = False
+
+    @property
+    def bits(self) -> int:
+        """How many bits distinguish numbers."""
+        return 1 if self.dtype.kind == "b" else min(32, 8 * self.dtype.itemsize)
+
+
+def key_words(dtype: np.dtype) -> list[KeyWord]:
+    """Return all words of the keys of a dtype."""
+    component = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+    step, words = max(1, component.itemsize // 4), max(1, dtype.itemsize // 4)
+    return [KeyWord(component, words, first, lower) for first in range(0, words, step) for lower in (False, True)[:step]]
+
+
+def storage(dtype: np.dtype) -> np.dtype:
+    """Return the dtype as which numbers are loaded to get their bits."""
+    return np.dtype(f"u{min(4, dtype.itemsize)}")
+
+
+def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful: bool = False, falling: bool = False) -> str:
+    """Emit a word of the key of an element, in an array of `storage`.
+
+    Of `falling` keys the greatest number has the least.
+    """
+    if which.dtype.itemsize == 8:
+        low, high = (array.load(f"{index} * {which.words}u + {which.first + k}u").text for k in (0, 1))
+        found = _word_of_two(shader, which, low, high)
+    else:
+        bits = array.load(f"{index} * {which.words}u + {which.first}u" if which.words > 1 else index).text
+        found = key_of(shader, which.dtype, bits, faithful)
+    return f"({found} ^ {(1 << which.bits) - 1}u)" if falling else found
+
+
+def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
+    """Emit the key of a number of at most 32 bits."""
+    return sort_key(Lanes(shader, "u32", bits), dtype, faithful=faithful).text
+
+
+def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
+    if not is_float(which.dtype):
+        return low if which.lower else f"({high} ^ 0x80000000u)" if which.dtype.kind == "i" else high
+    size = shader.let("u32", f"{high} & 0x7fffffffu")
+    infinity = INFINITY["float64"] >> 32
+    nan = f"({size} > {infinity}u || ({size} == {infinity}u && {low} != 0u))"
+    mine, sign = (low, "0u") if which.lower else (high, "0x80000000u")
+    turned = f"({mine} ^ select({sign}, 0xffffffffu, {high} >= 0x80000000u))"
+    turned = f"select({turned}, {sign}, ({size} | {low}) == 0u)"
+    return shader.let("u32", f"select({turned}, 0xffffffffu, {nan})")
+
+
+def number_of(shader: Shader, dtype: np.dtype, faithful: str) -> Number:
+    """Emit the bits of the number of a faithful key, in the dtype's `storage`."""
+    return Number(storage(dtype), number_of_key(Lanes(shader, "u32", faithful), dtype).text)
+
+
+def lesser_zero(dtype: np.dtype) -> int | None:
+    """Return the faithful key of -0.0, next to that of 0.0; None if there is no -0.0."""
+    return (1 << (8 * dtype.itemsize - 1)) - 1 if is_float(dtype) else None
+
+
+# ------------------------------------------------------------------------------
+# Sorting problems: rows of elements with keys of 32 bits.
+# ------------------------------------------------------------------------------
+
+#: The key of what is beyond a row's end: it comes last, since it is after all others at first.
+LAST = "0xffffffffu"
+
+#: ``key(shader)`` binds buffers and gives ``read(row, value)``, the key of the element with that value.
+Key = Callable[[Shader], Callable[[str, str], str]]
+
+#: ``write(row, position, key, value)`` stores a sorted element.
+Write = Callable[[str, str, str, str], None]
+
+#: ``emit(shader)`` binds buffers and gives `Write`.
+Emit = Callable[[Shader], Write]
+
+
+class SortWord(NamedTuple):
+    """A word of the keys.
+
+    Attributes:
+        key: how keys are read.
+        bits: how many of their bits count.
+        equals: a key that is ranked as the next greater one is, though they differ (None: there is none).
+    """
+
+    key: Key
+    bits: int
+    equals: int | None = None
+
+    def rank(self, key: str) -> str:
+        """Return the rank that a key is sorted by."""
+        return key if self.equals is None else f"({key} + select(0u, 1u, {key} == {self.equals}u))"
+
+
+class Sorting(NamedTuple):
+    """A sorting problem.
+
+    Attributes:
+        rows, size: the number of rows, and their elements.
+        words: the words of the keys, the most significant first. Only a single word has keys that are equal though they differ.
+        emit: where the result goes.
+        value: reads, as `Key` does, the value of an element by its number in the row; None: the value is that number.
+        valued: whether there are values at all; if not, there is one word.
+    """
+
+    rows: int
+    size: int
+    words: tuple[SortWord, ...]
+    emit: Emit
+    value: Key | None = None
+    valued: bool = True
+
+
+def variables(shader: Shader, count: int) -> list[str]:
+    """Declare so many variables for keys, or for values."""
+    return [shader.var("u32", LAST) for _ in range(count)]
+
+
+# ------------------------------------------------------------------------------
+# Rows sorted by an invocation for each element, or by a workgroup each.
+#
+# Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
+# comparisons, keys with values by digits, for which subgroups vote where they can.
+# ------------------------------------------------------------------------------
 
 #: The most elements of a row.
 SHORT = 2048

@@ -1,28 +1,323 @@
-"""Sorting rows, of one or several operands, by one or several keys.
-
-Keys are sorted together with the elements' numbers, by which the operands are put in order at the end. A single operand needs no numbers
-if its keys can be turned back, nor does a second one whose bits can stand in for them.
-"""
+"""Sorting rows, of one or several operands, by one or several keys."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.geometry.strides import row_offset
+from volta_fn.codegen.indices import row_offset
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.index_arith import TEXT, plus, quotient, remainder, times
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill, result_array
-from volta_fn.targets.wgsl.library.keys import KeyWord, key_words, lesser_zero, number_of, read_key, storage
-from volta_fn.targets.wgsl.library.radix import sort_rows
-from volta_fn.targets.wgsl.library.sorting import Emit, Key, Sorting, SortWord
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, result_array
+from volta_fn.targets.wgsl.library.small_sort import (
+    LAST,
+    SHORT,
+    Emit,
+    Key,
+    KeyWord,
+    Sorting,
+    SortWord,
+    Write,
+    key_words,
+    lesser_zero,
+    number_of,
+    read_key,
+    sort_short,
+    storage,
+    variables,
+)
+from volta_fn.targets.wgsl.library.tile_sort import (
+    Tile,
+    collect,
+    digit_bits,
+    exchange,
+    exclusive,
+    lanes_of,
+    numbers_in_tile,
+    positions_by_digit,
+    sort_tile,
+    spread,
+)
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
+from volta_fn.targets.wgsl.shader import TEXT, plus, quotient, remainder, times
+
+# ------------------------------------------------------------------------------
+# Rows sorted stably by keys of 32 bits.
+#
+# Rows that are not `SHORT` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile
+# of a row, sums the counts, digit by digit, over the tiles, and then moves elements. For that a tile is sorted by the digit in the
+# memory of its workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring positions. Of rows of
+# few tiles every workgroup that moves elements counts the digits of all tiles.
+# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
+
+_DIGIT = 8
+
+#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait. By ballots this
+#: takes more memory than every device has.
+_TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
+_LARGE_ROOM = 20 << 10
+
+#: Counts that an invocation sums up together, at most.
+_SUMMED = 12
+
+#: Tiles of a row whose digits every workgroup counts. (With a large tile there is no room for that.)
+_FEW_TILES = 16
+
+
+def sort_rows(sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> list[Dispatch]:
+    """Return the dispatches that sort."""
+    if sorting.size <= SHORT:
+        return [sort_short(sorting, device)]
+    return _Long(sorting, device, workspaces).dispatches()
+
+
+class _Pass(NamedTuple):
+    """A pass by some bits of a word, between buffers; None: the operands."""
+
+    word: SortWord
+    first: int
+    bits: int
+    fresh: bool
+    source: int | None
+    target: int | None
+
+    @property
+    def buckets(self) -> int:
+        return 1 << self.bits
+
+
+class _Long:
+    def __init__(self, sorting: Sorting, device: TargetCapabilities, workspaces: Workspaces) -> None:
+        self.sorting, self.device = sorting, device
+        self.ballots = lanes_of(device) > 0
+        few = sorting.size <= _FEW_TILES * _TILE.size
+        room = not self.ballots or device.workgroup_memory >= _LARGE_ROOM
+        self.tile = _LARGE_TILE if sorting.rows * sorting.size >= _MUCH and room and not few else _TILE
+        self.tiles = -(-sorting.size // self.tile.size)
+        words = sorting.rows * sorting.size
+        passes = self._passes()
+        used = max(1, min(2, len(passes) - 1))
+        self.keys = [workspaces.words(words) for _ in range(used)]
+        self.values = [workspaces.words(words) for _ in range(used)] if sorting.valued else []
+        #: Workspaces for counts and for their totals.
+        self.counted = None if few else (workspaces.words(sorting.rows * 256 * self.tiles), workspaces.words(sorting.rows * 256))
+        self.passes = passes
+
+    def _passes(self) -> list[_Pass]:
+        most = digit_bits(self.device) if self.ballots else _DIGIT
+        found: list[_Pass] = []
+        for word in reversed(self.sorting.words):
+            for first in range(0, word.bits, most):
+                # Digits of half a pass are not worth while.
+                bits = min(most, -(-(word.bits - first) // 4) * 4)
+                source = found[-1].target if found else None
+                found.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
+        found[-1] = found[-1]._replace(target=None)
+        return found
+
+    def dispatches(self) -> list[Dispatch]:
+        if self.counted is None:
+            return [self._deal(step, None) for step in self.passes]
+        made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
+        return [shader for shaders in made for shader in shaders]
+
+    def _shader(self) -> tuple[Shader, str, str]:
+        """Return a shader with a workgroup for every tile: row and first element, too."""
+        shader = Shader(self.device, self.tile.invocations)
+        row = shader.let("u32", quotient(shader.group, self.tiles))
+        return shader, row, shader.let("u32", times(remainder(shader.group, self.tiles), self.tile.size))
+
+    def _reader(self, shader: Shader, step: _Pass, values_too: bool) -> Callable[[str, str], tuple[str, str]]:
+        """Return ``read(row, i)``: the key of an element and, if asked for, its value."""
+        size, valued = self.sorting.size, self.sorting.valued
+        held = step.source is not None
+        keys = shader.buffer(self.keys[step.source], _UINT32) if step.source is not None and not step.fresh else None
+        values = (
+            shader.buffer(self.values[step.source], _UINT32) if step.source is not None and valued and (values_too or step.fresh) else None
+        )
+        read = step.word.key(shader) if step.fresh else None
+        first_value = self.sorting.value(shader) if self.sorting.value and not held and values_too else None
+
+        def element(row: str, i: str) -> tuple[str, str]:
+            at = shader.let("u32", plus(times(row, size), i))
+            value = values.load(at).text if values else first_value(row, i) if first_value else i
+            if keys:
+                return keys.load(at).text, value
+            assert read is not None
+            return read(row, value if held else i), value
+
+        return element
+
+    def _within(self, shader: Shader, i: str) -> str:
+        """Emit the number of an element, or of the last one.
+
+        Unconditional loads are in flight together.
+        """
+        return shader.let("u32", f"min({i}, {self.sorting.size - 1}u)")
+
+    def _digit(self, step: _Pass, key: str) -> str:
+        return f"({step.word.rank(key)} >> {step.first}u) & {step.buckets - 1}u"
+
+    def _count(self, step: _Pass, number: int) -> Dispatch:
+        """Return the dispatch that counts each digit in each tile."""
+        shader, row, first = self._shader()
+        read = self._reader(shader, step, values_too=False)
+        counts = shader.buffer(number, _UINT32, written=True)
+        shader.workgroup("found", "atomic<u32>", step.buckets)
+        mine = f"{shader.local} < {step.buckets}u"
+        with shader.block(f"if ({mine})"):
+            shader.emit(f"atomicStore(&found[{shader.local}], 0u);")
+        shader.emit("workgroupBarrier();")
+        numbers = [shader.let("u32", f"{first} + {k * self.tile.invocations}u + {shader.local}") for k in range(self.tile.each)]
+        digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+        for i, digit in zip(numbers, digits, strict=True):
+            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
+        shader.emit("workgroupBarrier();")
+        with shader.block(f"if ({mine})"):
+            at = self._count_offset(shader, step, row, shader.local)
+            shader.emit(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
+        return shader.dispatch(self.sorting.rows * self.tiles)
+
+    def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
+        """Emit the offset of this tile's count of a digit."""
+        lists = plus(times(row, step.buckets), digit)
+        return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
+
+    def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
+        """Return the dispatch that makes of each digit's counts the sums of earlier tiles.
+
+        It stores the totals, too.
+        """
+        counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
+        shader = Shader(self.device, counts_tile.invocations)
+        counts, totals = (shader.buffer(number, _UINT32, written=True) for number in counted)
+        before = shader.var("u32", "0u")
+        with shader.loop(self.tiles, 0, counts_tile.size) as start:
+            tiles = [shader.let("u32", f"{start} + {shader.local} + {k * counts_tile.invocations}u") for k in range(counts_tile.each)]
+            positions = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
+            found = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
+            sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
+            collect(shader, counts_tile, sums)
+            of_all = exclusive(shader, " + ".join(sums))
+            total = shader.var("u32", f"{before} + {of_all}.x")
+            for count in sums:
+                shader.emit(f"{total} += {count};")
+                shader.emit(f"{count} = {total} - {count};")
+            shader.emit(f"{before} += {of_all}.y;")
+            spread(shader, counts_tile, sums)
+            for tile, position, count in zip(tiles, positions, sums, strict=True):
+                shader.emit(f"if ({tile} < {self.tiles}u) {{ {counts.name}[{position}] = {count}; }}")
+        with shader.block(f"if ({shader.local} == 0u)"):
+            shader.emit(f"{totals.name}[{shader.group}] = {before};")
+        return shader.dispatch(self.sorting.rows * step.buckets)
+
+    def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
+        """Return the dispatch that moves every element.
+
+        If nothing is counted yet, it counts everything itself.
+        """
+        shader, row, first = self._shader()
+        size, valued = self.sorting.size, self.sorting.valued
+        read = self._reader(shader, step, values_too=valued)
+        keys, values = variables(shader, self.tile.each), variables(shader, self.tile.each if valued else 0)
+        numbers = [shader.let("u32", f"{shader.local} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
+        positions = [shader.let("u32", f"{first} + {i}") for i in (numbers_in_tile(shader, self.tile) if self.ballots else numbers)]
+        for k, (key, value) in enumerate([read(row, self._within(shader, position)) for position in positions]):
+            shader.emit(f"{keys[k]} = select({LAST}, {key}, {positions[k]} < {size}u);")
+            if valued:
+                shader.emit(f"{values[k]} = {value};")
+        if counted is None:
+            self._count_all(shader, step, row, first, read)
+        else:
+            self._find_bases(shader, step, row, *[shader.buffer(number, _UINT32) for number in counted])
+        sort = self._sort_by_ballots if self.ballots else self._sort_by_counts
+        sort(shader, step, numbers, keys, values)
+        write = self._writer(shader, step)
+        for k, key in enumerate(keys):
+            with shader.block(f"if ({first} + {numbers[k]} < {size}u)"):
+                position = shader.let("u32", f"bases[{self._digit(step, key)}] + {numbers[k]}")
+                write(row, position, key, values[k] if valued else "0u")
+        return shader.dispatch(self.sorting.rows * self.tiles)
+
+    def _sort_by_ballots(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """Sort the tile, and subtract each digit's first position in it from `bases`."""
+        digits = [shader.let("u32", self._digit(step, key)) for key in keys]
+        positions = positions_by_digit(shader, self.tile, digits, step.bits, "bases")
+        for some in (keys, values) if values else (keys,):
+            exchange(shader, self.tile, positions, numbers, some)
+
+    def _sort_by_counts(self, shader: Shader, step: _Pass, numbers: list[str], keys: list[str], values: list[str]) -> None:
+        """Sort the tile and make `bases`, as `_sort_by_ballots` does, without ballots."""
+        collect(shader, self.tile, keys)
+        collect(shader, self.tile, values)
+        sort_tile(shader, self.tile, keys, values, step.word.rank, f"{step.first}u", f"{step.first + step.bits}u")
+        spread(shader, self.tile, values)
+        before = spread(shader, self.tile, keys)
+        for k, (number, key, earlier) in enumerate(zip(numbers, keys, before, strict=True)):
+            digit = shader.let("u32", self._digit(step, key))
+            first = f" || {shader.local} == 0u" if k == 0 else ""
+            with shader.block(f"if ({digit} != ({self._digit(step, earlier)}){first})"):
+                shader.emit(f"bases[{digit}] -= {number};")
+        shader.emit("workgroupBarrier();")
+
+    def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
+        """Emit `bases`: where in the row the tile's elements of each digit go."""
+        shader.workgroup("bases", "u32", step.buckets)
+        digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
+        total = totals.load(plus(times(row, step.buckets), digit)).text
+        sums = exclusive(shader, f"select(0u, {total}, {shader.local} < {step.buckets}u)")
+        with shader.block(f"if ({shader.local} < {step.buckets}u)"):
+            earlier = counts.load(self._count_offset(shader, step, row, shader.local)).text
+            shader.emit(f"bases[{shader.local}] = {sums}.x + {earlier};")
+
+    def _count_all(self, shader: Shader, step: _Pass, row: str, first: str, read: Callable[[str, str], tuple[str, str]]) -> None:
+        """Emit `bases` from the keys of the full row."""
+        mine = f"{shader.local} < {step.buckets}u"
+        for name in ("all", "earlier"):
+            shader.workgroup(name, "atomic<u32>", step.buckets)
+            shader.emit(f"if ({mine}) {{ atomicStore(&{name}[{shader.local}], 0u); }}")
+        shader.workgroup("bases", "u32", step.buckets)
+        shader.emit("workgroupBarrier();")
+        with shader.loop(self.sorting.size, shader.local, self.tile.size) as start:
+            numbers = [shader.let("u32", f"{start} + {k * self.tile.invocations}u") for k in range(self.tile.each)]
+            digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
+            for i, digit in zip(numbers, digits, strict=True):
+                shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&all[{digit}], 1u); }}")
+                shader.emit(f"if ({i} < {first}) {{ atomicAdd(&earlier[{digit}], 1u); }}")
+        shader.emit("workgroupBarrier();")
+        total = shader.var("u32", "0u")
+        shader.emit(f"if ({mine}) {{ {total} = atomicLoad(&all[{shader.local}]); }}")
+        sums = exclusive(shader, total)
+        with shader.block(f"if ({mine})"):
+            shader.emit(f"bases[{shader.local}] = {sums}.x + atomicLoad(&earlier[{shader.local}]);")
+
+    def _writer(self, shader: Shader, step: _Pass) -> Write:
+        if step.target is None:
+            return self.sorting.emit(shader)
+        keys = shader.buffer(self.keys[step.target], _UINT32, written=True)
+        values = shader.buffer(self.values[step.target], _UINT32, written=True) if self.sorting.valued else None
+
+        def write(row: str, position: str, key: str, value: str) -> None:
+            at = shader.let("u32", plus(times(row, self.sorting.size), position))
+            shader.emit(f"{keys.name}[{at}] = {key};")
+            if values:
+                shader.emit(f"{values.name}[{at}] = {value};")
+
+        return write
+
+
+# ------------------------------------------------------------------------------
+# Sorting rows, of one or several operands, by one or several keys.
+#
+# Keys are sorted together with the elements' numbers, by which the operands are put in order at the end. A single operand needs no
+# numbers if its keys can be turned back, nor does a second one whose bits can stand in for them.
+# ------------------------------------------------------------------------------
 
 
 class SortRows(NamedTuple):

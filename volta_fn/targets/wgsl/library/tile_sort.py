@@ -1,16 +1,98 @@
-"""A tile of elements sorted in the memory of a workgroup.
+"""A workgroup's tile of elements, sorted in its memory.
 
-Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone counts its
-digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes, stably. Counts of eight
-digits share a word, and sums of two.
+By a network of comparisons, by digits, by ballots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import Shader
+
+# ------------------------------------------------------------------------------
+# A workgroup's keys sorted by a network of comparisons, mostly without memory.
+#
+# Every invocation holds some neighbouring keys. Sorted runs are merged to ones twice as long: each key meets its mirror image in both
+# runs, then those at ever smaller distances, the lesser one of two going first (bitonic merges). Where both are in one invocation
+# nothing is moved; neighbours in a subgroup exchange keys by shuffles, others in the workgroup's memory. The sort is not stable.
+# ------------------------------------------------------------------------------
+
+
+def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
+    """Sort variables, neighbours in each invocation.
+
+    Their number and that of invocations are powers of two.
+    """
+    shader.workgroup("scratch", "u32", tile.room)
+    device = shader.module.device
+    shuffled = device.subgroups and device.subgroup_least == device.subgroup_most and tile.invocations % device.subgroup_most == 0
+    near = min(tile.invocations, device.subgroup_most) if shuffled else 1
+    if shuffled:
+        shader.number_by_subgroups()
+    for size in _halves(tile.each):
+        _order(shader, keys, [(k, k ^ (2 * size - 1)) for k in range(tile.each) if not k & size])
+        _merge(shader, keys, size // 2)
+    with shader.block(f"for (var run = 1u; run < {tile.invocations}u; run *= 2u)"):
+        _meet(shader, tile, keys, "run * 2u - 1u", "run", near, mirrored=True)
+        with shader.block("for (var reach = run / 2u; reach > 0u; reach /= 2u)"):
+            _meet(shader, tile, keys, "reach", "reach", near, mirrored=False)
+        _merge(shader, keys, tile.each // 2)
+
+
+def _halves(count: int) -> Iterator[int]:
+    size = 1
+    while size < count:
+        yield size
+        size *= 2
+
+
+def _merge(shader: Shader, keys: Sequence[str], reach: int) -> None:
+    """Merge what lies in order within two halves at this distance."""
+    while reach:
+        _order(shader, keys, [(k, k + reach) for k in range(len(keys)) if not k & reach])
+        reach //= 2
+
+
+def _order(shader: Shader, keys: Sequence[str], pairs: list[tuple[int, int]]) -> None:
+    for first, then in pairs:
+        least = shader.let("u32", f"min({keys[first]}, {keys[then]})")
+        shader.emit(f"{keys[then]} = max({keys[first]}, {keys[then]});")
+        shader.emit(f"{keys[first]} = {least};")
+
+
+def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str, near: int, mirrored: bool) -> None:
+    """Order keys and those of the invocation whose number differs by a mask."""
+    lower = shader.let("bool", f"({shader.local} & ({half})) == 0u")
+    others = [shader.var("u32", "0u") for _ in keys]
+    partners = list(keys[::-1] if mirrored else keys)
+    if near > 1:
+        with shader.block(f"if (({half}) < {near}u)" if near < tile.invocations else ""):
+            for other, key in zip(others, partners, strict=True):
+                shader.emit(f"{other} = subgroupShuffleXor({key}, {mask});")
+    if near < tile.invocations:
+        with shader.block("else" if near > 1 else ""):
+            at = shader.let("u32", f"{shader.local} ^ ({mask})")
+            for k, key in enumerate(partners):
+                slot = shader.let("u32", f"{k * tile.invocations}u + {shader.local}")
+                shader.emit(f"scratch[{cell(slot)}] = {key};")
+            shader.emit("workgroupBarrier();")
+            for k, other in enumerate(others):
+                slot = shader.let("u32", f"{k * tile.invocations}u + {at}")
+                shader.emit(f"{other} = scratch[{cell(slot)}];")
+            shader.emit("workgroupBarrier();")
+    for key, other in zip(keys, others, strict=True):
+        shader.emit(f"{key} = select(max({key}, {other}), min({key}, {other}), {lower});")
+
+
+# ------------------------------------------------------------------------------
+# A tile of elements sorted in the memory of a workgroup.
+#
+# Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone
+# counts its digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes,
+# stably. Counts of eight digits share a word, and sums of two.
+# ------------------------------------------------------------------------------
 
 #: Digits are of so many bits.
 BITS = 4
@@ -184,7 +266,7 @@ def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
         lower, upper = (f"(({counts} >> {4 * k}u) & 15u)" for counts in packed)
         shader.emit(f"scratch[{cell(at)}] = {lower} | ({upper} << 16u);")
     shader.emit("workgroupBarrier();")
-    _sum_counts(shader)
+    _sum_tile_counts(shader)
     positions = [
         shader.let("u32", f"((scratch[{counter}] >> {half}) & 0xffffu) + {rank}")
         for counter, half, rank in zip(counters, halves, ranks, strict=True)
@@ -193,7 +275,7 @@ def _positions(shader: Shader, tile: Tile, digits: list[str]) -> list[str]:
     return [shader.let("u32", cell(position)) for position in positions]
 
 
-def _sum_counts(shader: Shader) -> None:
+def _sum_tile_counts(shader: Shader) -> None:
     """Turn each count into the sum of those before it.
 
     All counts of digits in the lower halves come before those in the upper.
@@ -205,4 +287,137 @@ def _sum_counts(shader: Shader) -> None:
     for cell_, count in zip(cells, counts, strict=True):
         shader.emit(f"scratch[{cell_}] = {total};")
         shader.emit(f"{total} += {count};")
+    shader.emit("workgroupBarrier();")
+
+
+# ------------------------------------------------------------------------------
+# A workgroup's tile of elements sorted by ballots of subgroups.
+#
+# Invocations of a subgroup hold neighbours. One ballot for each bit of their digits tells which invocations have the same digit: how
+# many of these come before one, and the first of them counts all. Sums of the counts, in the order of digits, and of subgroups for each
+# digit, tell where every element goes, stably. Counts of two subgroups share a word.
+#
+# Subgroups must have one known size, of 32 at most. (Unlike sums over subgroups, ballots have always included all invocations, even after
+# branches: see `loops.subgroups`.)
+# ------------------------------------------------------------------------------
+
+#: Digits are of so many bits at most, and there are no more of them than this for each invocation of a subgroup: the counts of 256
+#: invocations take 4 KiB, however small subgroups are.
+_BITS, _DIGITS_OF_LANE = 8, 8
+
+
+def lanes_of(device: TargetCapabilities) -> int:
+    """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
+    known = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
+    return device.subgroup_most if known else 0
+
+
+def digit_bits(device: TargetCapabilities) -> int:
+    """Return the most bits of a digit, where elements are sorted by ballots."""
+    return min(_BITS, (_DIGITS_OF_LANE * lanes_of(device)).bit_length() - 1)
+
+
+def numbers_in_tile(shader: Shader, tile: Tile) -> list[str]:
+    """Emit the numbers of an invocation's elements.
+
+    Every subgroup has a chunk of the tile, in which neighbours hold neighbours.
+    """
+    lanes = lanes_of(shader.module.device)
+    shader.number_by_subgroups()
+    lane = shader.builtin("subgroup_invocation_id")
+    first = shader.let("u32", f"({shader.local} - {lane}) * {tile.each}u + {lane}")
+    return [shader.let("u32", f"{first} + {k * lanes}u") for k in range(tile.each)]
+
+
+def sort_by_ballots(shader: Shader, tile: Tile, keys: list[str], values: list[str], rank: Rank, bits: str) -> None:
+    """Sort stably by the lowest bits of the ranks.
+
+    `keys` and `values` are variables, those of `numbers_in_tile` before and after.
+    """
+    numbers = numbers_in_tile(shader, tile)
+    step = digit_bits(shader.module.device)
+    with shader.loop(bits, 0, step) as shift:
+        digits = [shader.let("u32", f"({rank(key)} >> {shift}) & {(1 << step) - 1}u") for key in keys]
+        positions = positions_by_digit(shader, tile, digits, step)
+        for variables in (keys, values):
+            exchange(shader, tile, positions, numbers, variables)
+
+
+def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str], variables: list[str]) -> None:
+    """Move every element to its position, and load the elements of these numbers."""
+    shader.workgroup("scratch", "u32", tile.size)
+    for position, variable in zip(positions, variables, strict=True):
+        shader.emit(f"scratch[{position}] = {variable};")
+    shader.emit("workgroupBarrier();")
+    for number, variable in zip(numbers, variables, strict=True):
+        shader.emit(f"{variable} = scratch[{number}];")
+    shader.emit("workgroupBarrier();")
+
+
+def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
+    """Emit where the elements go in the tile.
+
+    Where each digit begins there is subtracted from the array `bases`, if there is one.
+    """
+    lanes, buckets = lanes_of(shader.module.device), 1 << bits
+    pairs = -(-tile.invocations // (2 * lanes))
+    size = max(pairs * buckets, tile.invocations)
+    shader.workgroup("counts", "atomic<u32>", size + lanes)
+    for first in range(0, size, tile.invocations):
+        shader.emit(f"atomicStore(&counts[min({first}u + {shader.local}, {size - 1}u)], 0u);")
+    shader.emit("workgroupBarrier();")
+    subgroup = shader.builtin("subgroup_id")
+    shift = shader.let("u32", f"({subgroup} & 1u) * 16u")
+    cells = [shader.let("u32", f"({subgroup} >> 1u) * {buckets}u + {digit}") for digit in digits]
+    ranks = [_rank(shader, digit, bits, cell, shift, size) for digit, cell in zip(digits, cells, strict=True)]
+    shader.emit("workgroupBarrier();")
+    _sum_ballot_counts(shader, tile, pairs, buckets, bases)
+    counts = [f"((atomicLoad(&counts[{cell}]) >> {shift}) & 0xffffu)" for cell in cells]
+    return [shader.let("u32", f"{count} + {rank}") for count, rank in zip(counts, ranks, strict=True)]
+
+
+def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, unused: int) -> str:
+    """Emit how many of a subgroup's elements of the same digit come before one."""
+    lane = shader.builtin("subgroup_invocation_id")
+    same = shader.let("u32", f"{_same_digit(shader, bits)}({digit})")
+    before = shader.let("u32", f"countOneBits({same} & ((1u << {lane}) - 1u))")
+    # Invocations that are not the first add to a word that is never read, so that there is no branch.
+    at = shader.let("u32", f"select({unused}u + {lane}, {cell}, {before} == 0u)")
+    earlier = shader.let("u32", f"(atomicAdd(&counts[{at}], countOneBits({same}) << {shift}) >> {shift}) & 0xffffu")
+    return shader.let("u32", f"subgroupShuffle({earlier}, firstTrailingBit({same})) + {before}")
+
+
+def _same_digit(shader: Shader, bits: int) -> str:
+    """Return the function that gives a subgroup's invocations with the same digit.
+
+    They are bits of the result.
+    """
+    everyone = (1 << lanes_of(shader.module.device)) - 1
+    statements = [f"fn same_digit(digit: u32) -> u32 {{\n  var same = {everyone}u;"]
+    for k in range(bits):
+        statements.append(f"  let mine{k} = (digit & {1 << k}u) != 0u;\n  let those{k} = subgroupBallot(mine{k}).x;")
+        statements.append(f"  same &= select(~those{k}, those{k}, mine{k});")
+    return shader.helper("same_digit", "\n".join([*statements, "  return same;\n}"]))
+
+
+def _sum_ballot_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bases: str) -> None:
+    """Turn each count into the sum of those before it.
+
+    Every invocation has neighbouring digits, or one, or none.
+    """
+    each = max(1, buckets // tile.invocations)
+    there = f"{shader.local} < {buckets}u"
+    digits = [shader.let("u32", f"min({shader.local} * {each}u + {j}u, {buckets - 1}u)") for j in range(each)]
+    cells = [[f"counts[{pair * buckets}u + {digit}]" for pair in range(pairs)] for digit in digits]
+    counts = [[shader.let("u32", f"atomicLoad(&{cell})") for cell in row] for row in cells]
+    both = shader.let("u32", " + ".join(count for row in counts for count in row))
+    sums = exclusive(shader, f"select(0u, ({both} & 0xffffu) + ({both} >> 16u), {there})")
+    total = shader.var("u32", f"{sums}.x")
+    with shader.block(f"if ({there})"):
+        for digit, row, found in zip(digits, cells, counts, strict=True):
+            if bases:
+                shader.emit(f"{bases}[{digit}] -= {total};")
+            for cell, count in zip(row, found, strict=True):
+                shader.emit(f"atomicStore(&{cell}, {total} | (({total} + ({count} & 0xffffu)) << 16u));")
+                shader.emit(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
     shader.emit("workgroupBarrier();")

@@ -1,24 +1,219 @@
-"""Routines of kernels."""
+"""Routines of kernels.
+
+The steps that a kernel becomes, alone or with other small kernels.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
-from volta_fn.codegen.loops.subkernels import of_nothing, restricted
-from volta_fn.compiler.ir.axes import simplified
+from volta_fn.codegen.loops import of_nothing, restricted
+from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
+from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
-from volta_fn.targets.wgsl.loops.kernel_step import Buffers, KernelStep
-from volta_fn.targets.wgsl.loops.plan import analysis_of, steps_of
-from volta_fn.targets.wgsl.loops.rows import write, write_flat
-from volta_fn.targets.wgsl.loops.schedule import PREFERRED, LoopOptions, legal_options
+from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
+from volta_fn.targets.wgsl.loops.reductions import widened
+from volta_fn.targets.wgsl.loops.rows import LoopSchedule, Split, write, write_flat, write_rows
+from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, legal_options, rows_or_columns
 from volta_fn.targets.wgsl.loops.tiles import crossing, write_tiles
-from volta_fn.targets.wgsl.loops.widening import widened
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
+
+# ------------------------------------------------------------------------------
+# The steps that a kernel becomes.
+# ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def analysis_of(kernel: Kernel) -> KernelAnalysis:
+    """Return the analysis of a kernel, which gets an axis if it has none."""
+    return KernelAnalysis(kernel if kernel.sizes else replace(kernel, sizes=(1,), parallel=1))
+
+
+def steps_of(
+    step: KernelStep, device: TargetCapabilities, workspaces: Workspaces, separate: bool, options: LoopOptions = PREFERRED
+) -> list[KernelStep]:
+    """Return the steps of a kernel.
+
+    Stores may be done by `separate` steps if none of them writes what another reads.
+    """
+    kernel = simplified(step.kernel)
+    analysis = analysis_of(kernel)
+    if not analysis.reduces:
+        return elementwise_steps(step._replace(kernel=simplified(replace(kernel, parallel=len(kernel.sizes)))), separate, options)
+    cut = cut_of(analysis, rows_or_columns(analysis, device, options), options.chunk)
+    if cut is not None:
+        steps = Split(analysis, cut, step.buffers, workspaces).steps()
+        if all(s.bindings <= device.buffers for s in steps):
+            simple = [(_simple(s), bool(s.kernel.reduction_axes)) for s in steps]
+            return [one for s, reduces in simple for one in ([s] if reduces else elementwise_steps(s, separate, options))]
+        workspaces.sizes.clear()
+    return [step._replace(kernel=kernel)]
+
+
+def _simple(step: KernelStep) -> KernelStep:
+    return step if step.number is not None else step._replace(kernel=simplified(step.kernel))
+
+
+def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
+    """Return a step without reduction axes as one for each set of axes of its stores.
+
+    Packed arrays in different orders in memory are also separate.
+    """
+    analysis = analysis_of(step.kernel)
+    stores = range(len(step.kernel.stores))
+    worth = analysis.size(analysis.parallel_axes) >= BUSY if options.separate is None else options.separate
+    if not separate or len(stores) == 1 or not worth:
+        return [step]
+    packed = [s for s in stores if step.kernel.outputs[s].dtype.itemsize < 4]
+    classes: dict[tuple[Axes, object], list[int]] = {}
+    for s in packed:
+        classes.setdefault((analysis.store_offsets[s].axes, analysis.store_offsets[s].terms), []).append(s)
+    for s in [s for s in stores if s not in packed]:
+        axes = analysis.store_offsets[s].axes
+        classes.setdefault(next((key for key in classes if key[0] == axes), (axes, None)), []).append(s)
+    return [_of_stores(step, analysis, chosen) for chosen in classes.values()]
+
+
+def _of_stores(step: KernelStep, analysis: KernelAnalysis, stores: list[int]) -> KernelStep:
+    """Return the step with some of its stores, and only the axes along which they go."""
+    kernel = restricted(step.kernel, stores)
+    axes = analysis.store_offsets[stores[0]].axes
+    kernel = replace(kernel, sizes=tuple([n if a in axes else 1 for a, n in enumerate(kernel.sizes)]))
+    return KernelStep(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))
+
+
+# ------------------------------------------------------------------------------
+# Horizontal fusion: several small kernels as one dispatch.
+#
+# Each has some of the workgroups. A small dispatch takes as long as the GPU needs to start the next one, and an optimizer's step has one
+# for every parameter.
+# ------------------------------------------------------------------------------
+
+#: Invocations of a workgroup, and of one if a kernel reduces rows.
+_GROUP = 64
+_GROUP_WITH_ROWS = 256
+
+#: The most elements of a small kernel, and of one that reduces rows; and the most nodes of all kernels of a dispatch, for compile time.
+_ELEMENTS = 1 << 20
+_REDUCED = 1 << 17
+_NODES = 500
+
+
+class Member(NamedTuple):
+    """A kernel, and the numbers of its inputs' and outputs' buffers in the dispatch."""
+
+    kernel: Kernel
+    buffers: Buffers
+
+
+class _Planned(NamedTuple):
+    analysis: KernelAnalysis
+    plan: LoopSchedule
+    #: With inputs and outputs as its buffers, one after another.
+    step: KernelStep
+    #: Bytes of workgroup memory.
+    memory: int
+
+    def bound(self, buffers: Buffers) -> _Planned:
+        """Return the same with other numbers of buffers."""
+        numbers = (*buffers.inputs, *buffers.outputs)
+        inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
+        return self._replace(step=self.step._replace(buffers=Buffers(inputs, outputs)))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
+    """Return True if a kernel is worth fusing with independent ones.
+
+    It has few elements, is a single dispatch, and is no matrix product.
+    """
+    most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
+    if 0 in kernel.sizes or analysis_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
+        return False
+    planned = _planned(kernel, device)
+    return planned is not None and planned.memory <= device.workgroup_memory
+
+
+class FusedKernels:
+    """A dispatch of small, independent kernels under construction."""
+
+    def __init__(self, device: TargetCapabilities) -> None:
+        self._device = device
+        self._planned: list[_Planned] = []
+        self._bindings: set[int] = set()
+        self._nodes = self._memory = 0
+        self._begin(_GROUP)
+
+    def _begin(self, size: int) -> None:
+        self._shader, self._size, self._groups = Shader(self._device, size), size, 0
+
+    def add(self, member: Member) -> Dispatch | None:
+        """Return the dispatch with one kernel more; None if it does not fit.
+
+        After None, this object must not be used again.
+        """
+        found = _planned(member.kernel, self._device)
+        assert found is not None, "who asks has asked whether the kernel is small"
+        self._planned.append(found.bound(member.buffers))
+        self._bindings.update(member.buffers.inputs, member.buffers.outputs)
+        self._nodes += len(member.kernel.nodes)
+        self._memory += found.memory
+        if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
+            return None
+        new = self._planned[-1:]
+        if found.analysis.reduction_axes and self._size != _group(self._device):
+            self._begin(_group(self._device))
+            new = self._planned
+        try:
+            for one in new:
+                self._write(one)
+        except OtherAccess:
+            return None
+        return self._shader.dispatch(self._groups)
+
+    def _write(self, one: _Planned) -> None:
+        """Write a kernel for workgroups after those of the kernels before."""
+        plan = one.plan._replace(rows_per_group=self._size // one.plan.per_row)
+        shader, first, grid_group = self._shader, self._groups, Shader.group
+        self._groups += -(-plan.rows.groups // plan.rows_per_group)
+        with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
+            shader.group = shader.let("u32", f"{grid_group} - {first}u")
+            write_rows(one.analysis, plan, shader, one.step)
+        shader.group = grid_group
+
+
+def _group(device: TargetCapabilities) -> int:
+    return min(_GROUP_WITH_ROWS, device.invocations)
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
+    count = len(kernel.inputs)
+    stores = [s for s, b in enumerate(kernel.outputs) if b.size]
+    buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), separate=False)
+    if len(steps) != 1:
+        return None
+    analysis = analysis_of(steps[0].kernel)
+    if analysis.reduction_axes:
+        plan = schedule.rows_or_columns(analysis, device)
+        group = _group(device)
+        return _Planned(analysis, plan, steps[0], schedule.shared(analysis, plan) * group) if plan.per_row <= group else None
+    plan = schedule.elementwise(analysis, device)
+    return None if crossing(analysis, plan.rows.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
+
+
+# ------------------------------------------------------------------------------
+# Routines of kernels.
+# ------------------------------------------------------------------------------
 
 
 def routine(

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops.passes import passes_of
-from volta_fn.compiler.ir.analysis import KernelAnalysis, coefficient
+from volta_fn.codegen.loops import passes_of
+from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan
-from volta_fn.targets.wgsl.loops.rows import LoopSchedule
-from volta_fn.targets.wgsl.loops.split import Cut
-from volta_fn.targets.wgsl.loops.subgroups import has_rows
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
+from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.rows import Cut, LoopSchedule
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
 #: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.

@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from volta_fn.codegen.loops.transpose import crossing_loads
-from volta_fn.compiler.ir.analysis import KernelAnalysis
+from volta_fn.codegen.loops import crossing_loads
+from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import LaneScope, arrays
-from volta_fn.targets.wgsl.loops.kernel_step import KernelStep
-from volta_fn.targets.wgsl.loops.linear_index import LANES, AxisSpan
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, KernelStep, LaneScope, arrays
 from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader

@@ -6,12 +6,12 @@ them), `split_k_combine` (adding up split sums), `tiles` (the shader), `elements
 `tuned_schedules` and `choice` (of schedules), `tuning`, `contract` (choosing the algorithm), `dot` (equations), and `fused` (kernels).
 """
 
-from volta_fn.targets.wgsl.matmul.dot import dot_general as dot_general
-from volta_fn.targets.wgsl.matmul.fused import contraction as contraction
-from volta_fn.targets.wgsl.matmul.fused import contraction_options as contraction_options
-from volta_fn.targets.wgsl.matmul.fused import contracts as contracts
-from volta_fn.targets.wgsl.matmul.fused import is_little as is_little
-from volta_fn.targets.wgsl.matmul.fused import split_k as split_k
+from volta_fn.targets.wgsl.matmul.contract import contraction as contraction
+from volta_fn.targets.wgsl.matmul.contract import contraction_options as contraction_options
+from volta_fn.targets.wgsl.matmul.contract import contracts as contracts
+from volta_fn.targets.wgsl.matmul.contract import dot_general as dot_general
+from volta_fn.targets.wgsl.matmul.contract import is_little as is_little
+from volta_fn.targets.wgsl.matmul.contract import split_k as split_k
 
 #: Makers of routines by the name of the primitive.
 ROUTINES = {"dot_general": dot_general}

@@ -1,20 +1,160 @@
-"""Select the algorithm of a contraction."""
+"""Which algorithm computes a contraction.
+
+`dot_general`, or a kernel that is a product; schedules timed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from volta_fn.compiler.contractions.index_maps import IndexedContraction
+import numpy as np
+
+from volta_fn.compiler import contractions
+from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
+from volta_fn.compiler.ir.axes import KernelAnalysis
+from volta_fn.compiler.ir.contraction import Axes, Contraction, contraction_of
+from volta_fn.compiler.ir.index import row_major
+from volta_fn.compiler.ir.kernel import Kernel, Load
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.choice import choose
-from volta_fn.targets.wgsl.matmul.compute_dtype import Working, working
-from volta_fn.targets.wgsl.matmul.direct import few_results, few_terms, is_of_few_results, is_of_few_terms
-from volta_fn.targets.wgsl.matmul.epilogues import Epilogue, rounded
-from volta_fn.targets.wgsl.matmul.schedule import Schedule
-from volta_fn.targets.wgsl.matmul.thin import can_be_thin, is_thin, thin
+from volta_fn.core.aval import ShapedArray
+from volta_fn.primitives.contraction import product_dtype
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, arrays
+from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
+from volta_fn.targets.wgsl.matmul.results import Epilogue, ResultStore, SumIndex, digits, rounded
+from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
 from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
 from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.scalars.number import is_supported, kind
+from volta_fn.targets.wgsl.scalars.shader import Shader
+
+# ------------------------------------------------------------------------------
+# Choose schedules by an estimate of their time on a large GPU.
+# ------------------------------------------------------------------------------
+
+#: Multiprocessors of the device, and the invocations that saturate one of them.
+_PROCESSORS = 132
+_BUSY = 256
+
+#: Multiplications of a multiprocessor during the latency of a slice, and of a dispatch; and of all of them during the access to a byte.
+_SLICE_WAIT = 8_000
+_DISPATCH_WAIT = 500_000
+_BYTE = 8
+
+#: Below this many multiplications loops are unrolled less: fetching and compiling long shaders costs more than it saves.
+LITTLE = 1 << 29
+
+#: Up to this many workgroups per multiprocessor, their number is rounded up to full waves.
+_ROUNDS = 4
+
+#: Tiles for dtypes with vectors, and the fraction of peak speed that each reaches.
+_VECTORS = (
+    (Schedule(64, 128, 16, 8, 8), 0.94),
+    (Schedule(128, 64, 16, 8, 8), 0.94),
+    (Schedule(128, 128, 8, 8, 16, lane_rows=2, lane_columns=16), 0.92),
+    (Schedule(128, 128, 8, 16, 8, twice=True), 0.9),
+    (Schedule(64, 128, 8, 8, 8), 0.89),
+    (Schedule(128, 128, 16, 8, 8), 0.87),
+    (Schedule(64, 64, 16, 8, 8), 0.89),
+    (Schedule(64, 64, 8, 8, 8), 0.88),
+    (Schedule(64, 128, 16, 8, 4), 0.86),
+    (Schedule(128, 64, 16, 8, 4), 0.85),
+    (Schedule(64, 64, 16, 8, 4), 0.84),
+    (Schedule(32, 64, 16, 8, 4), 0.78),
+    (Schedule(32, 64, 16, 4, 8), 0.70),
+    (Schedule(32, 64, 16, 4, 4), 0.60),
+    (Schedule(32, 32, 16, 4, 4), 0.52),
+    (Schedule(16, 64, 32, 4, 4), 0.48),
+    (Schedule(16, 32, 32, 4, 4), 0.40),
+    (Schedule(16, 128, 16, 4, 8), 0.55),
+    (Schedule(4, 256, 16, 4, 4), 0.3),
+    (Schedule(4, 128, 32, 4, 4), 0.3),
+    (Schedule(64, 16, 32, 4, 4), 0.48),
+)
+#: The same for other dtypes.
+_SINGLES = (
+    (Schedule(32, 32, 16, 4, 4), 0.5),
+    (Schedule(32, 32, 8, 4, 4), 0.45),
+    (Schedule(16, 16, 16, 2, 2), 0.3),
+)
+
+#: Variations worth a try on large contractions.
+_VARIATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"band": 4},
+    {"band": 16},
+    {"band": 1},
+    {"unroll": 8},
+    {"unroll": 4},
+    {"twice": True},
+    {"once": True},
+    {"lane_rows": 8, "lane_columns": 4},
+    {"lane_rows": 2, "lane_columns": 16},
+    {"pad": 0},
+    {"pad": 2},
+    {"ahead": False},
+    {"depth": 8},
+    {"depth": 32},
+)
+
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
+    """Return schedules that fit the device, the probably fastest first.
+
+    There are at most two for each tile. `batch_products`: see `choose`.
+    """
+    found = []
+    little = c.products < LITTLE
+    for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
+        schedule = replace(tile, unroll=4 if little else 0, once=little)
+        splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
+        timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
+        found += sorted(timed, key=lambda pair: pair[0])[:2]
+    return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
+
+
+def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
+    """Return the schedule measured to be fastest, or the one estimated to be.
+
+    If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
+    """
+    if batch_products:
+        return candidates(c, work, device, 1, batch_products)[0]
+    return remembered(c, work, device) or candidates(c, work, device, 1)[0]
+
+
+def variations(schedule: Schedule, work: Working, device: TargetCapabilities) -> list[Schedule]:
+    """Return schedules with the same tile that differ in details."""
+    found = [replace(schedule, **details) for details in _VARIATIONS]
+    return [x for x in found if x.fits(work, device)]
+
+
+def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
+    """Estimate the time of a schedule, in multiplications of one multiprocessor."""
+    groups, terms = schedule.groups(c), schedule.chunk(c)
+    adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
+    if batch_products:  # all multiprocessors are busy until the end, unless one workgroup takes longer
+        busy = efficiency * schedule.invocations / _BUSY
+        alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
+        return max(batch_products / _PROCESSORS / efficiency, alone) + adding
+    rounds = groups / _PROCESSORS
+    each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early start others
+    together = min(each, max(1, 512 // schedule.invocations))
+    busy = min(1.0, together * schedule.invocations / _BUSY)
+    work = each * schedule.rows * schedule.columns * terms / (efficiency * busy)
+    waits = ceil(each / together) * (terms / schedule.depth) * _SLICE_WAIT
+    return work + waits + adding
+
+
+# ------------------------------------------------------------------------------
+# Select the algorithm of a contraction.
+# ------------------------------------------------------------------------------
 
 
 class ProductOptions(NamedTuple):
@@ -102,3 +242,243 @@ def oriented(c: IndexedContraction) -> tuple[IndexedContraction, BufferNumbers]:
     if rows and (not columns or rows[-1] < columns[-1]):
         return c.swapped(), BufferNumbers().swapped()
     return c, BufferNumbers()
+
+
+# ------------------------------------------------------------------------------
+# Lower `dot_general` to a routine.
+# ------------------------------------------------------------------------------
+
+
+def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
+    """Return the routine for operands of these types.
+
+    None for dtypes that the device lacks, and for results without elements.
+    """
+    lhs, rhs = avals
+    dtype = product_dtype("dot_general", lhs, rhs, params.get("preferred_element_type"))
+    if not all(is_supported(d, device) for d in (lhs.dtype, rhs.dtype, dtype)):
+        return None
+    c = of_problem(problem_of(lhs.shape, rhs.shape, params["dimension_numbers"], (lhs.dtype, rhs.dtype, dtype)))
+    if c.batch * c.m * c.n == 0:
+        return None
+    c, buffers = oriented(c)
+    return contract(c, device, buffers)
+
+
+# ------------------------------------------------------------------------------
+# Lower kernels that are matrix products (see `compiler.ir.contraction`).
+#
+# Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
+# ------------------------------------------------------------------------------
+
+
+def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
+    """Return whether a kernel is a product whose operands can be read in place.
+
+    Neighbouring invocations must read neighbouring elements.
+    """
+    found = contraction_of(kernel)
+    if found is None:
+        return False
+    problem = found.problem()
+    dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
+    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
+
+
+def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
+    """Return whether a kernel is a product that leaves a GPU underused."""
+    return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
+
+
+def _is_near(operand: Operand) -> bool:
+    """Return whether an operand is contiguous along an axis of the product."""
+    return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
+
+
+def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
+    """Return the routine of a kernel that `contracts`; None for others."""
+    if not contracts(kernel, device):
+        return None
+    found = _oriented(kernel, options.swapped)
+    epilogue = Fused(found)
+    count = len(found.kernel.inputs)
+    buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
+    c, may_split = _maps(found, epilogue), epilogue.may_split(device)
+    return contract(c, device, buffers, epilogue, may_split=may_split, batch_products=batch_products, options=options)
+
+
+def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:
+    """Yield the options that `contraction` takes for a kernel."""
+    if not contracts(kernel, device):
+        return
+    for swapped in (None, True, False):
+        found = _oriented(kernel, swapped)
+        epilogue = Fused(found)
+        for options in legal_options(_maps(found, epilogue), device, epilogue.may_split(device)):
+            if swapped is not None or options == CHOSEN:
+                yield options._replace(swapped=swapped)
+
+
+def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
+    """Return the split-K factor of a kernel; 1 if it is no product."""
+    if not contracts(kernel, device):
+        return 1
+    found = _oriented(kernel, None)
+    c = _maps(found, Fused(found))
+    return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
+
+
+def _maps(found: Contraction, epilogue: Fused) -> contractions.IndexedContraction:
+    """Return the contraction as schedules see it."""
+    inputs, problem = found.kernel.inputs, found.problem()
+    lhs, rhs = [
+        contractions.OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
+        for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
+    ]
+    return contractions.IndexedContraction(lhs, rhs, epilogue.target())
+
+
+def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
+    """Return a contraction whose columns are the contiguous axis of the first result.
+
+    Or it is `swapped`, or not, as is asked for.
+    """
+    found = contraction_of(kernel)
+    assert found is not None
+    if swapped is not None:
+        return found.swapped() if swapped else found
+    store = found.kernel.stores[0]
+    side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
+    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
+
+
+class Fused:
+    """The epilogue of a contraction: the kernel's operations on the sums."""
+
+    def __init__(self, found: Contraction) -> None:
+        self.found = found
+        kernel, self.inputs = found.epilogue()
+        self.analysis = KernelAnalysis(kernel)
+        #: The node that loads a sum.
+        self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
+
+    def may_split(self, device: TargetCapabilities) -> bool:
+        """Return whether the device can bind partial sums and the kernel's buffers."""
+        return len({*self.inputs}) + len(self.found.kernel.stores) + 1 <= device.buffers
+
+    def target(self) -> contractions.ResultMap:
+        """Return where the first result's elements are."""
+        kernel, offset = self.found.kernel, self.analysis.store_offsets[0]
+        steps = dict(offset.terms)
+
+        def walk(axes: Axes) -> contractions.Walk:
+            return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
+
+        walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
+        return contractions.ResultMap(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
+
+    def __call__(self, f: Shader, work: Working, c: contractions.IndexedContraction, number: int, lanes: int) -> ResultStore:
+        """Declare the results; see `Epilogue`."""
+        found, sizes = self.found, self.found.kernel.sizes
+        columns = tuple([sizes[a] for a in found.columns])
+        together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
+        span = AxisSpan(found.columns, columns, together)
+        outputs = tuple(range(number, number + len(found.kernel.stores)))
+        nest = arrays(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
+
+        def store(at: SumIndex, sums: Sequence[str]) -> None:
+            axes: dict[int, Texts] = {}
+            for names, index in ((found.batch, at.stack), (found.rows, at.row)):
+                axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
+            group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
+            here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
+            here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            for s in range(len(outputs)):
+                here.store(s)
+
+        return ResultStore(together, store)
+
+
+# ------------------------------------------------------------------------------
+# Time schedules on the device, check their results, and remember the fastest.
+# ------------------------------------------------------------------------------
+
+#: The plain schedule whose results are the reference.
+SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False, unroll=4)
+
+#: Terms of a sum that is accurate enough for a reference.
+_LONGEST = 1 << 14
+
+#: Runs a routine on flat operands, given the number and dtype of the result's elements; returns the result and the seconds.
+Trial = Callable[[Routine, Sequence[np.ndarray], int, np.dtype], tuple[np.ndarray, float]]
+
+
+class Timing(NamedTuple):
+    """The time of a schedule."""
+
+    seconds: float
+    schedule: Schedule
+
+
+def timings(
+    c: IndexedContraction,
+    work: Working,
+    device: TargetCapabilities,
+    schedules: Iterable[Schedule],
+    trial: Trial,
+    buffers: BufferNumbers | None = None,
+) -> list[Timing]:
+    """Return the times of schedules, of which the first is trusted.
+
+    Those whose results differ from its results (up to rounding) are left out.
+    """
+    buffers = buffers or BufferNumbers()
+    rng = np.random.default_rng(0)
+    sides = sorted([(buffers.lhs, c.lhs), (buffers.rhs, c.rhs)], key=lambda side: side[0])
+    operands = [_numbers(rng, side.elements, side.dtype) for _, side in sides]
+    found: list[Timing] = []
+    trusted: np.ndarray | None = None
+    for schedule in schedules:
+        routine = tiled(c, work, schedule, device, rounded(c.target.dtype), buffers)
+        result, seconds = trial(routine, operands, c.target.elements, c.target.dtype)
+        trusted = result if trusted is None else trusted
+        if _alike(result, trusted, c.k):
+            found.append(Timing(seconds, schedule))
+    return sorted(found, key=lambda timing: timing.seconds)
+
+
+def _numbers(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
+    return rng.integers(0, 2, size).astype(dtype) if dtype.kind in "iub" else rng.standard_normal(size, np.float32).astype(dtype)
+
+
+def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
+    if x.dtype.kind in "iub":
+        return bool((x == y).all())
+    wide = np.complex128 if x.dtype.kind == "c" else np.float32
+    coarse = 1e-2 if x.dtype.itemsize < 4 else 1e-5
+    return bool((np.abs(x.astype(wide) - y.astype(wide)) <= coarse * max(terms, 16) ** 0.5 * 4).all())
+
+
+def tried(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
+    """Return the schedules to try: a plain one, which is trusted, and promising ones."""
+    return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
+
+
+def tune(
+    c: IndexedContraction,
+    work: Working,
+    device: TargetCapabilities,
+    trial: Trial,
+    buffers: BufferNumbers | None = None,
+    path: Path | None = None,
+    count: int = 8,
+) -> list[Timing]:
+    """Time schedules and remember the fastest, also in a file if its path is given."""
+    found = timings(c, work, device, tried(c, work, device, count), trial, buffers)
+    best: Choices = {device.adapter: {class_of(c): found[0].schedule}}
+    learn(best)
+    if path is not None:
+        known = read(path)
+        known.setdefault(device.adapter, {}).update(best[device.adapter])
+        write(path, known)
+    return found

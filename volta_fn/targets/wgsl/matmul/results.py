@@ -1,18 +1,124 @@
-"""Store sums: through an epilogue, or as partial sums in a workspace.
+"""Results of contractions.
 
-A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` consecutive columns, the first of which is
-a multiple of `lanes`. It leaves out what is beyond the last row or column.
+Index arithmetic, epilogues, and partial sums of split-K.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from volta_fn.compiler.contractions.index_maps import IndexedContraction
-from volta_fn.targets.wgsl.matmul.compute_dtype import Working
-from volta_fn.targets.wgsl.matmul.epilogues import Epilogue, ResultStore, SumIndex
+import numpy as np
+
+from volta_fn.compiler.contractions import IndexedContraction
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.matmul.schedule import Working
+from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars.number import Number
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.shader import Function
+
+# ------------------------------------------------------------------------------
+# Emit arithmetic of indices: digits and offsets, as u32 modulo 2**32.
+# ------------------------------------------------------------------------------
+
+ZERO = "0u"
+
+
+def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
+    """Split an index into its digits for an array of these sizes.
+
+    The first digit is not reduced.
+    """
+    found: list[str] = []
+    for size in reversed(sizes[1:]):
+        found.append(remainder(f, index, size))
+        index = quotient(f, index, size)
+    return [*([index] if sizes else []), *reversed(found)]
+
+
+def remainder(f: Function, index: str, size: int) -> str:
+    """Return index % size."""
+    return ZERO if index == ZERO or size == 1 else f.let("u32", f"{index} % {size}u")
+
+
+def quotient(f: Function, index: str, size: int) -> str:
+    """Return index / size."""
+    return index if index == ZERO or size == 1 else f.let("u32", f"{index} / {size}u")
+
+
+def total(f: Function, *terms: str | int) -> str:
+    """Return the sum of terms, without zeros."""
+    texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
+    kept = [text for text in texts if text != ZERO]
+    return f.named("u32", " + ".join(kept)) if kept else ZERO
+
+
+def times(index: str, stride: int) -> str:
+    """Return an index times a stride, as an expression."""
+    if stride == 0 or index == ZERO:
+        return ZERO
+    return index if stride == 1 else f"{index} * {stride % 2**32}u"
+
+
+def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
+    """Return the offset of an element, given its digits and strides."""
+    return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])
+
+
+# ------------------------------------------------------------------------------
+# Define epilogues, which make results of sums and store them.
+#
+# The plain one stores the sums themselves; `fused` has one that is a kernel.
+# ------------------------------------------------------------------------------
+
+
+class SumIndex(NamedTuple):
+    """The position of sums: product, row, and the first column, as u32."""
+
+    stack: str
+    row: str
+    column: str
+
+
+class ResultStore(NamedTuple):
+    """How results are stored: `store` takes the sums of 1 or 4 consecutive columns."""
+
+    together: int
+    store: Callable[[SumIndex, Sequence[str]], None]
+
+
+#: Given a shader, the type of the sums, the contraction, the number of the result's buffer, and the most consecutive columns.
+Epilogue = Callable[[Shader, Working, IndexedContraction, int, int], ResultStore]
+
+
+def rounded(dtype: np.dtype) -> Epilogue:
+    """Return the epilogue that stores the sums as numbers of a dtype."""
+
+    def declare(f: Shader, work: Working, c: IndexedContraction, number: int, lanes: int) -> ResultStore:
+        target, fours = c.target, c.target.fours and lanes == 4
+        array = f.buffer(number, dtype, True, target.elements if fours else 0)
+
+        def store(index: SumIndex, sums: Sequence[str]) -> None:
+            numbers = [work.number(f, x, dtype) for x in sums]
+            ways = [target.stack, target.rows, target.columns]
+            at = total(f, target.start, *[walked(f, digits(f, x, way.sizes), way.strides) for x, way in zip(index, ways, strict=True)])
+            if fours:
+                array.store4(f.let("u32", f"{at} / 4u"), numbers)
+            else:
+                array.store(at, numbers[0])
+
+        return ResultStore(4 if fours else 1, store)
+
+    return declare
+
+
+# ------------------------------------------------------------------------------
+# Store sums: through an epilogue, or as partial sums in a workspace.
+#
+# A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` consecutive columns, the first of
+# which is a multiple of `lanes`. It leaves out what is beyond the last row or column.
+# ------------------------------------------------------------------------------
 
 
 def results(f: Shader, work: Working, c: IndexedContraction, number: int, epilogue: Epilogue, lanes: int) -> str:
@@ -50,3 +156,45 @@ def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, found
     body, f.statements = f.statements, main
     type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))
+
+
+# ------------------------------------------------------------------------------
+# Add up the partial sums of split-K, always in the same order.
+# ------------------------------------------------------------------------------
+
+_INVOCATIONS = 128
+
+
+def combine(
+    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, source: int, result: int
+) -> Dispatch:
+    """Write the results from `splits` arrays [stack, m, n] of partial sums.
+
+    They are in the buffer number `source`; without any, results are zeros.
+    """
+    f = Shader(device, _INVOCATIONS)
+    each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
+    put = results(f, work, c, result, epilogue, each)
+    size = c.batch * c.m * c.n
+    partials = f.buffer(source, work.dtype, False, splits * size if each == 4 else 0) if splits else None
+    number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+    with f.block(f"if ({number} < {size // each}u)"):
+        sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]
+        if partials is not None:
+            _add_partials(f, work, partials, sums, splits, size // each, number)
+        stack, row, column = digits(f, number, (c.batch, c.m, c.n // each))
+        every = f"vec4<{work.type}>({', '.join(sums)})" if each == 4 else sums[0]
+        f.emit(f"{put}({stack}, {row}, {column} * {each}u, {every});")
+    return f.dispatch(-(-size // each // _INVOCATIONS))
+
+
+def _add_partials(f: Shader, work: Working, partials: Array, sums: list[str], splits: int, size: int, number: str) -> None:
+    """Add to `sums`, one or four, the elements `number` of all arrays of partial sums.
+
+    Each array has `size` elements, or vectors of four.
+    """
+    with f.loop(splits) as i:
+        offset = f.let("u32", f"{i} * {size}u + {number}")
+        found = partials.load4(offset) if len(sums) == 4 else [partials.load(offset)]
+        for total, x in zip(sums, found, strict=True):
+            f.emit(f"{total} = {work.add(total, x.text)};")

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
 _T = TypeVar("_T")
 

@@ -1,22 +1,35 @@
-"""Define commands, the form in which the runtime executes a program.
+"""Commands, the form in which the runtime executes a program.
 
-`Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit` submits the
-pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers.buffer_assignment`): the caller's, then
-temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the iterations of loops.
+Split, merged and fused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
-from volta_fn.compiler.program import Item
+from volta_fn.compiler.buffers import Block, Slot, Slots
+from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.target import Item, TargetCapabilities
+from volta_fn.errors import OutOfMemoryError
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member
 from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.shader_module import ShaderModule
+from volta_fn.targets.wgsl.shader import ShaderModule
+from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
+
+# ------------------------------------------------------------------------------
+# Define commands, the form in which the runtime executes a program.
+#
+# `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
+# submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers.buffer_assignment`): the
+# caller's, then temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the
+# iterations of loops.
+# ------------------------------------------------------------------------------
 
 
 class MovingSlot(Slot):
@@ -177,3 +190,310 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
             yield command
         elif isinstance(command, Loop | While):
             yield from runs(command.body)
+
+
+# ------------------------------------------------------------------------------
+# Split dispatches that exceed a limit: large arrays, and long work.
+#
+# A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
+# times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
+# multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
+# of its portion from a ladder (see `copying`).
+# ------------------------------------------------------------------------------
+
+#: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
+#: waiting for the last workgroup of each costs little.
+MOST = 1 << 38
+
+
+#: The most elements of an array: shaders index them, and the invocations of all workgroups, in 32 bits.
+ELEMENTS = (1 << 32) - (1 << 17)
+
+
+def check_elements(counts: Iterable[int]) -> None:
+    """Raise `OutOfMemoryError` for arrays that 32-bit indices cannot address."""
+    if (most := max(counts, default=0)) > ELEMENTS:
+        raise OutOfMemoryError(f"an array of {most} elements is more than a GPU's shader can number, {ELEMENTS}; split it")
+
+
+def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
+    """Bind large arrays of a dispatch in sections.
+
+    Raises `OutOfMemoryError` if that takes more bindings than the device has.
+    """
+    size = capabilities.binding // capabilities.alignment * capabilities.alignment
+    counts = [max(-(-p.size // size), 1) for p in run.ranges]
+    if max(counts) == 1:
+        return run
+    if sum(counts) > capabilities.buffers:
+        raise OutOfMemoryError(
+            f"an array of {max(p.size for p in run.ranges)} bytes is larger than a shader of this GPU can see: "
+            f"{capabilities.binding} bytes at once, {capabilities.buffers} times, and this step needs "
+            f"{sum(counts)} times. Split it, for example into smaller batches"
+        )
+    ranges, written = list[BufferRange](), set[int]()
+    for number, (span, count) in enumerate(zip(run.ranges, counts, strict=True)):
+        if number in run.written:
+            written.update(range(len(ranges), len(ranges) + count))
+        ranges += [span._replace(offset=span.offset + k * size, size=min(size, span.size - k * size)) for k in range(count)]
+    changed = functools.partial(split_bindings, counts=tuple(counts), size=size)
+    return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
+
+
+def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
+    """Split a dispatch into portions of its workgroups.
+
+    ``rung(k, n)`` is the range of a word that holds k, less than n.
+    """
+    across, down, _ = run.groups
+    length, each = (down, across) if down > 1 else (across, 1)
+    size = -(-length // -(-work // MOST)) if work > MOST else length
+    if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
+        return [run]
+    run = run.changed(functools.partial(portion, groups=size * each))
+    count = -(-length // size)
+    lengths = [min(size, length - k * size) for k in range(count)]
+    groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
+    return [replace(run, ranges=(*run.ranges, rung(k, count)), groups=g) for k, g in enumerate(groups)]
+
+
+# ------------------------------------------------------------------------------
+# Fuse independent dispatches horizontally.
+#
+# Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
+# if nothing in between depends on it. This changes the lifetimes of slots, which are computed afterwards.
+# ------------------------------------------------------------------------------
+
+#: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
+_FEW, _ENOUGH = 600, 1600
+
+#: Limits of a fused dispatch: different shaders, their characters (the second limit is that of deferred products), and buffers; and how
+#: many dispatches one may move across.
+_SHADERS = 8
+_LONGEST, _LONGEST_DEFERRED = 1 << 16, 1 << 18
+#: Programs of more routines than this have many shaders to compile, and fewer dispatches save them little: a shorter limit applies.
+_MANY, _LONGEST_OF_MANY = 64, 1 << 14
+_BUFFERS = 128
+_FORWARD = 12
+
+#: A dispatch of at most so many workgroups, which mostly wait for themselves, may be fused with a large one that only moves memory. The
+#: large one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
+_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
+
+
+def longest(routines: int) -> int:
+    """Return the most characters of a fused shader in a program of many routines."""
+    return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
+
+
+def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
+    """Fuse independent dispatches and update the slots' lifetimes.
+
+    Programs with other commands stay as they are. Fused shaders have at most `most` characters.
+    """
+    runs = [command for command in commands if isinstance(command, Run) and command.region is None]
+    if len(runs) < len(commands):
+        return list(commands)
+    together: list[list[Run]] = []
+    #: The dispatch that wrote a slot last, and the last that read it.
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in runs:
+        first = 0
+        for binding, span in enumerate(run.ranges):
+            first = max(first, wrote.get(span.slot, -1) + 1)
+            if binding in run.written:
+                first = max(first, read.get(span.slot, -1) + 1)
+        first = max(first, len(together) - _FORWARD)
+        number = _joined(together, run, first, capabilities, most)
+        for binding, span in enumerate(run.ranges):
+            times = wrote if binding in run.written else read
+            times[span.slot] = max(times.get(span.slot, -1), number)
+    _moved_back(together, capabilities, most)
+    made: list[Command] = [_one(group) for group in together if group]
+    _live(made, slots)
+    return made
+
+
+def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
+    """Return whether a dispatch is not to be fused.
+
+    It keeps a GPU busy by itself, is longer than `most` characters, or a faster shader will replace it.
+    """
+    limit = _LONGEST_DEFERRED if deferred else most
+    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
+
+
+def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most: int) -> int:
+    """Add a dispatch to the first group from `first` on that it fits, or to a new one.
+
+    Deferred dispatches only join each other. Returns the group's number.
+    """
+    for number in range(first, len(together)):
+        group = together[number]
+        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most):
+            group.append(run)
+            return number
+    together.append([run])
+    return len(together) - 1
+
+
+def _moved_back(together: list[list[Run]], capabilities: TargetCapabilities, most: int) -> None:
+    """Move single dispatches to later groups, if nothing in between depends on them.
+
+    Others move to the deferred ones.
+    """
+    last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
+    for number in reversed(range(len(together))):
+        group = together[number]
+        for run in [] if group[0].deferred else [*group]:
+            following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
+            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most)]
+            # As late as possible, so that its dependences may move as well.
+            if fitting and (len(group) == 1 or fitting[-1] is together[last]):
+                fitting[-1].append(run)
+                group.remove(run)
+
+
+def _free(following: Sequence[list[Run]], run: Run) -> Iterator[list[Run]]:
+    """Yield the groups up to the first that depends on an earlier dispatch."""
+    for group in following:
+        if any(_waits(other, run) for other in group):
+            return
+        if group:
+            yield group
+
+
+def _waits(other: Run, run: Run) -> bool:
+    """Return whether a dispatch depends on an earlier one."""
+    slots = [span.slot for span in run.ranges]
+    written = {slots[binding] for binding in run.written}
+    return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
+
+
+def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most: int) -> bool:
+    """Return whether a dispatch may join a group.
+
+    It depends on the limits of shaders, buffers, workgroups and workgroup memory.
+    """
+    runs = [*group, run]
+    deferred = group[0].deferred
+    if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
+        return False
+    shaders = [r.shader for r in runs]
+    if len(runs) == 2 and _fills_a_wait(*sorted(runs, key=lambda r: r.groups[0])):
+        small = fused_memory(shaders) <= min(_SHARED, capabilities.workgroup_memory)
+        return small and sum(r.groups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
+    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, capabilities.groups):
+        return False
+    different = {*shaders}
+    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_LONGEST_DEFERRED if deferred else most):
+        return False
+    if not fused_size(shaders):
+        return False
+    # Deferred ones fill a GPU: with more memory per workgroup than one of them needs, fewer workgroups would be resident.
+    return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
+
+
+def _fills_a_wait(tiny: Run, large: Run) -> bool:
+    """Return whether one dispatch moves memory while a small one waits."""
+    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY or stays_alone(tiny, deferred=False):
+        return False
+    moves = len(large.source) <= _MOVES_MEMORY and not large.shader.workgroup_variables
+    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _FEW
+
+
+def _one(runs: Sequence[Run]) -> Run:
+    """Fuse dispatches. Longer shaders come first, since they take longest."""
+    if len(runs) == 1:
+        return runs[0]
+    runs = sorted(runs, key=lambda run: (-len(run.source), run.source, run.groups[0]))
+    counts = tuple([run.groups[0] for run in runs])
+    shader = fused(tuple([run.shader for run in runs]), counts)
+    ranges = tuple([span for run in runs for span in run.ranges])
+    written, before = set[int](), 0
+    for run in runs:
+        written |= {before + binding for binding in run.written}
+        before += len(run.ranges)
+    items = tuple(dict.fromkeys([item for run in runs for item in run.items]))
+    return Run(shader, frozenset(written), ranges, (sum(counts), 1, 1), items=items)
+
+
+def _live(commands: Sequence[Command], slots: Slots) -> None:
+    """Set the lifetimes of slots."""
+    times: dict[Slot, tuple[int, int]] = {}
+    for time, command in enumerate(commands):
+        assert isinstance(command, Run)
+        for span in command.ranges:
+            times[span.slot] = times.get(span.slot, (time, time))[0], time
+    for slot in slots.arena:
+        if slot in times:
+            slot.begin, slot.end = times[slot]
+
+
+# ------------------------------------------------------------------------------
+# Merge small, independent kernels that follow each other into one dispatch.
+# ------------------------------------------------------------------------------
+
+#: The most buffers that a dispatch of several kernels binds.
+_MERGED_BUFFERS = 64
+
+
+class Written(NamedTuple):
+    """A kernel that was emitted, with the slots and bytes of its inputs and outputs."""
+
+    kernel: Kernel
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    sizes: tuple[int, ...]
+
+    def follows(self, others: Sequence[Written]) -> bool:
+        """Return whether it is independent: no kernel writes what another one uses."""
+        made = {slot for other in others for slot in other.outputs}
+        used = made.union(*[other.inputs for other in others])
+        return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
+
+
+class Batch:
+    """The kernels that the last command computes, in a list of commands of a block."""
+
+    def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
+        self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
+        self._several: FusedKernels | None = None
+        #: The binding numbers of slots, and their bytes.
+        self._numbers: dict[Slot, int] = {}
+        self._sizes: list[int] = []
+
+    def extended(self, kernel: Written, capabilities: TargetCapabilities) -> Run | None:
+        """Return the command that computes one more kernel.
+
+        None if the batch cannot be extended any further.
+        """
+        if not kernel.follows(self.kernels):
+            return None
+        new = [kernel]
+        if self._several is None:
+            self._several = FusedKernels(capabilities)
+            new = [*self.kernels, kernel]
+        dispatch = None
+        for one in new:
+            dispatch = self._add(one)
+            if dispatch is None:
+                return None
+        assert dispatch is not None
+        slots = list(self._numbers)
+        self.kernels.append(kernel)
+        self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
+        return self.run
+
+    def _add(self, kernel: Written) -> Dispatch | None:
+        assert self._several is not None
+        for slot, size in zip((*kernel.inputs, *kernel.outputs), kernel.sizes, strict=True):
+            if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
+                self._sizes.append(size)
+            elif self._sizes[self._numbers[slot]] != size:
+                return None
+        if len(self._sizes) > _MERGED_BUFFERS:
+            return None
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
+        return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))

@@ -1,29 +1,293 @@
-"""Run planned programs as functions of buffers.
-
-The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
-"""
+"""Programs as functions of buffers: calls, results, and the times of dispatches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from volta_fn.compiler.buffers import Output
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.targets.wgsl.runtime.call import Call
-from volta_fn.targets.wgsl.runtime.commands import runs
+from volta_fn.errors import ShapeError
+from volta_fn.targets.wgsl.runtime.command_lists import CommandList, Step, command_lists, play
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-from volta_fn.targets.wgsl.runtime.device.leak_detector import Trend
-from volta_fn.targets.wgsl.runtime.device.memory import Buffer, Lease, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
+from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
-from volta_fn.targets.wgsl.runtime.results import Results, shaped
-from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList, command_lists
+from volta_fn.targets.wgsl.runtime.queue import Readbacks
 
 if TYPE_CHECKING:
-    from volta_fn.compiler import program
+    from volta_fn.compiler import target
+    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
+
+
+# ------------------------------------------------------------------------------
+# Make the buffers that a call of a program returns.
+#
+# A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: a training step returns most of
+# its arguments so, and nothing is called more often.
+# ------------------------------------------------------------------------------
+
+#: Calls for which readbacks of a result are requested eagerly after one was read.
+_AHEAD = 16
+
+#: Makes a buffer from a call's arguments, their memory, and the new blocks of the call.
+_Maker = Callable[[Sequence[Buffer], Sequence[Lease], Sequence[Lease]], Buffer]
+
+
+class Results:
+    """The results of a program's calls.
+
+    Args:
+        outputs: descriptions of the results.
+        constants: the buffers of those that are constants.
+        made: the types of the values that the program computes.
+        reuse: which of these take the memory of a donated argument: computed value -> argument.
+        arguments: the arguments' types.
+        reads_ahead: whether to request readbacks of small results eagerly if those of earlier calls were read.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        constants: Sequence[Buffer],
+        made: Sequence[ShapedArray],
+        reuse: Mapping[int, int],
+        arguments: Sequence[ShapedArray],
+        *,
+        reads_ahead: bool,
+    ) -> None:
+        self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
+        self.uses = Counter([output.made for output in outputs])
+        #: The computed values in blocks of their own, and the bytes of these.
+        self.own = [number for number in range(len(made)) if number not in reuse]
+        self.blocks = [max(made[number].nbytes, 4) for number in self.own]
+        #: The makers of buffers that are neither arguments nor constants.
+        self.makers: list[_Maker] = []
+        #: The arguments that become results and may hold knowledge of their old elements.
+        self.renewed: list[int] = []
+        waiting = iter(range(len(arguments), len(arguments) + len(constants)))
+        numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
+        #: Selects the results from arguments, constants and new buffers.
+        self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
+        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
+        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
+        #: For how many more calls readbacks are requested eagerly, by result.
+        self.asked: dict[int, int] = {}
+        #: The results that may be read ahead, and callbacks for when they are read.
+        self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
+
+    def _number(self, output: Output) -> int:
+        """Return the position of a result in (arguments, constants, new buffers)."""
+        argument_number, aval = output.argument, None
+        if output.made is not None:
+            aval = self.made[output.made]
+            argument_number = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
+        if argument_number is not None:
+            argument = self.arguments[argument_number]
+            if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
+                if aval is not None and aval.nbytes <= SMALL_READBACK:
+                    self.renewed.append(argument_number)
+                return argument_number
+        self.makers.append(self._maker(output))
+        return len(self.arguments) + len(self.constants) + len(self.makers) - 1
+
+    def _maker(self, output: Output) -> _Maker:
+        shape = output.shape
+        if output.made is None:
+            argument = output.argument or 0
+            return lambda arguments, given, new: shaped(arguments[argument], shape)
+        dtype, size = self.made[output.made].dtype, self.made[output.made].nbytes
+        if output.made in self.reuse:
+            argument_number = self.reuse[output.made]
+            return lambda arguments, given, new: Buffer(given[argument_number], shape, dtype, size)
+        block = self.own.index(output.made)
+        return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
+
+    def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        """Return the results of a call.
+
+        No other buffer shares the memory of the arguments that are overwritten.
+        """
+        for number in self.renewed:
+            arguments[number].renew()
+        return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
+
+    def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
+        """Request readbacks of the results that are likely to be read."""
+        asked = self.asked
+        for number, ask in self.askable:
+            result = results[number]
+            result.asked = ask
+            if asked and number in asked and result.lease is not None:
+                asked[number] -= 1
+                if not asked[number]:
+                    del asked[number]
+                result.readback = readbacks.request(result.lease.block, result.size)
+
+
+def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
+    """Return a buffer with the same elements and another shape."""
+    if buffer.shape == shape:
+        return buffer
+    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))
+
+
+# ------------------------------------------------------------------------------
+# Execute one call of a program with the blocks that it was given.
+# ------------------------------------------------------------------------------
+
+#: The most dispatches of a recording that is kept.
+_LONGEST = 1 << 12
+
+#: Iterations of a `while` between two reads of its flag, at most.
+_MOST_ITERATIONS = 64
+
+
+class Call:
+    """One call of a program: the blocks of all slots and the iterations of its loops."""
+
+    def __init__(self, gpu: Gpu, leases: Sequence[Lease], key: tuple[int, ...]) -> None:
+        """Prepare a call. `key` holds the numbers of the blocks that recordings depend on."""
+        self.gpu = gpu
+        self.queue = gpu.queue
+        self.leases = leases  # keeps the blocks
+        self.blocks = [lease.block for lease in leases]
+        self.key = key
+        self.iterations: dict[int, int] = {}
+
+    def run(self, commands: Sequence[Any]) -> None:
+        """Execute commands."""
+        for command in commands:
+            if isinstance(command, CommandList):
+                with self.queue.lock:
+                    self.run_list(command)
+            elif isinstance(command, Host):
+                self.host(command)
+            elif isinstance(command, While):
+                self.repeat(command)
+            elif isinstance(command, Submit):
+                self.queue.submit()
+                self.queue.hold_back()
+            else:
+                for iteration in range(command.iterations):
+                    self.iterations[command.number] = iteration
+                    self.run(command.body)
+
+    # dispatches
+
+    def run_list(self, command_list: CommandList) -> None:
+        """Write the dispatches of a command list to the queue."""
+        gpu = self.gpu
+        gpu.pipelines.drop_groups()
+        trims = gpu.trims
+        key = (self.key, *self.iterations.values())
+        recording = command_list.recording(key, trims)
+        if recording is not None:
+            if not recording.replay(self.queue):
+                play(self.queue, recording.steps)
+            return
+        steps: list[Step] = []
+        count = 0
+        for step in self.steps(command_list.commands):
+            steps.append(step)
+            if len(steps) == _LONGEST:  # too long to be recorded
+                play(self.queue, steps)
+                count += len(steps)
+                steps = []
+                gpu.pipelines.drop_groups()
+        play(self.queue, steps)
+        if not count and gpu.trims == trims:
+            command_list.keep(key, steps)
+
+    def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
+        """Yield dispatches one by one."""
+        for command in commands:
+            if isinstance(command, Run):
+                yield self.step(command)
+            elif isinstance(command, Loop):
+                for iteration in range(command.iterations):
+                    self.iterations[command.number] = iteration
+                    yield from self.steps(command.body)
+                self.iterations.pop(command.number, None)
+
+    def step(self, run: Run) -> Step:
+        """Resolve one dispatch: its pipeline, bind group and grid."""
+        pipelines = self.gpu.pipelines
+        pipeline = pipelines.find(*run.key)
+        group = pipelines.group(pipeline, tuple([self.binding(p) for p in run.ranges]))
+        if run.region is None:
+            return Step(pipeline.handle, group, run.groups, None, 0)
+        grids = self.blocks[run.region.grids.number].handle
+        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.branches + 12 * run.entry)
+
+    def binding(self, span: BufferRange) -> BoundRange:
+        """Return the range of a block that a range of a slot denotes in this iteration."""
+        offset = span.offset
+        for loop, stride in span.strides:
+            offset += stride * self.iterations[loop]
+        return BoundRange(self.blocks[span.slot.number], offset, span.size)
+
+    # the host
+
+    def host(self, command: Host) -> None:
+        """Call NumPy."""
+        if command.flag is not None and not self.word(command.flag):
+            return
+        arrays = [self.read(*operand) for operand in command.operands]
+        results = command.compute(*arrays)
+        self.gpu.host_steps[command.name] += 1
+        for (span, shape, dtype), value in zip(command.results, results, strict=True):
+            found = np.asarray(value, dtype)
+            if found.shape != shape:
+                raise ShapeError(f"{command.name} declares a result of shape {shape}, but its evaluation by NumPy gave {found.shape}")
+            data = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+            if data.nbytes:
+                self.write(span, data)
+
+    def write(self, span: BufferRange, data: np.ndarray) -> None:
+        """Write bytes to a range, after the pending commands."""
+        binding = self.binding(span)
+        with self.queue.lock:
+            self.queue.submit()
+            self.queue.write(binding.block, data, binding.offset)
+
+    def read(self, span: BufferRange, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Read an array to the host."""
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        binding = self.binding(span)
+        return self.queue.read(binding.block, size, binding.offset).view(dtype).reshape(shape)
+
+    def word(self, span: BufferRange) -> bool:
+        """Return whether a word on the device is not zero."""
+        return bool(self.read(span, (), np.dtype(np.uint32)))
+
+    def repeat(self, command: While) -> None:
+        """Run the iterations of a `while`, several between two reads of its flag.
+
+        Iterations after the end do nothing.
+        """
+        iterations = 1
+        while self.word(command.flag):
+            for _ in range(iterations):
+                self.run(command.body)
+            if all(isinstance(c, CommandList) for c in command.body):
+                iterations = min(2 * iterations, _MOST_ITERATIONS)
+
+
+# ------------------------------------------------------------------------------
+# Run planned programs as functions of buffers.
+#
+# The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
+# ------------------------------------------------------------------------------
 
 #: Returns the number of a lease's block.
 _number = attrgetter("block.number")
@@ -37,7 +301,7 @@ class Program:
         gpu: Gpu,
         closed: ClosedJaxpr,
         donated: Sequence[bool],
-        pipeline: program.Pipeline,
+        pipeline: target.Pipeline,
         *,
         reads_ahead: bool = True,
         called: bool = True,

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.compiler.program import Item, LoweredProgram
+from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.runtime.command_lists import CommandList, Step, play
 from volta_fn.targets.wgsl.runtime.commands import Run
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Lease
-from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.submission.command_lists import CommandList
-from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
+from volta_fn.targets.wgsl.runtime.program import Call, Program
 
 if TYPE_CHECKING:
-    from volta_fn.compiler.program import Pipeline
+    from volta_fn.compiler.target import Pipeline
 
 #: Queries of a set, of which each dispatch takes two.
 _QUERIES = 4096

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from volta_fn.compiler.buffers.buffer_assignment import Slot
+from volta_fn.compiler.buffers import Slot
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.compiler.verification.memory import SlotUses

@@ -1,34 +1,56 @@
-"""Emit the commands of programs."""
+"""Commands of programs.
+
+Routines, and loops and branches that need no host, except to end a `while`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers.buffer_assignment import Block, Slot
-from volta_fn.compiler.buffers.emit import ProgramWriter
-from volta_fn.compiler.buffers.plan import bytes_of
+from volta_fn.compiler.buffers import Block, Slot, bytes_of
+from volta_fn.compiler.emission import ProgramWriter
+from volta_fn.compiler.ir.axes import largest, windowed
 from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.compiler.ir.window import largest, windowed
-from volta_fn.compiler.program import Item, RoutineKey
-from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCapabilities
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
-from volta_fn.runtime.internals.errstate import silenced
+from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
-from volta_fn.targets.wgsl.loops.horizontal import is_small
+from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import kernel_routine
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Region, Run, Submit, range_of, subrange
+from volta_fn.targets.wgsl.runtime import command_lists
+from volta_fn.targets.wgsl.runtime.commands import (
+    Batch,
+    BufferRange,
+    Command,
+    Host,
+    Loop,
+    MovingSlot,
+    Region,
+    Run,
+    Submit,
+    While,
+    Written,
+    check_elements,
+    in_portions,
+    in_sections,
+    range_of,
+    stays_alone,
+    subrange,
+)
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
-from volta_fn.targets.wgsl.runtime.horizontal_fusion import stays_alone
-from volta_fn.targets.wgsl.runtime.limits import check_elements, in_portions, in_sections
-from volta_fn.targets.wgsl.runtime.merge_small import Batch, Written
-from volta_fn.targets.wgsl.runtime.submission import copying
+from volta_fn.targets.wgsl.shader import Binding, hand_written
+
+# ------------------------------------------------------------------------------
+# Emit the commands of programs.
+# ------------------------------------------------------------------------------
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
@@ -219,7 +241,7 @@ class Writer(ProgramWriter):
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.run(copying.copy(range_of(to, size), range_of(source, size), self.capabilities))
+            self.run(command_lists.copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -256,3 +278,264 @@ def _equation(eqn: Equation) -> Callable[..., Any]:
     """Return an equation as a function of NumPy arrays."""
     compute = silenced(make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params))
     return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
+
+
+# ------------------------------------------------------------------------------
+# Emit loops and branches as commands that need no host, except to end a `while`.
+#
+# A loop's carry alternates between two buffers, unless an iteration may update it in place. A branch, and an iteration of a `while`, is a
+# *region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
+# ------------------------------------------------------------------------------
+
+_THREADS = 64
+
+_GRIDS = """\
+  var chosen = 0u;
+  CHOICE
+  storageBarrier();
+  workgroupBarrier();
+  for (var i = id; i < BRANCHESu; i += THREADSu) { grids[i] = select(0u, 1u, i == chosen); }
+  for (var i = id; i < arrayLength(&table); i += THREADSu) {
+    let entry = table[i];
+    let on = entry.x == chosen;
+    for (var k = 0u; k < 3u; k++) { grids[BRANCHESu + 3u * i + k] = select(0u, entry[k + 1u], on); }
+  }
+"""
+
+
+class _Switch(NamedTuple):
+    """A shader under construction that fills a region's buffer.
+
+    It holds the inputs, the choice (both without the enclosing region), and the position of its command.
+    """
+
+    bindings: tuple[Binding, ...]
+    choice: str
+    reads: tuple[BufferRange, ...]
+    commands: list[Command]
+    position: int
+    #: The enclosing region, and the number of the branch.
+    outer: tuple[Region, int] | None
+
+
+def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool) -> _Switch:
+    """Reserve a command for a switch.
+
+    `choice` sets `chosen` to the branch to run, or to a number beyond all branches.
+    """
+    writer.touch(block, region.grids, *[slot for _, slot in reads])
+    bindings = tuple([binding for binding, _ in reads])
+    found = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    writer.commands.append(Loop(-1, 0, []))  # to be replaced
+    writer.slots.time += 1
+    if outer and writer.region is not None:
+        writer.touch(block, writer.region[0].grids)
+        found = found._replace(outer=writer.region)
+    return found
+
+
+def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
+    """Emit a switch, now that the region's dispatches are known."""
+    bindings, choice, reads = switch.bindings, switch.choice, switch.reads
+    if switch.outer is not None:
+        around, branch = switch.outer
+        bindings = (*bindings, Binding("outer", "u32"))
+        choice += f"\n  if (outer[{branch}] == 0u) {{ chosen = {region.branches}u; }}"
+        reads = (*reads, BufferRange(around.grids, 0, 4 * around.branches, ()))
+    text = _GRIDS.replace("CHOICE", choice).replace("THREADS", str(_THREADS)).replace("BRANCHES", str(region.branches))
+    bindings = (Binding("grids", "u32", written=True), Binding("table", "vec4<u32>"), *bindings)
+    shader = hand_written(bindings, text, {"local_invocation_index": ("id", "u32")}, _THREADS)
+    table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
+    rows = max(len(region.entries), 1)
+    region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
+    ranges = (BufferRange(region.grids, 0, 4 * region.branches + 12 * rows, ()), BufferRange(table, 0, 16 * rows, ()), *reads)
+    switch.commands[switch.position] = Run(shader, frozenset([0]), ranges, (1, 1, 1))
+
+
+def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    branches = item.programs
+    index, *arguments = operands
+    region = Region(writer.grids(block), len(branches))
+    choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
+    switch = _begin(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
+    around = writer.region
+    for number, branch in enumerate(branches):
+        writer.region = (region, number)
+        inner = writer.slots.begin(block)
+        writer.body(branch, arguments, results, inner)
+        writer.slots.finish(inner)
+    writer.region = around
+    writer.touch(block, region.grids)
+    _finish(writer, region, switch)
+
+
+def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    condition, body = item.programs
+    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
+    jaxpr = body.closed.jaxpr
+    for result, start, out in zip(results, operands[first + second :], item.results, strict=True):
+        writer.copy(result, start, bytes_of(out.aval), block)
+    region = Region(writer.grids(block), 1)
+    start_switch = _begin(writer, region, block, "", (), outer=True)
+    around, commands = writer.region, writer.commands
+    inner = writer.slots.begin(block)
+    writer.commands, writer.region = [], (region, 0)
+    flag = writer.slots.memory(4, inner)
+    writer.body(condition, [*operands[:first], *results], [flag], inner)
+    choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"
+    iteration_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
+    targets: list[Slot | None] = []
+    for position, result in enumerate(results):
+        var, made = jaxpr.invars[second + position], jaxpr.outvars[position]
+        same = made is var or body.may_share(var, made)
+        targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
+    writer.body(body, [*operands[first : first + second], *results], targets, inner)
+    for result, target, out in zip(results, targets, item.results, strict=True):
+        if target is not None:
+            writer.copy(result, target, bytes_of(out.aval), inner)
+    writer.touch(inner, region.grids, *results)
+    writer.slots.finish(inner)
+    iteration = writer.commands
+    writer.commands, writer.region = commands, around
+    writer.touch(block, region.grids)
+    writer.commands.append(While(BufferRange(region.grids, 0, 4, ()), iteration))
+    _finish(writer, region, start_switch)
+    _finish(writer, region, iteration_switch)
+
+
+class _Row(NamedTuple):
+    """The slot of one row in an iteration, and the copies into and out of it."""
+
+    slot: Slot
+    before: tuple[Run, ...]
+    after: tuple[Run, ...]
+
+
+class _Scan:
+    """A scan under construction."""
+
+    def __init__(self, writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        self.writer, self.block = writer, block
+        self.body: LoweredProgram = item.programs[0]
+        params = _params(item)
+        self.length: int = params["length"]
+        self.reverse: bool = params["reverse"]
+        consts, carry = params["num_consts"], params["num_carry"]
+        jaxpr = self.body.closed.jaxpr
+        self.consts = list(operands[:consts])
+        self.starts = list(operands[consts : consts + carry])
+        self.xs = list(zip(operands[consts + carry :], [v.aval for v in jaxpr.invars[consts + carry :]], strict=True))
+        self.results = list(results[:carry])
+        self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
+        self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
+        #: The second buffers of the values of the carry that alternate.
+        self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
+
+    def _stays(self, position: int) -> bool:
+        var, out = self.carried[position]
+        return out is var or self.body.may_share(var, out)
+
+    def write(self) -> None:
+        """Emit the scan.
+
+        The first step reads the initial carry, the others that of the step before; the last one makes the results.
+        """
+        if not self.length:
+            for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
+                self.writer.copy(result, start, bytes_of(var.aval), self.block)
+            return
+        for position, (carried, made) in enumerate(self.carried):
+            if made is carried:
+                self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
+        self.step(0, 0, None)
+        rest = self.length - 1
+        iteration = 2 if any(other is not None for other in self.others) else 1
+        if rest // iteration > 1:
+            self.loop(1, rest // iteration, iteration)
+            done = rest // iteration * iteration
+        else:
+            done = 0
+        for step in range(1 + done, self.length):
+            self.step(step, 0, None)
+
+    def loop(self, first: int, iterations: int, steps: int) -> None:
+        """Emit a loop of `iterations` iterations, each of several steps of the scan."""
+        writer = self.writer
+        writer.loops += 1
+        number, commands = writer.loops, writer.commands
+        writer.commands = []
+        inner = writer.slots.begin(self.block)
+        for step in range(steps):
+            self.step(first + step, steps, number, inner)
+        for slot in [*self.others, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
+            if slot is not None:
+                writer.touch(inner, slot)
+        writer.slots.finish(inner)
+        body, writer.commands = writer.commands, commands
+        writer.commands.append(Loop(number, iterations, body))
+
+    def step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
+        """Emit one step, whose index grows by `stride` with each iteration of a loop."""
+        writer = self.writer
+        block = writer.slots.begin(outer or self.block)
+        last = (self.length - 1 - step) % 2 == 0
+        now = [self._before(i, step, last) for i in range(len(self.starts))]
+        then = [self._after(i, last) for i in range(len(self.starts))]
+        xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
+        ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
+        for row in xs:
+            self.runs(row.before)
+        writer.body(self.body, [*self.consts, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
+        for row in ys:
+            self.runs(row.after)
+        writer.touch(block, *[r.slot for r in (*xs, *ys)])
+        writer.slots.finish(block)
+
+    def _before(self, position: int, step: int, last: bool) -> Slot:
+        var, out = self.carried[position]
+        other = self.others[position]
+        if step == 0 and out is not var:
+            return self.starts[position]
+        return other if other is not None and last else self.results[position]
+
+    def _after(self, position: int, last: bool) -> Slot | None:
+        var, out = self.carried[position]
+        other = self.others[position]
+        if out is var:
+            return None
+        return other if other is not None and not last else self.results[position]
+
+    def runs(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self.writer.run(run)
+        self.writer.slots.time += 1
+
+    def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
+        """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
+        writer, size = self.writer, bytes_of(aval)
+        number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
+        alignment = writer.capabilities.alignment
+        strides = () if loop is None else ((loop, by),)
+        if not size:
+            return _Row(base, (), ())
+        if size % alignment == 0:
+            return _Row(MovingSlot(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
+        ladder = MovingSlot(block, writer.ladder(self.length), 4, number * alignment, tuple([(n, b * alignment) for n, b in strides]))
+        copy = writer.slots.memory(size, block)
+        writer.touch(block, base, copy)
+        rows, one, word = range_of(base, size * self.length), range_of(copy, size), range_of(ladder, 4)
+        if put:
+            return _Row(copy, (), (command_lists.put(rows, one, word, size, writer.capabilities),))
+        return _Row(copy, (command_lists.take(one, rows, word, size, writer.capabilities),), ())
+
+
+def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    _Scan(writer, item, operands, results, block).write()
+
+
+def _params(item: Item) -> dict[str, Any]:
+    assert isinstance(item.node, Equation)
+    return item.node.params
+
+
+CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}

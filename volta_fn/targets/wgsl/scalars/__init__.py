@@ -6,8 +6,6 @@ accurately), `integers`, `floats`, `convert` (one family of operations each; mos
 in `primitives.formulas.floats`), `operations` (all of them by name).
 """
 
-from volta_fn.targets.wgsl.scalars.convert import convert as convert
-from volta_fn.targets.wgsl.scalars.memory import Array as Array
 from volta_fn.targets.wgsl.scalars.number import Number as Number
 from volta_fn.targets.wgsl.scalars.number import constant as constant
 from volta_fn.targets.wgsl.scalars.number import is_supported as is_supported
@@ -15,7 +13,9 @@ from volta_fn.targets.wgsl.scalars.number import wgsl_type as wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import apply as apply
 from volta_fn.targets.wgsl.scalars.operations import combine as combine
 from volta_fn.targets.wgsl.scalars.operations import combine_indexed as combine_indexed
+from volta_fn.targets.wgsl.scalars.operations import convert as convert
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
 from volta_fn.targets.wgsl.scalars.operations import unknown_float as unknown_float
+from volta_fn.targets.wgsl.scalars.shader import Array as Array
 from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.targets.wgsl.scalars.shader import Shader as Shader

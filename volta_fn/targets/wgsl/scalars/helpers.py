@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from volta_fn.primitives.formulas.payne_hanek import TWO_OVER_PI, TWO_OVER_PI_BITS
+from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.targets.wgsl.scalars.number import literal
-from volta_fn.targets.wgsl.text import Function
+from volta_fn.targets.wgsl.shader import Function
 
 #: A number that is 1.0, which `Shader` sets when it runs, so that no compiler knows.
 ONE = "one"

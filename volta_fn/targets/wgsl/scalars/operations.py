@@ -1,7 +1,8 @@
-"""Elementwise primitives by name, in WGSL."""
+"""Elementwise primitives by name, in WGSL, and conversions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -10,24 +11,492 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES, Reduction
+from volta_fn.primitives.formulas import exponential
+from volta_fn.primitives.formulas.ciphers import philox4x32_word, threefry2x32_word
 from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
-from volta_fn.primitives.formulas.floats import EXACT
-from volta_fn.targets.wgsl.scalars import floats, integers
-from volta_fn.targets.wgsl.scalars.convert import bitcast, convert
-from volta_fn.targets.wgsl.scalars.halves import rounded
-from volta_fn.targets.wgsl.scalars.number import BFLOAT16, FLOAT16, Number, is_supported, kind, wgsl_type
+from volta_fn.primitives.formulas.exponential import EXACT, integer_pow
+from volta_fn.primitives.formulas.values import exact_sum, with_sticky_bits
+from volta_fn.targets.wgsl.scalars.number import (
+    BFLOAT16,
+    FLOAT16,
+    Number,
+    bits_of_half,
+    half_of_bits,
+    is_supported,
+    kind,
+    rounded,
+    wgsl_type,
+)
 from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
-from volta_fn.targets.wgsl.text import Function
+from volta_fn.targets.wgsl.shader import Function
+
+# ------------------------------------------------------------------------------
+# Floats: the operations that are exact, or rounded once.
+#
+# Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `lanes`), a little more is written.
+# ------------------------------------------------------------------------------
+
+Operation = Callable[..., Lanes]
+
+
+def _is_zero(x: Lanes) -> bool:
+    return x.text.strip("(-)").rstrip("lf") == "0.0"
+
+
+def _opaque(x: Lanes) -> Lanes:
+    """Return a literal zero as a value that compilers do not know.
+
+    A division by a literal zero gives any number.
+    """
+    if not _is_zero(x):
+        return x
+    return x.zero() if x.text[0] != "(" else -x.zero()
+
+
+def _is_known(x: Lanes) -> bool:
+    return not x.text[0].isalpha() or x.text.startswith("bitcast")
+
+
+def _addend(x: Lanes) -> Lanes:
+    """Return a finite literal as a value that compilers do not know.
+
+    Of two in a chain of sums and products they would make one, which rounds otherwise.
+    """
+    return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
+
+
+def _incomparable(x: Lanes) -> Lanes:
+    """Return a float64 number that compilers cannot compare with another.
+
+    NVIDIA's takes x - x for 0 and x / x for 1 in float64, though x may be NaN or infinite.
+    """
+    return x.hidden() if x.type == "f64" and not _is_known(x) else x
+
+
+def _sum(x: Lanes, y: Lanes, add: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    return x.combined(y, x.f.terms, lambda x, y: add(_addend(x), _incomparable(_addend(y))))
+
+
+def _neg(x: Lanes) -> Lanes:
+    result = -x
+    for leaves in (x.f.terms, x.f.factors):
+        leaves[result.text] = leaves.get(x.text, frozenset((x.text,)))
+    return result
+
+
+def _sub(x: Lanes, y: Lanes) -> Lanes:
+    if x.text == y.text:
+        return _is_finite(x).select(0.0, x.like(float("nan")))
+    return _sum(x, y, Lanes.__sub__)
+
+
+def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
+    """Return ==, <= or >=, which compilers assume between equal operands."""
+
+    def holds(x: Lanes, y: Lanes) -> Lanes:
+        result = x.let(f"{x.text} {op} {y.text}", "bool")
+        return result if _is_known(x) or _is_known(y) else result & ~x.is_nan()
+
+    return holds
+
+
+def _is_finite(x: Lanes) -> Lanes:
+    return x.abs().below(math.inf)
+
+
+def _nextafter_half(dtype: np.dtype) -> Operation:
+    """Return nextafter of 16-bit floats, whose bits count away from zero."""
+
+    def nextafter(x: Lanes, y: Lanes) -> Lanes:
+        bits, other = [v.let(bits_of_half(v.f, v.text, dtype), "u32") for v in (x, y)]
+        away = x.abs().below(y.abs()) & ((bits ^ other) & 0x8000).equals(0)
+        step = x.equals(0.0).select((other & 0x8000) | 1, away.select(bits + 1, bits - 1))
+        moved = x.let(half_of_bits(x.f, step.text, dtype))
+        return x.equals(y).select(y, x.compare("uno", y).select(x + y, moved))
+
+    return nextafter
+
+
+def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Return x y + z of float16, whose product is exact in float32.
+
+    The sum gets an odd last bit where it is inexact, so that rounding it again does no harm.
+    """
+    total, lost = exact_sum(x * y, z)
+    bits = total.as_bits()
+    outward = lost.above(0.0) ^ total.below(0.0)
+    moved = outward.select(bits + 1, bits - 1).as_float()
+    return ((bits & 1).equals(0) & lost.compare("one", 0.0) & _is_finite(total)).select(moved, total)
+
+
+def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Return x y + z of bfloat16, whose products leave float32's range.
+
+    What is not finite is kept away from that.
+    """
+    product = _is_finite(x) & _is_finite(y)
+    ordinary = product & _is_finite(z)
+    scaled = _fma_scaled(*[ordinary.select(v, 1.0) for v in (x, y, z)])
+    return ordinary.select(scaled, product.select(z, x * y + z))
+
+
+def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
+    """Scale large numbers down, and small ones up where they would be flushed."""
+    size, swapped = (x * y).abs().at_least(z.abs()), x.abs().above(y.abs())
+    greater, lesser = swapped.select(x, y), swapped.select(y, x)
+    large, small = size.above(2.0**100), size.below(2.0**-60)
+    down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
+    if x.f.module.device.subnormals:
+        return _fma_half(greater * down, lesser, z * down) * back
+    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers put both factors together
+    return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
+
+
+def _extremum(predicate: str) -> Operation:
+    """Return the operand that wins; NaN if either is.
+
+    The comparison alone would be compiled to a maximum that passes over NaN.
+    """
+
+    def chosen(x: Lanes, y: Lanes) -> Lanes:
+        wins = x.compare(predicate, y)
+        return ((wins if _is_known(y) else wins & ~y.is_nan()) | x.is_nan()).select(x, y)
+
+    return chosen
+
+
+def _extrema(greater: str, less: str) -> dict[str, Operation]:
+    upper, lower = _extremum(greater), _extremum(less)
+    return {"max": upper, "min": lower, "clamp": lambda low, x, high: lower(upper(x, low), high)}
+
+
+#: What differs from `scalars.floats`.
+_MORE: dict[str, Operation] = {
+    "eq": equal("=="),
+    "ne": lambda x, y: ~equal("==")(x, y),
+    "le": equal("<="),
+    "ge": equal(">="),
+    "is_finite": _is_finite,
+    **_extrema("ogt", "olt"),
+    "neg": _neg,
+    "add": lambda x, y: _sum(x, y, Lanes.__add__),
+    "sub": _sub,
+    "div": lambda x, y: _opaque(x) / _incomparable(_opaque(y)),
+}
+
+#: Of float32 and float64, of bfloat16, and of float16, of whose equal zeros NumPy takes the first.
+FLOAT: dict[str, Operation] = {**exponential.FLOAT, **exponential.NATIVE_ONLY, **_MORE}
+BRAIN: dict[str, Operation] = {**exponential.FLOAT, **_MORE, "nextafter": _nextafter_half(BFLOAT16), "fma": _fma_brain}
+HALF: dict[str, Operation] = {
+    **exponential.HALF,
+    **_MORE,
+    **_extrema("oge", "ole"),
+    "nextafter": _nextafter_half(FLOAT16),
+    "fma": _fma_half,
+}
+
+
+# ------------------------------------------------------------------------------
+# Integers and bool: what each elementwise operation is for them.
+#
+# An operation takes the dtype and `Lanes`. Integers of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards.
+# ------------------------------------------------------------------------------
+
+_POWER = """fn power_{0}(x: {0}, y: {0}) -> {0} {{
+  var result = {0}(1);
+  var square = x;
+  var left = y;
+  for (var i = 0u; i < {1}u; i++) {{
+    if ((left & {0}(1)) != {0}(0)) {{ result *= square; }}
+    square *= square;
+    left = left >> 1u;
+  }}
+  return result;
+}}"""
+
+
+def narrowed(x: Lanes, dtype: np.dtype) -> Lanes:
+    """Return an integer modulo a power of two, as the dtype has it."""
+    width = 8 * dtype.itemsize
+    if width >= x.bits:
+        return x
+    if dtype.kind == "u":
+        return x & ((1 << width) - 1)
+    return (x << (x.bits - width)).shift_right(x.bits - width, signed=True)
+
+
+def _wrapping(op: Operation) -> Operation:
+    return lambda dtype, *xs: narrowed(op(*xs), dtype)
+
+
+def _plain(op: Operation) -> Operation:
+    return lambda dtype, *xs: op(*xs)
+
+
+def _unsigned(x: Lanes, dtype: np.dtype) -> Lanes:
+    """Return the bits of a number of the dtype, with zeros above."""
+    bits = x.as_type(f"u{x.bits}")
+    return bits & ((1 << (8 * dtype.itemsize)) - 1) if 8 * dtype.itemsize < x.bits and dtype.kind == "i" else bits
+
+
+def _within(dtype: np.dtype, count: Lanes) -> Lanes:
+    """Return whether a count is in 0, …, width - 1."""
+    return count.compare("ult", 8 * dtype.itemsize)
+
+
+def _shift_left(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
+    return narrowed(_within(dtype, count).select(x << count, 0), dtype)
+
+
+def _shift_right_logical(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
+    moved = _within(dtype, count).select(_unsigned(x, dtype).shift_right(count), 0)
+    return narrowed(moved.as_type(x.type), dtype)
+
+
+def _shift_right_arithmetic(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
+    """Shift right; copies of the highest bit move in, even of unsigned integers."""
+    signed = narrowed(x.as_type(f"i{x.bits}"), np.dtype(f"i{dtype.itemsize}"))
+    most = _within(dtype, count).select(count, 8 * dtype.itemsize - 1)
+    return narrowed(signed.shift_right(most, signed=True).as_type(x.type), dtype)
+
+
+def _nonzero(y: Lanes) -> tuple[Lanes, Lanes]:
+    """Return whether y is 0, and y or else 1."""
+    is_zero = y.equals(0)
+    return is_zero, is_zero.select(1, y)
+
+
+def _div(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
+    is_zero, safe = _nonzero(y)
+    return narrowed(is_zero.select(-1, x / safe), dtype)
+
+
+def _rem(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
+    """Return the remainder by the quotient.
+
+    What % means for negative numbers is left to devices.
+    """
+    is_zero, safe = _nonzero(y)
+    return is_zero.select(x, x - (x / safe) * safe)
+
+
+def _sign(dtype: np.dtype, x: Lanes) -> Lanes:
+    return x.above(0).select(1, x.below(0).select(-1, x.like(0)))
+
+
+def _pow_unsigned(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
+    name = x.f.helper(f"power_{x.type}", _POWER.format(x.type, x.bits))
+    return narrowed(x.call(name, y), dtype)
+
+
+def _pow_signed(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
+    """Return a power; a negative one is exact, rounded toward zero."""
+    unit = (y & 1).equals(1).select(x, 1)
+    inverse = (x.equals(1) | x.equals(-1)).select(unit, 0)
+    return y.below(0).select(inverse, _pow_unsigned(dtype, x, y.at_least(0)))
+
+
+def _integer_pow(dtype: np.dtype, x: Lanes, *, y: int) -> Lanes:
+    return narrowed(integer_pow(x, y=y), dtype)
+
+
+def _population_count(dtype: np.dtype, x: Lanes) -> Lanes:
+    return _unsigned(x, dtype).call("countOneBits").as_type(x.type)
+
+
+def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
+    """Count the leading zeros; naga has no function for 64 bits."""
+    bits = _unsigned(x, dtype)
+    if x.bits == 64:
+        high, low = bits.shift_right(32).converted("u32"), bits.converted("u32")
+        zeros = high.equals(0).select(low.call("countLeadingZeros") + 32, high.call("countLeadingZeros"))
+        return zeros.converted(x.type)
+    return bits.call("countLeadingZeros").as_type(x.type) - (32 - 8 * dtype.itemsize)
+
+
+def _threefry2x32_word(dtype: np.dtype, *words: Lanes, word: str) -> Lanes:
+    return outlined(f"threefry2x32_{word}", partial(threefry2x32_word, word=word), *words)
+
+
+def _philox4x32_word(dtype: np.dtype, *words: Lanes, word: int) -> Lanes:
+    return outlined(f"philox4x32_{word}", partial(philox4x32_word, word=word), *words)
+
+
+def _compare(op: str) -> Operation:
+    return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
+
+
+def _clamp(dtype: np.dtype, low: Lanes, x: Lanes, high: Lanes) -> Lanes:
+    return _lesser(_greater(x, low), high)
+
+
+def _greater(x: Lanes, y: Lanes) -> Lanes:
+    return x.above(y).select(x, y)
+
+
+def _lesser(x: Lanes, y: Lanes) -> Lanes:
+    """Return the lesser number.
+
+    WGSL's `min` is not used: NVIDIA's compiler, for Hopper, takes the least of three negated numbers for another one.
+    """
+    return x.below(y).select(x, y)
+
+
+BOOL: dict[str, Operation] = {
+    "eq": _compare("=="),
+    "ne": _compare("!="),
+    "lt": lambda dtype, x, y: ~x & y,
+    "le": lambda dtype, x, y: ~x | y,
+    "gt": lambda dtype, x, y: x & ~y,
+    "ge": lambda dtype, x, y: x | ~y,
+    **dict.fromkeys(("or", "add", "max"), lambda dtype, x, y: x | y),
+    **dict.fromkeys(("and", "mul", "min"), lambda dtype, x, y: x & y),
+    "xor": lambda dtype, x, y: x ^ y,
+    "not": lambda dtype, x: ~x,
+    "clamp": lambda dtype, low, x, high: (x | low) & high,
+}
+
+_EITHER: dict[str, Operation] = {
+    "eq": _compare("=="),
+    "ne": _compare("!="),
+    "lt": _compare("<"),
+    "le": _compare("<="),
+    "gt": _compare(">"),
+    "ge": _compare(">="),
+    "max": _plain(_greater),
+    "min": _plain(_lesser),
+    "clamp": _clamp,
+    "and": _plain(lambda x, y: x & y),
+    "or": _plain(lambda x, y: x | y),
+    "xor": _plain(lambda x, y: x ^ y),
+    "not": _wrapping(lambda x: ~x),
+    "add": _wrapping(lambda x, y: x + y),
+    "sub": _wrapping(lambda x, y: x - y),
+    "mul": _wrapping(lambda x, y: x * y),
+    "neg": _wrapping(lambda x: -x),
+    "div": _div,
+    "rem": _rem,
+    "shift_left": _shift_left,
+    "shift_right_logical": _shift_right_logical,
+    "shift_right_arithmetic": _shift_right_arithmetic,
+    "population_count": _population_count,
+    "clz": _clz,
+    "integer_pow": _integer_pow,
+}
+
+UINT: dict[str, Operation] = {
+    **_EITHER,
+    "threefry2x32_word": _threefry2x32_word,
+    "philox4x32_word": _philox4x32_word,
+    "abs": _plain(lambda x: x),
+    "sign": lambda dtype, x: x.equals(0).select(0, x.like(1)),
+    "pow": _pow_unsigned,
+}
+
+INT: dict[str, Operation] = {**_EITHER, "abs": _wrapping(lambda x: x.below(0).select(-x, x)), "sign": _sign, "pow": _pow_signed}
+
+
+# ------------------------------------------------------------------------------
+# Numbers of one dtype as numbers of another: by value, and by bits.
+# ------------------------------------------------------------------------------
+
+
+def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
+    """Convert the values as `convert_element_type` defines it."""
+    if x.dtype == dtype:
+        return x
+    if x.dtype.kind != "c":
+        real = _real(Lanes(f, x.type, x.text), x.dtype, np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype)
+        if dtype.kind != "c":
+            return Number(dtype, real.text)
+        return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({real.text}, {real.zero().text})"))  # 0.0 x would be 0.0
+    component = np.dtype(f"f{x.dtype.itemsize // 2}")
+    re, im = [Lanes(f, wgsl_type(component), f"{x.text}.{c}") for c in "xy"]
+    if dtype.kind == "b":
+        return Number(dtype, (re.compare("une", 0.0) | im.compare("une", 0.0)).text)
+    if dtype.kind == "c":
+        return Number(dtype, f.let(wgsl_type(dtype), f"{wgsl_type(dtype)}({x.text})"))
+    return Number(dtype, _real(re, component, dtype).text)
+
+
+def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
+    before, after, type_ = kind(old), kind(new), wgsl_type(new)
+    if after == "bool":
+        return x.compare("une" if before == "float" else "ne", 0)
+    if before == "bool":  # a known number times NaN would be taken for 0
+        return x.select(*[x.unknown_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
+    if before == "float":
+        return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
+    if after == "float":
+        if new == BFLOAT16 and old.itemsize >= 4:
+            x = with_sticky_bits(x, before == "int")
+        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # an index's 0 is known: times NaN it would be 0
+    wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
+    return narrowed(wide.as_type(type_), new)
+
+
+def _saturated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
+    """Convert toward zero; NaN to 0, values out of range to the nearest bound.
+
+    The device converts only what is in range.
+    """
+    info = np.iinfo(new)
+    low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))
+    above, below = x.compare("oge", high), x.compare("ole", low)
+    inside = above.select(0.0, below.select(0.0, x.is_nan().select(0.0, x)))
+    converted_ = inside.converted(type_)
+    return above.select(int(info.max), below.select(int(info.min), converted_))
+
+
+def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
+    if type_ == "f64" or x.type == "f32":
+        wide = x.converted(type_)
+        return wide.new(rounded(x.f, wide.text, new), type_)
+    near = _rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.converted("f32")
+    return near.new(rounded(x.f, near.text, new), "f32")
+
+
+def _rounded_to_odd(x: Lanes) -> Lanes:
+    """Round float64 to float32, to odd where it is inexact.
+
+    Rounding that again rounds as if it were the first time.
+    """
+    near = x.converted("f32")
+    back = near.converted("f64")
+    bits = near.as_bits()
+    moved = x.abs().above(back.abs()).select(bits + 1, bits - 1).as_float()
+    inexact = back.compare("one", x) & near.abs().below(float("inf"))
+    return ((bits & 1).equals(0) & inexact).select(moved, near)
+
+
+def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
+    """Return the bits as a dtype of the same width."""
+    width, type_ = 8 * dtype.itemsize, wgsl_type(dtype)
+    if width >= 32:
+        return Number(dtype, Lanes(f, x.type, x.text).as_type(type_).text)
+    bits = x.text
+    if kind(x.dtype) == "float":
+        bits = f.let("u32", bits_of_half(f, x.text, x.dtype))
+    elif kind(x.dtype) == "int":
+        bits = f.let("u32", f"bitcast<u32>({x.text}) & {(1 << width) - 1}u")
+    if dtype in (FLOAT16, BFLOAT16):
+        return Number(dtype, f.let("f32", half_of_bits(f, bits, dtype)))
+    return Number(dtype, narrowed(Lanes(f, "u32", bits).as_type(type_), dtype).text)
+
+
+# ------------------------------------------------------------------------------
+# Elementwise primitives by name, in WGSL.
+# ------------------------------------------------------------------------------
 
 #: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
 _COMPLEX: dict[str, ComplexFormula] = {
     **COMPLEX,
-    "eq": lambda x, y: floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im),
-    "minus_itself": lambda x: Complex(*[floats.FLOAT["sub"](component, component) for component in x]),
-    "ne": lambda x, y: ~(floats.equal("==")(x.re, y.re) & floats.equal("==")(x.im, y.im)),
+    "eq": lambda x, y: equal("==")(x.re, y.re) & equal("==")(x.im, y.im),
+    "minus_itself": lambda x: Complex(*[FLOAT["sub"](component, component) for component in x]),
+    "ne": lambda x, y: ~(equal("==")(x.re, y.re) & equal("==")(x.im, y.im)),
 }
 
-_INTEGRAL = {"bool": integers.BOOL, "int": integers.INT, "uint": integers.UINT}
+_INTEGRAL = {"bool": BOOL, "int": INT, "uint": UINT}
 
 #: Where a literal operand would be simplified as if the other one were finite.
 _COMPLEX_UNSAFE = ("mul", "div", "pow")
@@ -57,7 +526,7 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
     formula = PRIMITIVES[op].formula
     if formula is not None:
         return partial(outlined, op, formula)
-    return {FLOAT16: floats.HALF, BFLOAT16: floats.BRAIN}.get(dtype, floats.FLOAT).get(op)
+    return {FLOAT16: HALF, BFLOAT16: BRAIN}.get(dtype, FLOAT).get(op)
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:

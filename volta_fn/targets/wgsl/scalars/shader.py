@@ -1,15 +1,242 @@
-"""Compute shaders in the making."""
+"""Compute shaders in the making: arrays in storage buffers, loaded and stored."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.scalars.helpers import ONE
-from volta_fn.targets.wgsl.scalars.memory import Array, Atomics
-from volta_fn.targets.wgsl.shader_module import Binding, Builtin, Declaration, ShaderModule, WorkgroupVariable
-from volta_fn.targets.wgsl.text import Function, Module
+from volta_fn.targets.wgsl.scalars.number import Number, bits_of_half, half_of_bits, kind, wgsl_type
+from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function, Module, ShaderModule, WorkgroupVariable
+
+# ------------------------------------------------------------------------------
+# Arrays in storage buffers: loading and storing numbers.
+#
+# Dtypes of one and two bytes are packed in words of 32 bits. Invocations that write neighbouring elements one by one change words
+# together, which takes atomic operations; fours of elements are words.
+# ------------------------------------------------------------------------------
+
+
+class Array:
+    """A storage buffer as an array of numbers of a dtype.
+
+    Indices are expressions of type u32. A four is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be incomplete:
+    nothing beyond the array's end is touched, and what is loaded for missing elements is an element's value. An integer number of fours
+    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`, of which
+    there is an integer number.
+    """
+
+    def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.written = written
+        self.size = size
+        self.lanes = lanes
+        self._f = f
+        self._is_atomic = False
+        #: Whether something has been loaded.
+        self.is_read = False
+
+    @property
+    def _in_fours(self) -> bool:
+        return self.size > 0 and self.size % self.lanes == 0 and 8 <= self.lanes * self.dtype.itemsize <= 16
+
+    @property
+    def _per_vector(self) -> int:
+        """Words of a four."""
+        return self.lanes // self._per_word
+
+    @property
+    def _per_word(self) -> int:
+        """Elements in a word of 32 bits; 1 for wider dtypes, too."""
+        return max(4 // self.dtype.itemsize, 1)
+
+    @property
+    def element(self) -> str:
+        """The type of the buffer's elements."""
+        if self._per_word == 1:
+            one = wgsl_type(self.dtype)
+            return f"vec4<{one}>" if self._in_fours else one
+        if self._is_atomic:
+            return "atomic<u32>"
+        return f"vec{self._per_vector}<u32>" if self._in_fours else "u32"
+
+    @property
+    def length(self) -> int:
+        """How many of these it has, given its size."""
+        return -(-self.size // (self.lanes if self._in_fours else self._per_word))
+
+    # single elements
+
+    def load(self, index: str) -> Number:
+        """Return an element."""
+        f, per = self._f, self._per_word
+        self.is_read = True
+        if per == 1:
+            return Number(self.dtype, f.let(wgsl_type(self.dtype), self._component(index)))
+        index = f.named("u32", index)
+        shift = f"({index} & {per - 1}u) * {32 // per}u"
+        shifted = f.let("u32", f"{self._word(f'{index} >> {per.bit_length() - 1}u')} >> ({shift})")
+        return self._unpacked(shifted, 0)
+
+    def store(self, index: str, number: Number) -> None:
+        """Write an element.
+
+        Others may write neighbors in the same word at the same time, by this method.
+        """
+        f, per = self._f, self._per_word
+        if per == 1:
+            return f.emit(f"{self._component(index)} = {number.text};")
+        self._be_atomic()
+        index = f.named("u32", index)
+        shift = f.let("u32", f"({index} & {per - 1}u) * {32 // per}u")
+        word = f.let("u32", f"{index} >> {per.bit_length() - 1}u")
+        f.emit(f"atomicAnd(&{self.name}[{word}], ~({self._mask}u << {shift}));")
+        return f.emit(f"atomicOr(&{self.name}[{word}], {self._bits(number)} << {shift});")
+
+    def _component(self, index: str) -> str:
+        if not self._in_fours:
+            return f"{self.name}[{index}]"
+        index = self._f.named("u32", index)
+        return f"{self.name}[{index} >> 2u][{index} & 3u]"
+
+    # fours
+
+    def load4(self, index: str) -> list[Number]:
+        """Return the elements 4 index, …, 4 index + 3, or more lanes."""
+        f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
+        self.is_read = True
+        index = f.named("u32", index)
+        if per > 1:
+            words = self._words(index)
+            return [self._unpacked(words[k // per], k % per) for k in range(self.lanes)]
+        if self._in_fours:
+            four = f.let(f"vec4<{type_}>", f"{self.name}[{index}]")
+            return [Number(self.dtype, f"{four}.{c}") for c in "xyzw"]
+        first = f.let("u32", f"{index} * 4u")
+        return [Number(self.dtype, f.let(type_, f"{self.name}[{self._bounded(first, k, self.size)}]")) for k in range(4)]
+
+    def store4(self, index: str, numbers: Sequence[Number]) -> None:
+        """Write the elements 4 index, …, 4 index + 3, or more lanes, as words."""
+        f, type_, per = self._f, wgsl_type(self.dtype), self._per_word
+        index = f.named("u32", index)
+        if per > 1:
+            return self._store_words(index, [self._packed(numbers[k : k + per]) for k in range(0, self.lanes, per)])
+        if self._in_fours:
+            return f.emit(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
+        first = f.let("u32", f"{index} * 4u")
+        for k, x in enumerate(numbers):
+            self._store_bounded(first, k, self.size, f"{self.name}[{first} + {k}u] = {x.text};")
+        return None
+
+    @staticmethod
+    def _bounded(first: str, k: int, size: int) -> str:
+        """Return first + k if that is in range, else an index that is."""
+        if k == 0:
+            return first
+        return f"min({first} + {k}u, {size - 1}u)" if size % 4 else f"{first} + {k}u"
+
+    def _store_bounded(self, first: str, k: int, size: int, statement: str) -> None:
+        if k and size % 4:
+            statement = f"if ({first} + {k}u < {size}u) {{ {statement} }}"
+        self._f.emit(statement)
+
+    # words
+
+    @property
+    def _mask(self) -> int:
+        return (1 << (32 // self._per_word)) - 1
+
+    def _word(self, index: str) -> str:
+        """Return an expression for a word."""
+        if self._in_fours:
+            index, per = self._f.named("u32", index), self._per_vector
+            return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
+        if not self.written:
+            return f"{self.name}[{index}]"
+        return f"load_{self.name}({index})"  # whether the words are atomic is known in the end
+
+    def _words(self, index: str) -> list[str]:
+        """Return the words of four elements."""
+        f = self._f
+        if self._in_fours:
+            words = f.let(f"vec{self._per_vector}<u32>", f"{self.name}[{index}]")
+            return [f"{words}.{c}" for c in "xyzw"[: self._per_vector]]
+        if self._per_word == 4:
+            return [f.let("u32", self._word(index))]
+        first = f.let("u32", f"{index} * 2u")
+        second = f"min({first} + 1u, {(self.size + 1) // 2 - 1}u)" if self.size % 4 in (1, 2) else f"{first} + 1u"
+        return [f.let("u32", self._word(first)), f.let("u32", self._word(second))]
+
+    def _store_words(self, index: str, words: list[str]) -> None:
+        f = self._f
+        if self._in_fours:
+            return f.emit(f"{self.name}[{index}] = vec{self._per_vector}<u32>({', '.join(words)});")
+        if len(words) == 1:
+            return f.emit(f"store_{self.name}({index}, {words[0]});")
+        first = f.let("u32", f"{index} * 2u")
+        f.emit(f"store_{self.name}({first}, {words[0]});")
+        second = f"store_{self.name}({first} + 1u, {words[1]});"
+        count = (self.size + 1) // 2
+        return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
+
+    def _be_atomic(self) -> None:
+        assert not self._in_fours, "an array of which the size is given is written in fours"
+        self._is_atomic = True
+
+    @property
+    def accessors(self) -> list[str]:
+        """Functions that load and store words of an array that is written."""
+        if self._per_word == 1 or not self.written or self._in_fours:
+            return []
+        load, store = f"{self.name}[i]", f"{self.name}[i] = word"
+        if self._is_atomic:
+            load, store = f"atomicLoad(&{self.name}[i])", f"atomicStore(&{self.name}[i], word)"
+        return [f"fn load_{self.name}(i: u32) -> u32 {{ return {load}; }}", f"fn store_{self.name}(i: u32, word: u32) {{ {store}; }}"]
+
+    # between words and numbers
+
+    def _unpacked(self, word: str, k: int) -> Number:
+        """Return the k-th number in a word."""
+        f, category, width = self._f, kind(self.dtype), 32 // self._per_word
+        if category == "int":
+            return Number(self.dtype, f.let("i32", f"bitcast<i32>({word} << {32 - width - k * width}u) >> {32 - width}u"))
+        bits = f"(({word} >> {k * width}u) & {self._mask}u)" if k else f"({word} & {self._mask}u)"
+        if category == "float":
+            return Number(self.dtype, f.let("f32", half_of_bits(f, bits, self.dtype)))
+        return Number(self.dtype, f.let("bool", f"{bits} != 0u") if category == "bool" else f.let("u32", bits))
+
+    def _packed(self, numbers: Sequence[Number]) -> str:
+        """Numbers as a word."""
+        width = 32 // self._per_word
+        shifted_bits = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
+        return self._f.let("u32", " | ".join(f"({p})" for p in shifted_bits))
+
+    def _bits(self, number: Number) -> str:
+        """Return an expression for a number's bits, zeros above."""
+        category = kind(self.dtype)
+        if category == "bool":
+            return f"select(0u, 1u, {number.text})"
+        if category == "float":
+            return bits_of_half(self._f, number.text, self.dtype)
+        return f"(bitcast<u32>({number.text}) & {self._mask}u)" if category == "int" else number.text
+
+
+class Atomics(Array):
+    """A storage buffer as an array of atomic numbers, of which only the name is used."""
+
+    @property
+    def element(self) -> str:
+        """The type of the buffer's elements."""
+        return f"atomic<{wgsl_type(self.dtype)}>"
+
+
+# ------------------------------------------------------------------------------
+# Compute shaders in the making.
+# ------------------------------------------------------------------------------
 
 
 class OtherAccess(Exception):

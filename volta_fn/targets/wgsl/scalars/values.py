@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.primitives.formulas.payne_hanek import reduced_large
-from volta_fn.primitives.formulas.precision import exact_product
-from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.primitives.formulas.trigonometric import reduced_large
+from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values, exact_product
 from volta_fn.targets.wgsl.scalars import helpers
 from volta_fn.targets.wgsl.scalars.number import literal
-from volta_fn.targets.wgsl.shader_module import BITS_F32
-from volta_fn.targets.wgsl.text import Function
+from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 

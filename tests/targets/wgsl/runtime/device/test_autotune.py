@@ -9,13 +9,11 @@ import pytest
 
 import volta_fn as vf
 from tests.targets.products import MATRICES
-from volta_fn.compiler.contractions.index_maps import of_problem
-from volta_fn.compiler.contractions.matmul_problem import problem_of
-from volta_fn.targets.wgsl.matmul import tuned_schedules
-from volta_fn.targets.wgsl.matmul.choice import candidates, choose
-from volta_fn.targets.wgsl.matmul.compute_dtype import working
-from volta_fn.targets.wgsl.matmul.tuning import SIMPLE
-from volta_fn.targets.wgsl.runtime.device.autotune import Trials
+from volta_fn.compiler.contractions import of_problem, problem_of
+from volta_fn.targets.wgsl.matmul import schedule
+from volta_fn.targets.wgsl.matmul.contract import SIMPLE, candidates, choose
+from volta_fn.targets.wgsl.matmul.schedule import working
+from volta_fn.targets.wgsl.runtime.device.handle import Trials
 
 FLOAT = np.dtype(np.float32)
 
@@ -23,12 +21,12 @@ FLOAT = np.dtype(np.float32)
 def test_what_is_not_known_is_found_out_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gpu = vf.devices("gpu")[0].backend.gpu
     capabilities, work = gpu.capabilities._replace(adapter="a device of tests"), working(FLOAT)
-    monkeypatch.setattr(tuned_schedules, "_learnt", {})
-    monkeypatch.setattr(tuned_schedules, "_finders", {capabilities.adapter: Trials(gpu)})
-    monkeypatch.setattr("volta_fn.targets.wgsl.runtime.device.autotune.users_file", lambda: tmp_path / "new" / "schedules.json")
+    monkeypatch.setattr(schedule, "_learnt", {})
+    monkeypatch.setattr(schedule, "_finders", {capabilities.adapter: Trials(gpu)})
+    monkeypatch.setattr("volta_fn.targets.wgsl.runtime.device.handle.users_file", lambda: tmp_path / "new" / "schedules.json")
     c = of_problem(problem_of((40, 70), (70, 36), MATRICES, (FLOAT,) * 3))
     chosen = choose(c, work, capabilities)
     assert chosen in [SIMPLE, *candidates(c, work, capabilities)]
-    assert tuned_schedules.read(tmp_path / "new" / "schedules.json") == {capabilities.adapter: {tuned_schedules.class_of(c): chosen}}
-    monkeypatch.setattr(tuned_schedules, "_finders", {})
+    assert schedule.read(tmp_path / "new" / "schedules.json") == {capabilities.adapter: {schedule.class_of(c): chosen}}
+    monkeypatch.setattr(schedule, "_finders", {})
     assert choose(c, work, capabilities) == chosen

@@ -12,12 +12,12 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.compiler.program import RoutineKey
+from volta_fn.compiler.target import RoutineKey
 from volta_fn.errors import DeviceError
-from volta_fn.runtime.recent import Recent
+from volta_fn.runtime.caches import Recent
 from volta_fn.targets.wgsl.runtime import program_plan
-from volta_fn.targets.wgsl.runtime.call import Call
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
+from volta_fn.targets.wgsl.runtime.program import Call
 from volta_fn.targets.wgsl.runtime.program_plan import Routines
 
 GPU = vf.devices("gpu")[0]

@@ -11,20 +11,20 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import Device
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device import selftest
+from volta_fn.targets.wgsl.runtime.device import pipelines
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
 
 GPU = vf.devices("gpu")[0]
 
 
-@pytest.mark.parametrize(("wrong", "needed"), [((), selftest.NONE), ((selftest.NONE,), selftest.LOOPS), ((0, 2), selftest.ALL)])
+@pytest.mark.parametrize(("wrong", "needed"), [((), pipelines.NONE), ((pipelines.NONE,), pipelines.LOOPS), ((0, 2), pipelines.ALL)])
 @pytest.mark.parametrize("fails", [False, True])
 def test_shaders_have_the_checks_that_their_driver_needs(
     wrong: tuple[int, ...], needed: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that gives other numbers, or nothing, without checks gets no shader without them."""
-    run, module, seen = selftest._run, Pipelines._module, set[int]()
+    run, module, seen = pipelines._run, Pipelines._module, set[int]()
 
     def driven(gpu: Gpu, checks: int) -> np.ndarray:
         if checks in wrong and fails:
@@ -32,7 +32,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
         return run(gpu, checks) + np.uint32(checks in wrong)
 
     monkeypatch.delenv("VOLTA_GPU_CHECKS", raising=False)
-    monkeypatch.setattr(selftest, "_run", driven)
+    monkeypatch.setattr(pipelines, "_run", driven)
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     assert device.backend.gpu.pipelines.checks == needed
     monkeypatch.setattr(Pipelines, "_module", lambda self, source, checks: seen.add(checks) or module(self, source, checks))
@@ -43,12 +43,12 @@ def test_shaders_have_the_checks_that_their_driver_needs(
 
 def test_all_checks_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_GPU_CHECKS", "1")
-    assert GpuBackend(GPU.backend.handle.adapter).gpu.pipelines.checks == selftest.ALL
+    assert GpuBackend(GPU.backend.handle.adapter).gpu.pipelines.checks == pipelines.ALL
 
 
 def test_loops_are_tried_where_the_device_is_software(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = GPU.backend.gpu
     if GPU.kind == "cpu":
-        assert selftest.loop_iterations(gpu) == gpu.capabilities.iterations
-    monkeypatch.setattr(selftest, "_ITERATIONS", 1000)
-    assert selftest.loop_iterations(gpu) == TargetCapabilities().iterations
+        assert pipelines.loop_iterations(gpu) == gpu.capabilities.iterations
+    monkeypatch.setattr(pipelines, "_ITERATIONS", 1000)
+    assert pipelines.loop_iterations(gpu) == TargetCapabilities().iterations

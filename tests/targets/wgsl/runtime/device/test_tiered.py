@@ -10,9 +10,9 @@ import pytest
 
 import volta_fn as vf
 from volta_fn.errors import DeviceError
-from volta_fn.targets.wgsl.matmul import choice, schedule
-from volta_fn.targets.wgsl.runtime.call import Call
+from volta_fn.targets.wgsl.matmul import contract, schedule
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
+from volta_fn.targets.wgsl.runtime.program import Call
 
 GPU = vf.devices("gpu")[0]
 #: Of sums of 40 products of normal numbers in float32, each rounded to 6e-8 of some 10 at most.
@@ -22,7 +22,7 @@ ROUNDED = 1e-5
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shaders that are compiled from now on; those of all products by matrices are long."""
-    monkeypatch.setattr(choice, "LITTLE", 0)
+    monkeypatch.setattr(contract, "LITTLE", 0)
     monkeypatch.setattr(schedule, "_LONG", 1)
     found: list[str] = []
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"

@@ -14,7 +14,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.wgsl.runtime.submission import command_lists, replay
+from volta_fn.targets.wgsl.runtime import command_lists
 
 GPU = vf.devices("gpu")[0]
 
@@ -98,9 +98,9 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
             found.append(np.asarray(x))
         return found
 
-    assert replay.compiled() is not None
+    assert command_lists.compiled() is not None
     calls: list[int] = []
-    write = replay.compiled()
+    write = command_lists.compiled()
     monkeypatch.setattr(command_lists, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
     monkeypatch.setattr(command_lists, "compiled", lambda: None)

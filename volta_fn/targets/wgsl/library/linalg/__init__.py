@@ -11,7 +11,7 @@ Small matrices have a workgroup each; `rotations.LARGEST` and `triangular.LARGES
 """
 
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh
-from volta_fn.targets.wgsl.library.linalg.orthogonal import qr as qr
+from volta_fn.targets.wgsl.library.linalg.qr import qr as qr
 from volta_fn.targets.wgsl.library.linalg.svd import svd as svd
 from volta_fn.targets.wgsl.library.linalg.triangular import cholesky as cholesky
 from volta_fn.targets.wgsl.library.linalg.triangular import lu as lu

@@ -1,10 +1,4 @@
-"""Jacobi's method by blocks, for matrices that many workgroups share.
-
-A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small Hermitian
-matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep
-each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when one had none, and
-what is left of the dispatches has nothing to do.
-"""
+"""Jacobi's method by blocks, for matrices that many workgroups share."""
 
 from __future__ import annotations
 
@@ -16,15 +10,103 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.linalg import iteration_budget
+from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
-from volta_fn.targets.wgsl.library.linalg.rotations import rotation, round_robin, tile_rotations
-from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, real_part, written
+from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, real_part, rotation, round_robin, tile_rotations, written
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
+# ------------------------------------------------------------------------------
+# Scales and norms before rounds of blocks, and the order of results after them.
+# ------------------------------------------------------------------------------
+
+#: Elements of an invocation whose loads are under way together.
+_TOGETHER = 8
+
+
+def many_invocations(device: TargetCapabilities, needed: int) -> int:
+    """Return the invocations of a workgroup that has a matrix for itself.
+
+    Each needs so many bytes of workgroup memory.
+    """
+    return 1024 if device.invocations >= 1024 and 1024 * needed + 4096 <= device.workgroup_memory else 256
+
+
+def scale_dispatch(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, weight: str) -> Dispatch:
+    """Return the dispatch that finds the scale and the norm of each matrix.
+
+    The norm is that of scaled numbers. Nothing is marked yet. The scale is the largest number, or zero if some number is not finite.
+    `weight` is how often an element i counts, 0, 1 or 2.
+    """
+    count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
+    shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
+    source = shader.buffer(0, a.dtype).name
+    state = shader.buffer(blocks.state, real, written=True).name
+    marks = shader.atomics(blocks.marks, MARK).name
+    written(
+        shader,
+        f"""
+let base = group * {count}u;
+var most = R(0);
+var finite = true;
+{_over_all(shader, count, source, weight, f"most = max(most, size(value)); finite = finite & (size(value) <= {HUGE[real.name]});")}
+let bad = max_all(select(R(1), R(0), finite), local) > R(0);
+let largest = max_all(most, local);
+let scale = select(largest, R(1), largest == R(0) || bad);
+var squared = R(0);
+{_over_all(shader, count, source, weight, "squared += square(value / scale) * times_counted;")}
+let norm = sqrt(sum_all(squared, local));
+if (local == 0u) {{
+  {state}[group * 2u] = select(scale, R(0), bad);
+  {state}[group * 2u + 1u] = norm;
+}}
+for (var i = local; i < {BLOCK_SWEEPS}u; i += STEP) {{ atomicStore(&{marks}[2u + group * {BLOCK_SWEEPS}u + i], 0u); }}
+if (group == 0u && local < 2u) {{ atomicStore(&{marks}[local], 0u); }}""",
+    )
+    return shader.dispatch(blocks.batch, rotations.work(blocks.batch, count))
+
+
+def _over_all(shader: Shader, count: int, source: str, weight: str, statements: str) -> str:
+    """Return statements for each `value` of a matrix, several at a time."""
+    step = shader.invocations
+    numbers = range(_TOGETHER)
+    loads = "\n".join([f"let i{k} = start + {k * step}u;\nlet value_{k} = {source}[base + min(i{k}, {count - 1}u)];" for k in numbers])
+    uses = "\n".join(
+        [
+            f"if (i{k} < {count}u) {{ let i = i{k}; let times_counted = R({weight}); var value = value_{k};"
+            f" if (times_counted == R(0)) {{ value = zero(); }} {statements} }}"
+            for k in numbers
+        ]
+    )
+    return f"for (var start = local; start < {count}u; start += {_TOGETHER * step}u) {{\n{loads}\n{uses}\n}}"
+
+
+def ranked(n: int, keys: str, comes_first: str) -> str:
+    """Return statements that find where key number i comes in the order.
+
+    There are n keys, in an array with padding to a multiple of eight. Of two keys, the one that `comes_first` is `other` if that holds
+    for it and `mine`; of equal ones, the first.
+    """
+    compared = f"let other = {keys}[t]; place += select(0u, 1u, ({comes_first}) | ((other == mine) & (t < i)));"
+    return f"let mine = {keys}[i];\nvar place = 0u;\n{repeated(padded(n), compared, 8)}"
+
+
+def padded(n: int) -> int:
+    """Return the length of an array of n keys for `ranked`."""
+    return -(-n // 8) * 8
+
+
+# ------------------------------------------------------------------------------
+# Jacobi's method by blocks, for matrices that many workgroups share.
+#
+# A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small
+# Hermitian matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the
+# rounds of a sweep each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when one
+# had none, and what is left of the dispatches has nothing to do.
+# ------------------------------------------------------------------------------
+
 #: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
-SWEEPS = 14
+BLOCK_SWEEPS = 14
 
 #: Columns of blocks, the most that fit in workgroup memory. With more, rounds are fewer, but each takes longer than they save.
 _SIZES = (16, 8)
@@ -61,7 +143,7 @@ class Blocks(NamedTuple):
     @property
     def marked(self) -> int:
         """The number of marks."""
-        return 2 + self.batch * (SWEEPS + self.pairs)
+        return 2 + self.batch * (BLOCK_SWEEPS + self.pairs)
 
     def spaces(self, dtype: np.dtype) -> tuple[int, int, int]:
         """Return the bytes of the three buffers."""
@@ -103,8 +185,8 @@ def find_products(
     state = shader.buffer(blocks.state, real_part(a.dtype)).name
     marks = shader.atomics(blocks.marks, MARK).name
     products = shader.buffer(blocks.products, a.dtype, written=True).name
-    flag = f"{marks}[{2 + blocks.batch * SWEEPS}u + group]"
-    left = f"{marks}[2u + matrix * {SWEEPS}u + sweep{{}}]"
+    flag = f"{marks}[{2 + blocks.batch * BLOCK_SWEEPS}u + group]"
+    left = f"{marks}[2u + matrix * {BLOCK_SWEEPS}u + sweep{{}}]"
     pitch, count = blocks.pitch, 4 * size * size
     # In the first round of a sweep all columns meet, in others those of one block and of the other.
     steps = f"select({size}u, {2 * size - 1}u, turn == 0u)"
@@ -148,7 +230,7 @@ if (workgroupUniformLoad(&goes_on) == 1u) {{
   }}
 }}""",
     )
-    return shader.dispatch(blocks.batch * blocks.pairs, iteration_budget.work(blocks.batch, a.shape[-1] ** 2))
+    return shader.dispatch(blocks.batch * blocks.pairs, rotations.work(blocks.batch, a.shape[-1] ** 2))
 
 
 def _shader(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, pitch: int, reads: int, added: int) -> Shader:
@@ -189,7 +271,7 @@ def apply_products(
     products = shader.buffer(blocks.products, a.dtype).name
     x = shader.buffer(matrix, a.dtype, written=True).name
     v = shader.buffer(vectors[0], a.dtype, written=True).name if vectors else ""
-    flag = f"atomicLoad(&{marks}[{2 + blocks.batch * SWEEPS}u + matrix * {pairs}u + {{}}])"
+    flag = f"atomicLoad(&{marks}[{2 + blocks.batch * BLOCK_SWEEPS}u + matrix * {pairs}u + {{}}])"
     down = f"row = place(below, i / {2 * size}u);" if both else ""
     left = flag.format("strip") if both else "0u"
     written(
@@ -215,7 +297,7 @@ if (flagged != 0u) {{
   {_stored((x, v), size, (n, rows, wide), down)}
 }}""",
     )
-    return shader.dispatch(blocks.batch * jobs, iteration_budget.work(blocks.batch, max(n, rows) * n))
+    return shader.dispatch(blocks.batch * jobs, rotations.work(blocks.batch, max(n, rows) * n))
 
 
 def _left(size: int) -> str:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, written
+from volta_fn.targets.wgsl.library.linalg import rotations
+from volta_fn.targets.wgsl.library.linalg.rotations import field_shader, written
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -143,4 +143,4 @@ def over_elements(shader: Shader, count: int, statements: str) -> None:
 
 def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
     """Return the dispatch of an `element_shader` for so many elements of each matrix."""
-    return shader.dispatch(batch * max(-(-count // _COPIED), 1), iteration_budget.work(batch, count))
+    return shader.dispatch(batch * max(-(-count // _COPIED), 1), rotations.work(batch, count))

@@ -9,15 +9,269 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.block_eigh import blocked_eigh
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL
-from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotate, rotated, scaled, workers
-from volta_fn.targets.wgsl.library.linalg.shader_templates import HUGE, field_shader, is_field, real_part
-from volta_fn.targets.wgsl.library.linalg.small_eigh import fits, small_eigh
-from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.library.linalg import rotations
+from volta_fn.targets.wgsl.library.linalg.block_rotations import (
+    BLOCK_SWEEPS,
+    Blocks,
+    apply_products,
+    blocks_of,
+    find_products,
+    known,
+    padded,
+    ranked,
+    scale_dispatch,
+)
+from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, SMALL, element_dispatch, element_shader, over_elements, together
+from volta_fn.targets.wgsl.library.linalg.rotations import (
+    HUGE,
+    LARGEST,
+    SWEEPS,
+    Method,
+    declare_rotations,
+    field_shader,
+    is_field,
+    lanes,
+    real_part,
+    rotate,
+    rotated,
+    scaled,
+    state_size,
+    swept,
+    tile_rotations,
+    workers,
+    written,
+)
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
+
+# ------------------------------------------------------------------------------
+# Eigenvalues and eigenvectors of matrices that fit in workgroup memory.
+# ------------------------------------------------------------------------------
+
+#: What is negligible relative to the largest number.
+_EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
+
+
+def fits(n: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
+    """Return whether a matrix and its vectors fit in workgroup memory.
+
+    There is an invocation for every two pairs of columns.
+    """
+    real, count = real_part(dtype).itemsize, _invocations(n)
+    needed = (2 * _size(n) * (_size(n) + 1) + _size(n)) * dtype.itemsize + (count + padded(n)) * real + 4 * count + 4 * n + 64
+    return count <= device.invocations and needed <= device.workgroup_memory
+
+
+def _size(n: int) -> int:
+    return n + n % 2
+
+
+def _invocations(n: int) -> int:
+    """Return a multiple of 64 that is at least the square of the pairs."""
+    return -(-((_size(n) // 2) ** 2) // 64) * 64 if n > 16 else 64
+
+
+def small_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Routine:
+    """Return the routine for matrices that fit."""
+    n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
+    size = _size(n)
+    pairs, pitch = size // 2, size + 1
+    # Trees of sums and maxima need a power of two.
+    shader = field_shader(device, a.dtype, 1 << (_invocations(n) - 1).bit_length())
+    declare_rotations(shader, n, a.dtype)
+    for name in ("tile", "turned"):
+        shader.workgroup(name, "T", size * pitch)
+    shader.workgroup("keys", "R", padded(n))
+    shader.workgroup("order", "u32", n)
+    source, vectors = shader.buffer(0, a.dtype).name, shader.buffer(1, a.dtype, written=True).name
+    values = shader.buffer(2, real, written=True).name
+    pairing = "pair_k = pair(turned_by, k);\n      pair_l = pair(turned_by, l);"
+    written(
+        shader,
+        f"""
+let base = group * {n * n}u;
+var most = R(0);
+var finite = true;
+for (var i = local; i < {size * size}u; i += STEP) {{
+  let row = i / {size}u;
+  let column = i % {size}u;
+  let here = {"row >= column" if lower else "row <= column"};
+  var value = zero();
+  if (row < {n}u && column < {n}u) {{ value = {source}[base + select(column * {n}u + row, row * {n}u + column, here)]; }}
+  if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}
+  most = max(most, size(value));
+  finite = finite & (size(value) <= {HUGE[real.name]});
+  tile[row * {pitch}u + column] = value;
+  turned[row * {pitch}u + column] = number(select(R(0), R(1), row == column));
+}}
+let bad = max_all(select(R(1), R(0), finite), local) > R(0);
+let largest = max_all(most, local);
+let scale = select(largest, R(1), largest == R(0) || bad);
+for (var i = local; i < {size * size}u; i += STEP) {{
+  let at = (i / {size}u) * {pitch}u + i % {size}u;
+  tile[at] = tile[at] / scale;
+}}
+for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{
+  workgroupBarrier();
+  var left = R(0);
+  for (var i = local; i < {size * size}u; i += STEP) {{
+    if (i / {size}u < i % {size}u) {{ left = max(left, size(tile[(i / {size}u) * {pitch}u + i % {size}u])); }}
+  }}
+  if (max_all(select(left, R(0), bad), local) <= {_EPSILON[real.name]}) {{ break; }}
+  {tile_rotations(pairs, pitch, f"{max(size - 1, 1)}u", pairing, all_work=shader.invocations == pairs * pairs)}
+}}
+for (var i = local; i < {padded(n)}u; i += STEP) {{
+  keys[i] = {HUGE[real.name]};
+  if (i < {n}u) {{
+    keys[i] = real(tile[i * {pitch + 1}u]);
+    order[i] = i;
+  }}
+}}
+workgroupBarrier();
+for (var i = local; i < {n}u; i += STEP) {{
+  {ranked(n, "keys", "other < mine")}
+  if (bad) {{
+    {values}[group * {n}u + i] = real(nan());
+  }} else {{
+    {values}[group * {n}u + place] = mine * scale;
+    order[place] = i;
+  }}
+}}
+workgroupBarrier();
+for (var i = local; i < {n * n}u; i += STEP) {{
+  if (bad) {{ {vectors}[base + i] = nan(); }} else {{ {vectors}[base + i] = turned[(i / {n}u) * {pitch}u + order[i % {n}u]]; }}
+}}""",
+    )
+    return Routine((shader.dispatch(batch, rotations.work(batch, n * n)),))
+
+
+# ------------------------------------------------------------------------------
+# Eigenvalues and eigenvectors of matrices that many workgroups share.
+# ------------------------------------------------------------------------------
+
+#: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, the order of the diagonal, and
+#: what `Blocks` have.
+_BLOCK_OPERAND, _BLOCK_VECTORS, _BLOCK_VALUES, _BLOCK_MATRIX, _BLOCK_PRODUCT, _ORDER, _BLOCKS = range(7)
+
+_UINT32 = np.dtype(np.uint32)
+
+#: What is negligible: the products of rotations round as much.
+_NEGLIGIBLE = {"float32": 1.2e-6, "float64": 2.5e-15}
+
+
+def blocked_eigh(a: ShapedArray, lower: bool, device: TargetCapabilities) -> Routine:
+    """Return the routine for matrices of several blocks."""
+    n, batch, real = a.shape[-1], math.prod(a.shape[:-2]), real_part(a.dtype)
+    blocks = blocks_of(n, a.dtype, batch, device, _BLOCKS)
+    both = (
+        find_products(a, blocks, device, lambda shader: _common(shader, a, n, blocks), _share(n), _NEGLIGIBLE[real.name]),
+        apply_products(a, blocks, device, _BLOCK_MATRIX, (_BLOCK_PRODUCT, n, n), both=True),
+    )
+    row, column = f"i / {n}u", f"i % {n}u"
+    weight = f"select(0, select(2, 1, {row} == {column}), {row} {'>=' if lower else '<='} {column})"
+    dispatches = (
+        scale_dispatch(a, blocks, device, weight),
+        _load_blocks(a, n, lower, blocks, device),
+        *both * (blocks.rounds * BLOCK_SWEEPS),
+        _sort_blocks(a, n, blocks, device),
+        _store(a, n, blocks, device),
+    )
+    size = batch * n * n * a.dtype.itemsize
+    return Routine(dispatches, (size, size, 4 * batch * n, *blocks.spaces(a.dtype)))
+
+
+def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that loads a triangle as a scaled Hermitian matrix.
+
+    The vectors begin as the identity.
+    """
+    shader = element_shader(device, a.dtype, n * n)
+    source, state = shader.buffer(_BLOCK_OPERAND, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
+    x, v = (shader.buffer(number, a.dtype, written=True).name for number in (_BLOCK_MATRIX, _BLOCK_PRODUCT))
+    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    over_elements(
+        shader,
+        n * n,
+        f"""let row = e / {n}u;
+let column = e % {n}u;
+let here = {"row >= column" if lower else "row <= column"};
+var value = {source}[matrix * {n * n}u + select(column * {n}u + row, e, here)];
+if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value = conjugate(value); }}
+{x}[matrix * {n * n}u + e] = value / scale;
+{v}[matrix * {n * n}u + e] = number(select(R(0), R(1), row == column));""",
+    )
+    return element_dispatch(shader, blocks.batch, n * n)
+
+
+def _common(shader: Shader, a: ShapedArray, n: int, blocks: Blocks) -> str:
+    """Return statements that load what two blocks of the matrix have in common."""
+    x, size = shader.buffer(_BLOCK_MATRIX, a.dtype).name, blocks.size
+    loads = together(
+        4 * size * size,
+        size * size,
+        f"""let row = place(at, i / {2 * size}u);
+let column = place(at, i % {2 * size}u);
+if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
+        f"tile[(i / {2 * size}u) * {blocks.pitch}u + i % {2 * size}u] = value;",
+    )
+    return f"{loads}\nworkgroupBarrier();"
+
+
+def _share(n: int) -> str:
+    """Return the expression for an element's size relative to the diagonal.
+
+    Or to the least that the largest eigenvalue may be, if that is greater.
+    """
+    return f"g / max(max(p, q), max(norm * R({n**-0.5}), R(1e-30)))"
+
+
+def _sort_blocks(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that writes the eigenvalues in their order."""
+    real = real_part(a.dtype)
+    shader = field_shader(device, a.dtype, INVOCATIONS)
+    x, order = shader.buffer(_BLOCK_MATRIX, a.dtype).name, shader.buffer(_ORDER, _UINT32, written=True).name
+    values = shader.buffer(_BLOCK_VALUES, real, written=True).name
+    shader.workgroup("keys", "R", padded(n))
+    written(
+        shader,
+        f"""
+{known(shader, blocks, a.dtype)}
+for (var i = local; i < {padded(n)}u; i += STEP) {{
+  keys[i] = {HUGE[real.name]};
+  if (i < {n}u) {{ keys[i] = real({x}[group * {n * n}u + i * {n + 1}u]); }}
+}}
+workgroupBarrier();
+for (var i = local; i < {n}u; i += STEP) {{
+  {ranked(n, "keys", "other < mine")}
+  if (bad) {{
+    {values}[group * {n}u + i] = real(nan());
+    {order}[group * {n}u + i] = i;
+  }} else {{
+    {values}[group * {n}u + place] = mine * scale;
+    {order}[group * {n}u + place] = i;
+  }}
+}}""",
+    )
+    return shader.dispatch(blocks.batch, rotations.work(blocks.batch, n * n))
+
+
+def _store(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that writes the eigenvectors in the order of the values."""
+    shader = element_shader(device, a.dtype, n * n)
+    v, order = shader.buffer(_BLOCK_PRODUCT, a.dtype).name, shader.buffer(_ORDER, _UINT32).name
+    state, vectors = shader.buffer(blocks.state, real_part(a.dtype)).name, shader.buffer(_BLOCK_VECTORS, a.dtype, written=True).name
+    over_elements(
+        shader,
+        n * n,
+        f"""let value = {v}[matrix * {n * n}u + (e / {n}u) * {n}u + {order}[matrix * {n}u + e % {n}u]];
+if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }} else {{ {vectors}[matrix * {n * n}u + e] = value; }}""",
+    )
+    return element_dispatch(shader, blocks.batch, n * n)
+
+
+# ------------------------------------------------------------------------------
+# Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method.
+# ------------------------------------------------------------------------------
 
 #: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and what `sweeps` keeps.
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
@@ -27,7 +281,7 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
     """Return the routine of the primitive. Matrices that are not finite have NaN."""
     (a,) = avals
     n = a.shape[-1]
-    counted = iteration_budget.of_eigh(n)
+    counted = rotations.of_eigh(n)
     if not is_field(a.dtype, device, counted.of_a_dispatch) or n > LARGEST:
         return None
     if not a.size:
@@ -140,4 +394,3 @@ for (var i = local; i < {n}u; i += STEP) {{
 
 
 #: What is negligible relative to 1, by the dtype of real parts.
-_EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}

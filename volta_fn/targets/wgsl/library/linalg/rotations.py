@@ -1,15 +1,192 @@
-"""Jacobi's method: sweeps that rotate all pairs of columns, until none is left.
+"""Jacobi's method.
 
-The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
+Sweeps that rotate all pairs of columns, in shaders for real and complex numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.library.linalg.shader_templates import real_part
-from volta_fn.targets.wgsl.scalars import Shader
+from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
+from volta_fn.targets.wgsl.scalars.number import literal
+
+# ------------------------------------------------------------------------------
+# Shaders that factor real and complex matrices by the same WGSL.
+#
+# A workgroup has a matrix. `T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by
+# its other invocations after `sync()`. Loops have bounds that all invocations share.
+# ------------------------------------------------------------------------------
+
+#: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
+#: trusted; those with a bound are.)
+HUGE = {"float32": literal("f32", np.finfo(np.float32).max), "float64": literal("f64", np.finfo(np.float64).max)}
+
+_REAL = """fn times(a: T, b: T) -> T { return a * b; }
+fn over(a: T, b: T) -> T { return a / b; }
+fn conjugate(a: T) -> T { return a; }
+fn real(a: T) -> R { return a; }
+fn imaginary(a: T) -> R { return R(0); }
+fn number(a: R) -> T { return a; }
+fn size(a: T) -> R { return abs(a); }"""
+
+_COMPLEX = """fn times(a: T, b: T) -> T { return T(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }
+fn over(a: T, b: T) -> T {
+  let scale = max(abs(b.x), abs(b.y));
+  let c = b / scale;
+  let d = c.x * c.x + c.y * c.y;
+  return T((a.x * c.x + a.y * c.y) / d, (a.y * c.x - a.x * c.y) / d) / scale;
+}
+fn conjugate(a: T) -> T { return T(a.x, -a.y); }
+fn real(a: T) -> R { return a.x; }
+fn imaginary(a: T) -> R { return a.y; }
+fn number(a: R) -> T { return T(a, R(0)); }
+fn size(a: T) -> R { return abs(a.x) + abs(a.y); }"""
+
+_COMMON = """fn zero() -> T { return number(R(0)); }
+fn square(a: T) -> R { return real(a) * real(a) + imaginary(a) * imaginary(a); }
+fn sync() { storageBarrier(); workgroupBarrier(); }"""
+
+#: Sums and maxima of what the invocations have, which all of them get. The uniform load has a barrier before it and one after it, and lets
+#: results decide on control flow with barriers.
+_TOGETHER = """fn {name}(x: R, local: u32) -> R {{
+  part[local] = x;
+  for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    workgroupBarrier();
+    if (local < reach) {{ part[local] = {combined}; }}
+  }}
+  return workgroupUniformLoad(&part[0]);
+}}"""
+
+#: The index of the greatest, the first of equals.
+_GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
+  part[local] = x;
+  places[local] = at;
+  for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
+    workgroupBarrier();
+    if (local < reach) {{
+      let a = part[local];
+      let b = part[local + reach];
+      if (b > a || (b == a && places[local + reach] < places[local])) {{
+        part[local] = b;
+        places[local] = places[local + reach];
+      }}
+    }}
+  }}
+  return workgroupUniformLoad(&places[0]);
+}}"""
+
+
+def is_field(dtype: np.dtype, device: TargetCapabilities, iterations: int) -> bool:
+    """Return True if the device factors such matrices, in so many loop iterations."""
+    return is_supported(dtype, device) and iterations <= device.iterations
+
+
+def real_part(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of real parts."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def invocations(work: int) -> int:
+    """Return the size of a workgroup that has so much to do in parallel."""
+    return 64 if work <= 64 else 256
+
+
+def field_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
+    """Return a shader with these functions, for workgroups of so many invocations."""
+    shader = Shader(device, count)
+    real = wgsl_type(real_part(dtype))
+    shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
+    shader.helper("field", (_COMPLEX if dtype.kind == "c" else _REAL) + "\n" + _COMMON)
+    shader.workgroup("part", "R", count)
+    shader.workgroup("places", "u32", count)
+    half = count // 2
+    shader.helper("sum", _TOGETHER.format(name="sum_all", half=half, combined="part[local] + part[local + reach]"))
+    shader.helper("max", _TOGETHER.format(name="max_all", half=half, combined="max(part[local], part[local + reach])"))
+    shader.helper("greatest", _GREATEST.format(half=half))
+    shader.helper("nan", f"fn nan() -> T {{ return {constant(dtype, np.nan + 0j if dtype.kind == 'c' else np.nan).text}; }}")
+    return shader
+
+
+def written(shader: Shader, text: str) -> None:
+    """Add WGSL to a shader, in which STEP is the number of invocations."""
+    for statement in text.replace("STEP", f"{shader.invocations}u").strip().splitlines():
+        shader.emit(statement)
+
+
+# ------------------------------------------------------------------------------
+# Methods that sweep over a matrix until nothing is left to do.
+#
+# A driver takes a GPU for hung that is busy with one dispatch for seconds, and a workgroup has a large matrix for itself, so that has a
+# dispatch for each sweep. Between dispatches each matrix's `scale`, zero of a bad one, and what its last sweep left are in memory:
+# matrices that are ready have nothing to do.
+# ------------------------------------------------------------------------------
+
+
+class Method(NamedTuple):
+    """Statements of a method, written for a shader which has declared what they use.
+
+    Attributes:
+        where: they name where a matrix is.
+        before: they load it, and name its `scale` and whether it is `bad`.
+        sweep: they do a sweep, and name what is `left` to do.
+        enough: if so little is left, it was the last sweep.
+        after: they write the results.
+    """
+
+    where: str
+    before: Callable[[Shader], str]
+    sweep: Callable[[Shader], str]
+    enough: str
+    after: Callable[[Shader], str]
+
+
+def swept(method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]) -> list[Dispatch]:
+    """Return the dispatches of a method, with the shaders that `new` makes.
+
+    `state` is the number of the workspace of `state_size`, and its dtype.
+    """
+    if iterations.are_many:
+        return _swept_separately(method, new, batch, iterations, state)
+    shader = new()
+    before, sweep, after = method.before(shader), method.sweep(shader), method.after(shader)
+    loop = f"for (var sweep = 0u; sweep < {SWEEPS}u; sweep++) {{\n{sweep}\nif (max_all(left, local) <= {method.enough}) {{ break; }}\n}}"
+    written(shader, "\n".join([method.where, before, loop, after]))
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch))]
+
+
+def state_size(batch: int, iterations: Iterations, real: np.dtype) -> tuple[int, ...]:
+    """Return the bytes of the workspace for what is kept between dispatches."""
+    return (2 * batch * real.itemsize,) if iterations.are_many else ()
+
+
+def _swept_separately(
+    method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]
+) -> list[Dispatch]:
+    shaders = [new() for _ in range(3)]
+    begin, one, end = shaders
+    scale, left = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
+    for shader in (one, end):
+        shader.buffer(*state, written=True)
+    kept = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
+    written(begin, "\n".join([method.where, method.before(begin), kept]))
+    rest = f"let rest = max_all(left, local);\nif (local == 0u) {{ {left} = rest; }}"
+    head = f"if (max_all({left}, local) > {method.enough}) {{"
+    written(one, "\n".join([method.where, head, method.sweep(one), rest, "}"]))
+    known = f"let scale = {scale};\nlet bad = scale == R(0);"
+    written(end, "\n".join([method.where, known, method.after(end)]))
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]
+
+
+# ------------------------------------------------------------------------------
+# Jacobi's method: sweeps that rotate all pairs of columns, until none is left.
+#
+# The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
+# ------------------------------------------------------------------------------
 
 #: Matrices up to this size: the time that a workgroup takes grows with the cube.
 LARGEST = 256
@@ -212,3 +389,104 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
       {"" if all_work else "}"}
       workgroupBarrier();
     }}"""
+
+
+# ------------------------------------------------------------------------------
+# Upper bounds on an invocation's loop iterations in each factorisation.
+#
+# See `TargetCapabilities.iterations`. Loops that invocations divide have as many iterations as one of them gets (`_share`), and each loop
+# that is begun has one more, in which it ends; sums over a triangle are half a square.
+# ------------------------------------------------------------------------------
+
+#: Multiplications that a GPU would do otherwise in an iteration of a workgroup, which mostly waits for memory.
+_MULTIPLICATIONS = 1 << 14
+
+#: Iterations of a reduction over a workgroup.
+_BUDGET_TOGETHER = 11
+
+
+def work(matrices: int, count: int) -> int:
+    """Return iterations for each matrix as multiplications: see `Dispatch.work`."""
+    return matrices * count * _MULTIPLICATIONS
+
+
+def _share(count: int, work: int) -> int:
+    return -(-count // invocations(work))
+
+
+def of_cholesky(n: int) -> int:
+    """Return the bound for n columns, each computed from those before it."""
+    return n * (4 + _share(n, n) * (3 + n // 2)) + _share(n * n, n) + 2
+
+
+def of_triangular_solve(n: int, columns: int) -> int:
+    """Return the bound for n unknowns, each eliminated from later ones."""
+    work = n * columns
+    return 3 * n + _share(work, work) * (1 + n // 2) + 2
+
+
+def of_lu(m: int, n: int) -> int:
+    """Return the bound for columns with pivots, each eliminated from later ones."""
+    work, rank = max(m, n), min(m, n)
+    column = 6 + _BUDGET_TOGETHER + 2 * _share(m, work) + _share(n, work)
+    return _share(m * n, work) * (1 + rank // 2) + _share(m, work) + rank * column + 3
+
+
+def of_qr(m: int, n: int, wide: int) -> int:
+    """Return the bound for reflections of later columns and of Q's `wide` ones."""
+    work, rank = max(m, n), min(m, n)
+    column = 6 + 2 * _BUDGET_TOGETHER + 3 * _share(m, work)
+    reflected = rank * (2 * m - rank + 4) * (_share(n, work) + _share(wide, work))
+    return _share(m * (n + wide), work) + _share(wide * n, work) + rank * column + reflected + 6
+
+
+#: Iterations from which on each sweep is a dispatch of its own.
+_BUDGET_MANY = 1 << 15
+
+
+class Iterations(NamedTuple):
+    """The iterations before sweeps, of one sweep, and after them."""
+
+    before: int
+    sweep: int
+    after: int
+
+    @property
+    def are_many(self) -> bool:
+        """True if several dispatches should share them."""
+        return self.before + SWEEPS * self.sweep + self.after > _BUDGET_MANY
+
+    @property
+    def of_a_dispatch(self) -> int:
+        """The most iterations of one dispatch."""
+        return max(self) + _BUDGET_TOGETHER if self.are_many else self.before + SWEEPS * self.sweep + self.after
+
+
+def _of_sweep(n: int, step: int) -> int:
+    return 2 + _BUDGET_TOGETHER + (n + n % 2) * (1 + step)
+
+
+def _of_rotations(rows: int, shared: int) -> int:
+    """Return the bound for a loop over the rows of two columns that lanes share."""
+    several = max(min(SEVERAL, -(-rows // shared)), 1)
+    return 1 + -(-rows // (shared * several))
+
+
+def of_eigh(n: int) -> Iterations:
+    """Return the bounds for rotations of rows and columns, and for sorting."""
+    pairs = (n + 1) // 2
+    sweep = _of_sweep(n, 1 + 2 * _of_rotations(n, lanes(n, invocations(n))) + _share(pairs * n, n))
+    return Iterations(3 * _share(n * n, n) + 2 * _BUDGET_TOGETHER + 3, sweep, 2 * (n + 2) * _share(n, n) + 2)
+
+
+def of_svd(m: int, n: int, wide: int) -> Iterations:
+    """Return the bounds for rotations of n columns of at most m rows, and the rest.
+
+    That is sorting the columns, and completing them to `wide` ones (0: no vectors).
+    """
+    shared = lanes(n, invocations(m))
+    products = 2 + -(-m // shared) + shared
+    sweep = _of_sweep(n, products + _of_rotations(m, shared) + _of_rotations(n, shared))
+    column = 6 + 2 * _BUDGET_TOGETHER + (8 + 2 * wide) * _share(m, m) + (2 + m) * _share(wide, m)
+    over = 3 * _share(m * max(n, wide), m)
+    return Iterations(over + 2 * _BUDGET_TOGETHER + 4, sweep, over + (4 + m + n) * _share(n, m) + n + wide * column + 6)

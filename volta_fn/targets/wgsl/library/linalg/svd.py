@@ -1,28 +1,376 @@
-"""Singular values and vectors, by rotations of columns (Hestenes' method).
-
-Of wide matrices the adjoint is factored. Left vectors that zeros in the singular values leave open are found as Gram and Schmidt would,
-beginning with the unit vector that is furthest from those that there are.
-"""
+"""Singular values and vectors, by rotations of columns (Hestenes' method)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.copy_units import INVOCATIONS, fill
-from volta_fn.targets.wgsl.library.linalg import iteration_budget
-from volta_fn.targets.wgsl.library.linalg.block_svd import blocked_svd, is_blocked_svd
-from volta_fn.targets.wgsl.library.linalg.rotations import LARGEST, declare_rotations, lanes, rotated, workers
-from volta_fn.targets.wgsl.library.linalg.shader_templates import field_shader, is_field, real_part
-from volta_fn.targets.wgsl.library.linalg.singular_vectors import NEAR, TINY, begun, completed, found, sort
-from volta_fn.targets.wgsl.library.linalg.small_svd import declare_tiles, fits, invocations, loaded, stored, tile_sweep
-from volta_fn.targets.wgsl.library.linalg.sweeps import Method, state_size, swept
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.library.linalg import rotations as iteration_budget
+from volta_fn.targets.wgsl.library.linalg.block_rotations import BLOCK_SWEEPS as SWEEPS
+from volta_fn.targets.wgsl.library.linalg.block_rotations import (
+    Blocks,
+    apply_products,
+    blocks_of,
+    find_products,
+    known,
+    many_invocations,
+    padded,
+    ranked,
+    scale_dispatch,
+)
+from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, Moved, element_dispatch, element_shader, over_elements, repeated, streamed
+from volta_fn.targets.wgsl.library.linalg.qr import blocked_qr, is_blocked_qr
+from volta_fn.targets.wgsl.library.linalg.rotations import (
+    LARGEST,
+    Method,
+    declare_rotations,
+    field_shader,
+    is_field,
+    lanes,
+    real_part,
+    rotated,
+    state_size,
+    swept,
+    workers,
+    written,
+)
+from volta_fn.targets.wgsl.library.linalg.small_svd import (
+    NEAR,
+    TINY,
+    begun,
+    completed,
+    declare_tiles,
+    fits,
+    found,
+    invocations,
+    loaded,
+    sort,
+    stored,
+    tile_sweep,
+)
+from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
+
+# ------------------------------------------------------------------------------
+# Singular values and vectors of matrices that many workgroups share.
+#
+# A = QR first, then the columns of Rᴴ are rotated until they are orthogonal, which takes few sweeps: they are so nearly, and in their
+# order. With the product J of all rotations, Rᴴ J = W Σ and A = (Q J) Σ Wᴴ. So Q is rotated along, and W are the columns themselves,
+# divided by their lengths.
+# ------------------------------------------------------------------------------
+
+_UINT32 = np.dtype(np.uint32)
+
+#: Cosines of columns' angles that are negligible: the products of rotations round as much.
+_NEGLIGIBLE = {"float32": 6e-7, "float64": 1.2e-15}
+
+
+class _Problem(NamedTuple):
+    """The adjoint of a wide matrix, or a matrix itself, and its buffers."""
+
+    a: ShapedArray
+    m: int
+    n: int
+    batch: int
+    #: Columns of the vectors of the long side; 0 for values alone.
+    wide: int
+    turned: bool
+    #: The first workspace.
+    first: int
+
+    @property
+    def scaled(self) -> int:
+        """The number of the scaled matrix, and then of the short side's vectors."""
+        return self.first
+
+    @property
+    def q(self) -> int:
+        """The number of Q."""
+        return self.first + 1
+
+    @property
+    def r(self) -> int:
+        """The number of R, and of projections in the end."""
+        return self.first + 2
+
+    @property
+    def x(self) -> int:
+        """The number of the columns that are rotated."""
+        return self.first + 3
+
+    @property
+    def order(self) -> int:
+        """The number of the order of the columns."""
+        return self.first + 4
+
+    @property
+    def lengths(self) -> int:
+        """The number of the columns' lengths."""
+        return self.first + 5
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of these workspaces."""
+        m, n, wide = self.m, self.n, self.wide
+        rows = m if wide > n else n
+        arrays = [self.batch * self.a.dtype.itemsize * count for count in (m * n, m * max(wide, 1), rows * n, n * n)]
+        return (*arrays, 4 * self.batch * (n + 1), self.batch * n * real_part(self.a.dtype).itemsize)
+
+
+def is_blocked_svd(a: ShapedArray, device: TargetCapabilities) -> bool:
+    """Return whether a matrix has several blocks, and may be made triangular by them."""
+    rows, columns = a.shape[-2:]
+    tall = a if rows >= columns else a.update(shape=(*a.shape[:-2], columns, rows))
+    return min(rows, columns) > SMALL and is_blocked_qr(tall, device)
+
+
+def blocked_svd(a: ShapedArray, wide: int, device: TargetCapabilities) -> Routine:
+    """Return the routine for matrices of several blocks; `wide` is as in `_Problem`."""
+    rows, columns = a.shape[-2:]
+    m, n, batch = max(rows, columns), min(rows, columns), math.prod(a.shape[:-2])
+    problem = _Problem(a, m, n, batch, wide, rows < columns, 4 if wide else 2)
+    triangular = blocked_qr(a.update(shape=(batch, m, n)), wide or n, wide > 0, device)
+    first = problem.first + len(problem.sizes)
+    numbers = [problem.scaled, *([problem.q] if wide else []), problem.r]
+    numbers += range(first, first + len(triangular.workspaces))
+    blocks = blocks_of(n, a.dtype, batch, device, first + len(triangular.workspaces))
+    square = a.update(shape=(batch, n, n))
+    both = (
+        find_products(square, blocks, device, lambda shader: _common(shader, problem, blocks), _share(a), _NEGLIGIBLE[_real(a)]),
+        apply_products(square, blocks, device, problem.x, (problem.q, m, wide) if wide else None, both=False),
+    )
+    dispatches = (
+        scale_dispatch(a, blocks, device, "1"),
+        _load(problem, blocks, device),
+        *[_renumbered(dispatch, numbers) for dispatch in triangular.dispatches],
+        _turned(problem, device),
+        *both * (blocks.rounds * SWEEPS),
+        _sort(problem, blocks, device),
+        *([_normalised(problem, device), _completed(problem, device), _stored_blocks(problem, blocks, device)] if wide else []),
+    )
+    return Routine(dispatches, (*problem.sizes, *triangular.workspaces, *blocks.spaces(a.dtype)))
+
+
+def _real(a: ShapedArray) -> str:
+    return real_part(a.dtype).name
+
+
+def _renumbered(dispatch: Dispatch, numbers: list[int]) -> Dispatch:
+    """Return the dispatch with other buffers, by the numbers that it has."""
+    buffers = tuple([numbers[k] for k in dispatch.buffers])
+    return replace(dispatch, buffers=buffers, written=frozenset([numbers[k] for k in dispatch.written]))
+
+
+def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that loads the scaled matrix, or its adjoint."""
+    a, m, n, *_ = problem
+    shader = element_shader(device, a.dtype, m * n)
+    source, state = shader.buffer(0, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
+    x = shader.buffer(problem.scaled, a.dtype, written=True).name
+    entry = f"{source}[matrix * {m * n}u + {{}}]"
+    value = f"conjugate({entry.format(f'(e % {n}u) * {m}u + e / {n}u')})" if problem.turned else entry.format("e")
+    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    over_elements(shader, m * n, f"{x}[matrix * {m * n}u + e] = {value} / scale;")
+    return element_dispatch(shader, problem.batch, m * n)
+
+
+def _turned(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that makes the columns the adjoint of R."""
+    a, _, n, batch, wide, *_ = problem
+    rows = problem.m if wide > n else n
+    shader = element_shader(device, a.dtype, n * n)
+    r, x = shader.buffer(problem.r, a.dtype).name, shader.buffer(problem.x, a.dtype, written=True).name
+    entry = f"conjugate({r}[matrix * {rows * n}u + (e % {n}u) * {n}u + e / {n}u])"
+    over_elements(shader, n * n, f"{x}[matrix * {n * n}u + e] = {entry};")
+    return element_dispatch(shader, batch, n * n)
+
+
+def _common(shader: Shader, problem: _Problem, blocks: Blocks) -> str:
+    """Return statements for the products of two blocks' columns.
+
+    A few rows are loaded at a time, while those before are multiplied.
+    """
+    n, size = problem.n, blocks.size
+    pitch, corners = blocks.pitch, [(i, j) for i in (0, 1) for j in (0, 1)]
+    x = shader.buffer(problem.x, problem.a.dtype).name
+    begun = "\n  ".join([f"var sum_{i}{j} = zero();" for i, j in corners])
+    loads = "\n      ".join(
+        [
+            f"let l{i} = conjugate(tile[t * {pitch}u + left + {i * size}u]);\n      let r{i} = tile[t * {pitch}u + right + {i * size}u];"
+            for i in (0, 1)
+        ]
+    )
+    sums = "\n      ".join([f"sum_{i}{j} += times(l{i}, r{j});" for i, j in corners])
+    newline = "\n      "
+    rows = Moved(
+        4 * size * size,
+        f"""let row = begin + i / {2 * size}u;
+let column = place(at, i % {2 * size}u);
+if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u + column]; }}""",
+        f"tile[(i / {2 * size}u) * {pitch}u + i % {2 * size}u] = value;",
+    )
+    stores = "\n  ".join([f"tile[(left + {i * size}u) * {pitch}u + right + {j * size}u] = sum_{i}{j};" for i, j in corners])
+    return f"""let left = local / {size}u;
+  let right = local % {size}u;
+  {begun}
+  {streamed("0u", n, 2 * size, size * size, [rows], repeated(2 * size, f"{loads}{newline}{sums}"))}
+  {stores}
+  workgroupBarrier();"""
+
+
+def _share(a: ShapedArray) -> str:
+    """Return the expression for the cosine of two columns' angle.
+
+    Columns that are nothing but rounding count as longer.
+    """
+    least = f"max(norm * norm * R({_NEGLIGIBLE[_real(a)] ** 2}), R({1e-37 if _real(a) == 'float32' else 1e-300}))"
+    return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
+
+
+def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that writes the singular values, and keeps their order.
+
+    They are the columns' lengths. After the order come how many columns are not zero, and the lengths.
+    """
+    a, _, n, batch, *_ = problem
+    real = real_part(a.dtype)
+    shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
+    x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32, written=True).name
+    lengths, values = (shader.buffer(number, real, written=True).name for number in (problem.lengths, 1))
+    shader.workgroup("keys", "R", padded(n))
+    shader.workgroup("found", "atomic<u32>")
+    lanes, each = shader.invocations // n, 4
+    rows = "\n".join(
+        [
+            f"total += square({x}[base + min(row + {k * lanes}u, {n - 1}u) * {n}u + c]) * select(R(0), R(1), row + {k * lanes}u < {n}u);"
+            for k in range(each)
+        ]
+    )
+    written(
+        shader,
+        f"""
+{known(shader, blocks, a.dtype)}
+let base = group * {n * n}u;
+let c = local % {n}u;
+var total = R(0);
+if (local < {lanes * n}u) {{
+  for (var row = local / {n}u; row < {n}u; row += {each * lanes}u) {{
+    {rows}
+  }}
+}}
+part[local] = total;
+if (local == 0u) {{ atomicStore(&found, 0u); }}
+workgroupBarrier();
+for (var i = local; i < {padded(n)}u; i += STEP) {{
+  var sum = R(-1);
+  if (i < {n}u) {{
+    sum = part[i];
+    for (var k = 1u; k < {lanes}u; k++) {{ sum += part[i + k * {n}u]; }}
+    sum = sqrt(sum);
+  }}
+  keys[i] = sum;
+}}
+workgroupBarrier();
+var longest = R(0);
+for (var i = local; i < {n}u; i += STEP) {{ longest = max(longest, keys[i]); }}
+let least = max_all(longest, local) * {NEAR[real.name]} * R({n});
+for (var i = local; i < {n}u; i += STEP) {{
+  {ranked(n, "keys", "other > mine")}
+  if (bad) {{
+    {values}[group * {n}u + i] = real(nan());
+    {order}[group * {n + 1}u + i] = i;
+  }} else {{
+    {values}[group * {n}u + place] = mine * scale;
+    {order}[group * {n + 1}u + place] = i;
+  }}
+  {lengths}[group * {n}u + i] = mine;
+  if (mine > least) {{ atomicAdd(&found, 1u); }}
+}}
+workgroupBarrier();
+if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&found), {n}u, bad); }}""",
+    )
+    return shader.dispatch(batch, iteration_budget.work(batch, n * n))
+
+
+def _normalised(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that divides the columns by their lengths, in their order."""
+    a, _, n, batch, *_ = problem
+    shader = element_shader(device, a.dtype, n * n)
+    x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32).name
+    lengths = shader.buffer(problem.lengths, real_part(a.dtype)).name
+    u = shader.buffer(problem.scaled, a.dtype, written=True).name
+    over_elements(
+        shader,
+        n * n,
+        f"""let from_column = min({order}[matrix * {n + 1}u + e % {n}u], {n - 1}u);
+if (e % {n}u < {order}[matrix * {n + 1}u + {n}u]) {{
+  {u}[matrix * {n * n}u + e] = {x}[matrix * {n * n}u + (e / {n}u) * {n}u + from_column] / {lengths}[matrix * {n}u + from_column];
+}}""",
+    )
+    return element_dispatch(shader, batch, n * n)
+
+
+def _completed(problem: _Problem, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that completes the vectors where columns are zero."""
+    a, _, n, batch, *_ = problem
+    shader = field_shader(device, a.dtype, workers(n, n, a.dtype, device))
+    order = shader.buffer(problem.order, _UINT32).name
+    u, projections = (shader.buffer(number, a.dtype, written=True).name for number in (problem.scaled, problem.r))
+    shader.workgroup("counted", "u32")
+    written(
+        shader,
+        f"""
+let left_base = group * {n * n}u;
+if (local == 0u) {{ counted = {order}[group * {n + 1}u + {n}u]; }}
+let found = workgroupUniformLoad(&counted);
+{completed(u, projections, n, n)}""",
+    )
+    return shader.dispatch(batch, iteration_budget.work(batch, n * n))
+
+
+def _stored_blocks(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
+    """Return the dispatch that writes the vectors of both sides.
+
+    Those of the right one are rows.
+    """
+    a, m, n, batch, wide, turned, _ = problem
+    shader = element_shader(device, a.dtype, m * wide)
+    u, q = shader.buffer(problem.scaled, a.dtype).name, shader.buffer(problem.q, a.dtype).name
+    order, state = shader.buffer(problem.order, _UINT32).name, shader.buffer(blocks.state, real_part(a.dtype)).name
+    left, right = (shader.buffer(number, a.dtype, written=True).name for number in (2, 3))
+    long, short = (right, left) if turned else (left, right)
+    row, column = (f"e % {m}u", f"e / {m}u") if turned else (f"e / {wide}u", f"e % {wide}u")
+    value = f"{q}[matrix * {m * wide}u + row * {wide}u + source]"
+    over_elements(
+        shader,
+        m * wide,
+        f"""let row = {row};
+let column = {column};
+let bad = {state}[matrix * 2u] == R(0);
+var source = column;
+if (column < {n}u) {{ source = {order}[matrix * {n + 1}u + column]; }}
+let value = {f"conjugate({value})" if turned else value};
+if (bad) {{ {long}[matrix * {m * wide}u + e] = nan(); }} else {{ {long}[matrix * {m * wide}u + e] = value; }}
+if (e < {n * n}u) {{
+  let value = {f"{u}[matrix * {n * n}u + e]" if turned else f"conjugate({u}[matrix * {n * n}u + (e % {n}u) * {n}u + e / {n}u])"};
+  if (bad) {{ {short}[matrix * {n * n}u + e] = nan(); }} else {{ {short}[matrix * {n * n}u + e] = value; }}
+}}""",
+    )
+    return element_dispatch(shader, batch, m * wide)
+
+
+# ------------------------------------------------------------------------------
+# Singular values and vectors, by rotations of columns (Hestenes' method).
+#
+# Of wide matrices the adjoint is factored. Left vectors that zeros in the singular values leave open are found as Gram and Schmidt would,
+# beginning with the unit vector that is furthest from those that there are.
+# ------------------------------------------------------------------------------
 
 
 def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:

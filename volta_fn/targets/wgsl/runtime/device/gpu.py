@@ -12,16 +12,14 @@ import numpy as np
 from volta_fn.core.device import MemoryStats
 from volta_fn.core.interned import Left
 from volta_fn.errors import DeviceError, DTypeError
-from volta_fn.runtime import variables
-from volta_fn.runtime.recent import Recent
-from volta_fn.targets.wgsl.runtime.device.adapter import open_device
+from volta_fn.runtime import threads
+from volta_fn.runtime.caches import Recent
+from volta_fn.targets.wgsl.runtime.command_lists import Step, play
+from volta_fn.targets.wgsl.runtime.device.adapter import Watched, lost, open_device
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines
-from volta_fn.targets.wgsl.runtime.device.selftest import fuses, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import Watched, lost
+from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines, fuses, keeps_subnormals, loop_iterations, needed_checks
 from volta_fn.targets.wgsl.runtime.program_plan import Routines
-from volta_fn.targets.wgsl.runtime.submission.queue import Queue
-from volta_fn.targets.wgsl.runtime.submission.replay import Step, play
+from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.target import WgslTarget
 
 #: Constants that equal ones of later programs share, at most.
@@ -45,7 +43,7 @@ class Gpu:
     def __init__(self, adapter: Any) -> None:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
-        limit = variables.value_of("VOLTA_GPU_MEMORY")
+        limit = threads.value_of("VOLTA_GPU_MEMORY")
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
@@ -69,7 +67,7 @@ class Gpu:
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: Recent[Buffer] = Recent(_MOST_CONSTANTS)
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
-        if variables.value_of("VOLTA_GPU_CHECKS") != "1":
+        if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
 
     # buffers

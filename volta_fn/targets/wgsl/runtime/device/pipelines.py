@@ -1,21 +1,241 @@
-"""Cache pipelines by the text of their shaders, and bind groups by their buffers."""
+"""Pipelines by the text of their shaders, compiled in tiers, on a tested device."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from queue import Empty, PriorityQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.interned import Interned, Left
 from volta_fn.errors import DeviceError
-from volta_fn.runtime.recent import Recent
-from volta_fn.targets.wgsl.runtime.device.selftest import ALL
-from volta_fn.targets.wgsl.runtime.device.tiered import Upgrades
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import Watched, native
+from volta_fn.runtime.caches import Recent
+from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.memory import Buffer
+
+if TYPE_CHECKING:
+    from volta_fn.targets.wgsl.shader import ShaderModule
+
+
+# ------------------------------------------------------------------------------
+# Compile shaders in tiers: faster ones in the background while others run.
+#
+# A program starts with shaders that compile quickly. A faster one with the same bits replaces such a shader once it is compiled. Programs
+# that are called only once request none.
+# ------------------------------------------------------------------------------
+
+#: Threads that compile, at most, and as a fraction of the CPUs: the others belong to the program.
+_TIER_THREADS, _CPU_FRACTION = 8, 2
+
+
+class Upgrades:
+    """The faster shaders to be compiled, and the threads that compile them."""
+
+    def __init__(self, pipelines: Pipelines) -> None:
+        self._pipelines = pipelines
+        self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
+        self._changed = threading.Condition()
+        self._threads = 0
+        #: How often pipelines were replaced: older recordings still hold the replaced ones.
+        self.rounds = 0
+
+    def begin(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
+        """Compile faster shaders for existing pipelines, unless requested before."""
+        with self._changed:
+            for key, better in wanted:
+                pipeline = self._pipelines.find(*key)
+                if not pipeline.has_better:
+                    pipeline.has_better = True
+                    self._waiting.append((key, better))
+            for _ in range(min(len(self._waiting), _TIER_THREADS, max(1, (os.cpu_count() or 1) // _CPU_FRACTION)) - self._threads):
+                self._threads += 1
+                threading.Thread(target=self._work, name="volta_fn compiles").start()
+
+    def settle(self) -> None:
+        """Wait until no shader is being compiled."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads)
+
+    def _work(self) -> None:
+        """Compile until no request is left or the main thread has ended."""
+        while True:
+            with self._changed:
+                if not self._waiting or not threading.main_thread().is_alive():
+                    self._threads -= 1
+                    self.rounds += not self._threads
+                    self._changed.notify_all()
+                    return
+                key, better = self._waiting.popleft()
+            try:
+                self._pipelines.replace(key, better().text)
+            except DeviceError as error:  # the slower one remains
+                log.warning("a faster shader cannot be compiled: %s", error)
+
+
+# ------------------------------------------------------------------------------
+# Test a device when it is opened.
+#
+# The tests tell which checks its shaders need, whether its `fma` rounds once, whether it keeps subnormal numbers, and, if it is
+# software, how many iterations its loops run. The translator of shaders can guard every access to memory and count the iterations of
+# every loop. Our accesses are in range by construction, and our loops end, so both checks are disabled; but only after a shader has
+# given the same result with and without them, since drivers have compiled such loops wrongly.
+# ------------------------------------------------------------------------------
+
+
+class ShaderRunner(Protocol):
+    """What the tests use of a device: buffers, and shaders of one workgroup."""
+
+    @property
+    def capabilities(self) -> TargetCapabilities:
+        """What the device offers."""
+
+    def put(self, values: np.ndarray) -> Buffer:
+        """Return a buffer with an array's elements."""
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        """Return the elements of a buffer."""
+
+    def dispatch(self, source: str, buffers: Sequence[Buffer], written: frozenset[int], checks: int) -> None:
+        """Run one workgroup of a shader by itself."""
+
+
+#: The library's flags for checks in shaders: none, bounds of loops, all.
+NONE, LOOPS, ALL = 0, 2, 3
+
+_WIDTH = 64
+
+_SHADER = f"""
+@group(0) @binding(0) var<storage, read> given: array<u32>;
+@group(0) @binding(1) var<storage, read_write> made: array<u32>;
+var<workgroup> together: array<u32, {_WIDTH}>;
+@compute @workgroup_size({_WIDTH})
+fn main(@builtin(local_invocation_index) i: u32) {{
+  var total = 1u;
+  for (var k = 0u; k < i % 7u + 1u; k++) {{
+    if (given[(i + k) % {_WIDTH}u] % 5u == 0u) {{ continue; }}
+    var n = given[(i * 3u + k) % {_WIDTH}u] % 1024u;
+    loop {{
+      if (n == 0u) {{ break; }}
+      total = total * 31u + n;
+      if (total > 4000000000u) {{ break; }}
+      n = n / 2u;
+    }}
+  }}
+  together[i] = total;
+  workgroupBarrier();
+  for (var s = {_WIDTH // 2}u; s > 0u; s = s >> 1u) {{
+    if (i < s) {{ together[i] = (together[i] ^ together[i + s]) * 17u; }}
+    workgroupBarrier();
+  }}
+  var own: array<u32, 8>;
+  for (var k = 0u; k < 8u; k++) {{ own[k] = given[i] * k + total; }}
+  var sum = together[0];
+  for (var k = i % 8u; k < 8u; k++) {{ sum = sum * 3u + own[k]; }}
+  made[i] = sum;
+}}
+"""
+
+
+_TERNARY = """
+@group(0) @binding(0) var<storage, read> given: array<{type}>;
+@group(0) @binding(1) var<storage, read_write> made: array<{type}>;
+@compute @workgroup_size({width})
+fn main(@builtin(local_invocation_index) i: u32) {{
+  let x = given[i];
+  let y = given[i + {width}u];
+  let z = given[i + {twice}u];
+  made[i] = {made};
+}}
+"""
+
+
+def _ternary(gpu: ShaderRunner, made: str, *operands: np.ndarray) -> np.ndarray:
+    """Evaluate an expression of x, y and z on the device."""
+    dtype = operands[0].dtype
+    result = gpu.put(np.zeros(_WIDTH, dtype))
+    source = _TERNARY.format(type=f"f{8 * dtype.itemsize}", width=_WIDTH, twice=2 * _WIDTH, made=made)
+    gpu.dispatch(source, [gpu.put(np.concatenate(operands)), result], frozenset([1]), ALL)
+    return gpu.get(result)
+
+
+def fuses(gpu: ShaderRunner) -> bool:
+    """Return whether fma rounds once: whether it recovers rounding errors of products."""
+    x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
+    for dtype in (np.float32, np.float64) if gpu.capabilities.float64 else (np.float32,):
+        a, b = x.astype(dtype), y.astype(dtype)
+        if not np.array_equal(_ternary(gpu, "fma(x, y, z)", a, b, -(a * b)), _lost(a, b)):
+            return False
+    return True
+
+
+def _lost(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the rounding errors of products, exactly."""
+    pairs = zip(x.tolist(), y.tolist(), (x * y).tolist(), strict=True)
+    return np.array([float(Fraction(a) * Fraction(b) - Fraction(product)) for a, b, product in pairs], x.dtype)
+
+
+def keeps_subnormals(gpu: ShaderRunner) -> bool:
+    """Return whether float32 arithmetic reads and gives subnormal numbers."""
+    least = np.finfo(np.float32).smallest_subnormal
+    x, y = np.arange(1, _WIDTH + 1, dtype=np.float32) * least, np.full(_WIDTH, 2, np.float32)
+    return np.array_equal(_ternary(gpu, "x * y + z", x, y, x), x * 3)
+
+
+_LOOP = """
+@group(0) @binding(0) var<storage, read> wanted: array<u32>;
+@group(0) @binding(1) var<storage, read_write> done: array<u32>;
+@compute @workgroup_size(1)
+fn main() {
+  var mixed = wanted[1];
+  var iterations = 0u;
+  for (; iterations < wanted[0]; iterations++) { mixed = mixed * 1664525u + iterations; }
+  done[0] = iterations;
+  done[1] = mixed;
+}
+"""
+
+#: Iterations of the loop that is tried.
+_ITERATIONS = 1 << 18
+
+
+def loop_iterations(gpu: ShaderRunner) -> int:
+    """Return how many iterations loops may take: Mesa ends them after 65,535."""
+    done = gpu.put(np.zeros(_WIDTH, np.uint32))
+    gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _ITERATIONS, np.uint32)), done], frozenset([1]), ALL)
+    iterations = int(gpu.get(done)[0])
+    return iterations if iterations < _ITERATIONS else TargetCapabilities().iterations
+
+
+def needed_checks(gpu: ShaderRunner) -> int:
+    """Return the fewest checks that give the same result as all of them."""
+    expected = _run(gpu, ALL)
+    for checks in (NONE, LOOPS):
+        try:
+            if np.array_equal(_run(gpu, checks), expected):
+                return checks
+        except DeviceError:
+            continue
+    return ALL
+
+
+def _run(gpu: ShaderRunner, checks: int) -> np.ndarray:
+    given = gpu.put(np.random.default_rng(0).integers(0, 1 << 32, _WIDTH, np.uint32))
+    made = gpu.put(np.zeros(_WIDTH, np.uint32))
+    gpu.dispatch(_SHADER, [given, made], frozenset([1]), checks)
+    return gpu.get(made)
+
+
+# ------------------------------------------------------------------------------
+# Cache pipelines by the text of their shaders, and bind groups by their buffers.
+# ------------------------------------------------------------------------------
 
 #: Bind groups that are kept before all are released.
 _MOST_GROUPS = 1 << 14

@@ -19,10 +19,10 @@ import numpy as np
 from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
+from volta_fn.targets.wgsl.runtime.device.adapter import log, lost
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.handle import GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
-from volta_fn.targets.wgsl.runtime.device.wgpu_ffi import log, lost
 
 #: How often one operation is tried. A device that is lost more often than that is broken.
 _ATTEMPTS = 16

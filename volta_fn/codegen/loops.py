@@ -1,0 +1,248 @@
+"""Loops over kernels, as all targets emit them.
+
+Values, passes over rows, accumulators, transposes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Node, Reduce, operands
+
+# ------------------------------------------------------------------------------
+# Emitting the values of nodes, each once, as far out of the loops as it can be.
+#
+# A `Scope` is a position in a nest of loops: some axes are *bound* to indices. Before a loop is opened, `hoist` emits what the loop's
+# nodes need and what depends on bound axes alone. Targets say how a node is emitted.
+# ------------------------------------------------------------------------------
+
+#: A target's index along an axis, and its value of a node.
+I = TypeVar("I")  # noqa: E741
+N = TypeVar("N")
+
+
+class Scope(ABC, Generic[I, N]):
+    """A position in a nest of loops, which sees what its parents have emitted."""
+
+    #: Nodes whose values are loaded from where they were kept, so that their operands are not needed.
+    kept: Set[int] = frozenset()
+
+    def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
+        self.analysis = analysis
+        self.parents = parents
+        self.axes: dict[int, I] = {}
+        for parent in parents:
+            self.axes.update(parent.axes)
+        self.axes.update(axes)
+        self.numbers: dict[int, N] = {}
+
+    @abstractmethod
+    def number(self, number: int) -> N:
+        """Return a node's value, which is emitted here unless it is known."""
+
+    @abstractmethod
+    def prepare_operands(self, number: int) -> None:
+        """Emit operands of a node that are known here, although its value is not."""
+
+    def inherited(self, table: str, key: Any) -> Any:
+        """Return an entry of one of the tables here or of a parent; None if there is none."""
+        found = getattr(self, table).get(key)
+        for parent in self.parents:
+            if found is not None:
+                break
+            found = parent.inherited(table, key)
+        return found
+
+    def find(self, number: int) -> N | None:
+        """Return a node's value if it is emitted already."""
+        return self.inherited("numbers", number)
+
+    def needed(self, targets: Iterable[int]) -> list[int]:
+        """Return the nodes, in order, that are to be emitted for some nodes."""
+        nodes, found = self.analysis.kernel.nodes, set[int]()
+        waiting = list(targets)
+        while waiting:
+            number = waiting.pop()
+            if number in found or self.find(number) is not None:
+                continue
+            found.add(number)
+            if number not in self.kept and not isinstance(nodes[number], Reduce):
+                waiting += operands(nodes[number])
+        return sorted(found)
+
+    def hoist(self, targets: Iterable[int]) -> None:
+        """Emit what inner loops need for some nodes and what is the same in all of them."""
+        bound = self.axes.keys()
+        for number in self.needed(targets):
+            if isinstance(self.analysis.kernel.nodes[number], Constant | Reduce):
+                continue
+            if self.analysis.depends[number] <= bound:
+                self.number(number)
+            else:
+                self.prepare_operands(number)
+
+
+# ------------------------------------------------------------------------------
+# Accumulators: the states of reductions that loops carry, and how two merge.
+#
+# The state of ``argmax`` and ``argmin`` is the best value so far and its index in the row.
+# ------------------------------------------------------------------------------
+
+#: The state of a reduction: a target's values for the numbers that loops carry.
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class BaseAccumulator(Generic[S]):
+    """One reduction of numbers of a dtype."""
+
+    node: Reduce
+    dtype: np.dtype
+
+    @property
+    def rounds(self) -> bool:
+        """True if long reductions are better made of short ones."""
+        return self.node.reduction.is_pairwise(self.dtype)
+
+    @abstractmethod
+    def merge(self, x: S, y: S) -> S:
+        """Emit the combination of two states."""
+
+    def merged(self, states: Sequence[S]) -> S:
+        """Emit the combination of several states, by a tree."""
+        if len(states) == 1:
+            return states[0]
+        half = (len(states) + 1) // 2
+        return self.merge(self.merged(states[:half]), self.merged(states[half:]))
+
+
+def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[Reduce, np.dtype]]:
+    """Return the reductions of some numbers, each with the dtype of what it reduces."""
+    return [(analysis.reduces[n], analysis.kernel.nodes[analysis.reduces[n].operand].dtype) for n in numbers]
+
+
+# ------------------------------------------------------------------------------
+# Passes over a row: what each reduces, stores and keeps for later ones.
+# ------------------------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    """One pass over a row, by numbers of nodes and stores.
+
+    First it does its stores per row; then, per element, it reduces, stores and keeps.
+    """
+
+    row_stores: list[int]
+    reduces: list[int]
+    stores: list[int]
+    keeps: list[int] = field(default_factory=list)
+
+    def targets(self, analysis: KernelAnalysis) -> list[int]:
+        """Return the nodes that its iterations need."""
+        reduced = [analysis.reduces[n].operand for n in self.reduces]
+        return [*reduced, *[analysis.kernel.stores[s].value for s in self.stores], *self.keeps]
+
+    @property
+    def has_iterations(self) -> bool:
+        """True if there is anything to do per element."""
+        return bool(self.reduces or self.stores)
+
+
+def passes_of(analysis: KernelAnalysis) -> list[Pass]:
+    """Return the passes over a row of a kernel, which keep nothing."""
+    result: list[Pass] = []
+    for number in range(analysis.passes):
+        stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == number]
+        inside = [s for s in stores if analysis.store_axes(s) & analysis.reduction_axes]
+        ready = [n for n in analysis.reduces if analysis.stages[n] == number + 1]
+        result.append(Pass([s for s in stores if s not in inside], ready, inside))
+    return result
+
+
+# ------------------------------------------------------------------------------
+# Kernels made of nodes of other kernels.
+# ------------------------------------------------------------------------------
+
+
+class Nodes:
+    """The nodes of a kernel under construction, mostly another kernel's."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.nodes: list[Node] = []
+        #: The numbers here of nodes of the other kernel.
+        self.new: dict[int, int] = {}
+
+    def add(self, node: Node) -> int:
+        """Add a node, and return its number."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def copy(self, targets: Iterable[int]) -> None:
+        """Copy nodes and their operands, except those that have a counterpart here."""
+        for n in closure(self.kernel, targets, self.new):
+            node = self.kernel.nodes[n]
+            if isinstance(node, Apply):
+                node = replace(node, operands=tuple([self.new[i] for i in node.operands]))
+            elif isinstance(node, Reduce):
+                node = replace(node, operand=self.new[node.operand])
+            self.new[n] = self.add(node)
+
+
+def closure(kernel: Kernel, targets: Iterable[int], known: Iterable[int] = ()) -> list[int]:
+    """Return the nodes that some nodes depend on, in order, without the known ones."""
+    known = set(known)
+    needed = set(targets) - known
+    for n in range(len(kernel.nodes) - 1, -1, -1):
+        if n in needed:
+            needed.update(set(operands(kernel.nodes[n])) - known)
+    return sorted(needed)
+
+
+def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
+    """Return the kernel with some stores and what they need; inputs stay."""
+    kept = [kernel.stores[s] for s in stores]
+    if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in kept])) == len(kernel.nodes):
+        return kernel
+    nodes = Nodes(kernel)
+    nodes.copy([store.value for store in kept])
+    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.new[store.value]) for store in kept]))
+
+
+def of_nothing(kernel: Kernel) -> Kernel:
+    """Return a kernel without axes of size 0; reductions over them are identities."""
+    empty = 0 in kernel.sizes[kernel.parallel :]
+
+    def known(node: Node) -> Node:
+        if not (empty and isinstance(node, Reduce)):
+            return node
+        return Constant.of(0 if node.is_index else node.reduction.start(node.dtype), node.dtype)
+
+    return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(known, kernel.nodes)))
+
+
+# ------------------------------------------------------------------------------
+# Transposes: kernels whose loads and stores are contiguous along different axes.
+# ------------------------------------------------------------------------------
+
+
+def crossing_loads(analysis: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:
+    """Return the crossing loads, and the axis along which they are contiguous.
+
+    That axis has at least `least` iterations; if `backward`, reversed loads count, too. None if there is no such axis.
+    """
+    sizes, steps = analysis.kernel.sizes, (1, -1) if backward else (1,)
+    across = {n: p for n, p in analysis.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}
+    found = Counter(a for p in across.values() for a, c in p.terms if c in steps and sizes[a] >= least)
+    if not found:
+        return None
+    other = min(found, key=lambda a: (-found[a], a))
+    return other, [n for n, p in across.items() if coefficient(p, other) in steps]

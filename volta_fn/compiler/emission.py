@@ -1,0 +1,158 @@
+"""Emission: the commands of a lowered program."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compiler.buffers import Block, Slot, Slots
+from volta_fn.compiler.target import CALLS_PROCESSES, CALLS_PYTHON, HostStep, Item, LoweredProgram, fits
+from volta_fn.core.array import host_buffer
+from volta_fn.core.jaxpr import Atom, Literal, Var
+from volta_fn.lazy_imports import deferred
+from volta_fn.settings import current as settings
+
+# ------------------------------------------------------------------------------
+# Emission: the commands of a lowered program.
+#
+# The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
+# ------------------------------------------------------------------------------
+
+_MEMORY = deferred("volta_fn.compiler.verification.memory")
+_LOG = logging.getLogger("volta_fn")
+
+
+class ProgramWriter:
+    """Writes the commands of one program, item by item.
+
+    A target's subclass says how an item and a copy are written.
+    """
+
+    def __init__(self) -> None:
+        self.slots = Slots()
+        #: The items that run on the host, in NumPy.
+        self.on_host: list[Item] = []
+        #: Follows values through slots, if the compiler verifies what it does.
+        self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
+
+    def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+        """Write an item."""
+        raise NotImplementedError
+
+    def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
+        """Copy an array of `size` bytes."""
+        raise NotImplementedError
+
+    def constant(self, value: Any) -> Slot:
+        """Return the slot of a constant array."""
+        return self.slots.constant(host_buffer(value))
+
+    def write(self, program: LoweredProgram, reuse: Mapping[int, int] = {}) -> None:  # never changed
+        """Write a complete program.
+
+        The caller gives memory for the arguments, then for the program's results; those that `reuse` maps to arguments take their memory.
+        """
+        jaxpr = program.closed.jaxpr
+        inputs = [self.slots.caller() for _ in jaxpr.invars]
+        results = {var: inputs[reuse[n]] if n in reuse else self.slots.caller() for n, var in enumerate(program.results)}
+        targets: list[Slot | None] = [results.get(program.root(v)) if isinstance(v, Var) else None for v in jaxpr.outvars]
+        seen: set[Slot] = set()
+        for number, slot in enumerate(targets):
+            if slot in seen:
+                targets[number] = None
+            elif slot is not None:
+                seen.add(slot)
+        self.body(program, inputs, targets, self.slots.outermost)
+        steps = [HostStep.of(item, program.target.explain_host(item)) for item in self.on_host]
+        if steps := [step for step in steps if step.reason not in (CALLS_PYTHON, CALLS_PROCESSES)]:
+            _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
+
+    def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
+        """Write a program that reads `inputs` and stores its outputs at `targets`.
+
+        An output whose target is None is not stored.
+        """
+        values = _Values(self, program, inputs, targets, block)
+        contents = None if self.verifier is None else self.verifier.program(program, inputs, targets)
+        for number, item in enumerate(program.items):
+            if item.is_needed:
+                operands, results = values.operands(item), values.results(number, item)
+                if contents is not None:
+                    contents.item(number, operands, results)
+                self.item(item, operands, results, block)
+        stored: set[Var] = set()
+        for out, target in zip(program.closed.jaxpr.outvars, targets, strict=True):
+            root = program.root(out) if isinstance(out, Var) else None
+            if root is not None and root not in stored and values.wanted.get(root) is target:
+                stored.add(root)
+            elif target is not None and out.aval.size:
+                source = values.operand(out)
+                if contents is not None:
+                    contents.copy(target, source, out)
+                self.copy(target, source, out.aval.size * out.aval.dtype.itemsize, block)
+        if contents is not None:
+            contents.finish()
+
+
+class _Values:
+    """The slots of the values of one program."""
+
+    def __init__(
+        self, writer: ProgramWriter, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block
+    ) -> None:
+        self.writer = writer
+        self.program = program
+        self.block = block
+        jaxpr = program.closed.jaxpr
+        self.slots: dict[Var, Slot] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for var, value in zip(jaxpr.constvars, program.closed.consts, strict=True):
+            self.slots[var] = writer.constant(value)
+        #: Values that this program computes in memory of its own.
+        self.own: set[Var] = set()
+        #: The slots of outputs that this program computes, and of the values that these overwrite.
+        self.wanted: dict[Var, Slot] = {}
+        for out, target in zip(jaxpr.outvars, targets, strict=True):
+            if isinstance(out, Var) and target is not None and program.root(out) in program.producers:
+                self.wanted.setdefault(program.root(out), target)
+        for result, target in list(self.wanted.items()):
+            for var in itertools.takewhile(lambda v: v not in self.wanted, program.overwritten_before(result)):
+                self.wanted[var] = target
+
+    def operand(self, atom: Atom) -> Slot:
+        """Return the slot of an operand."""
+        if isinstance(atom, Literal):
+            return self.writer.constant(atom.val)
+        if not atom.aval.size:
+            return self.writer.slots.constant(np.zeros(1, np.int64))
+        return self.slots[self.program.root(atom)]
+
+    def operands(self, item: Item) -> list[Slot]:
+        """Return the slots of an item's operands."""
+        return [self.operand(v) for v in item.operands]
+
+    def results(self, number: int, item: Item) -> list[Slot]:
+        """Assign slots to an item's results."""
+        taken: set[Var] = set()
+        return [self.result(number, item, position, taken) for position in range(len(item.results))]
+
+    def result(self, number: int, item: Item, position: int, taken: set[Var]) -> Slot:
+        """Assign a slot to a result: an output's, a dying operand's, or a new one."""
+        var = item.results[position]
+        slot = self.wanted.get(var)
+        if slot is None:
+            self.own.add(var)
+            read = dict.fromkeys([self.program.root(v) for v in item.operands if isinstance(v, Var)])
+            mine = [v for v in read if v in self.own and v not in taken and v in self.slots]
+            dying = [v for v in mine if self.program.last_use.get(v) == number and v not in self.wanted]
+            old = next((v for v in dying if fits(v, var) and self.program.can_overwrite(number, v, var)), None)
+            if old is not None:
+                taken.add(old)
+                slot = self.slots[old]
+            else:
+                slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
+        self.slots[var] = slot
+        return slot

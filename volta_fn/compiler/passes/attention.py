@@ -1,0 +1,525 @@
+"""Hand-written attention: recognise softmax(QKᵀ)V and replace it by one equation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.attention import attention_gradient_routine_p, attention_routine_p, result_avals
+from volta_fn.compiler.ir.nodes import DefUse
+from volta_fn.compiler.passes.loops import inline_calls, simplify_nested
+from volta_fn.compiler.passes.simplify import numbers_of
+from volta_fn.core.aval import Shape, ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, attention_p
+
+# ------------------------------------------------------------------------------
+# The patterns of attention: softmax, its derivative, logits, and matrix products.
+# ------------------------------------------------------------------------------
+
+#: Less than any logit to be expected, so that its weight is negligible.
+_LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
+
+#: Dtypes of numbers along an axis that do not wrap.
+_INDICES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+class Lookup(DefUse):
+    """An index of a program, for matching patterns."""
+
+    def __init__(self, closed: ClosedJaxpr) -> None:
+        super().__init__(closed.eqns)
+        self.closed = closed
+        self.outputs = {v for v in closed.jaxpr.outvars if isinstance(v, Var)}
+
+    def before(self, atom: Atom, *names: str) -> Atom:
+        """Return the atom from which equations of these names compute an atom."""
+        while (eqn := self.producer(atom, *names)) is not None:
+            atom = eqn.invars[0]
+        return atom
+
+    def before_changes(self, atom: Atom) -> Atom:
+        """Return the atom that an atom is, under another shape or width of floats."""
+        while (eqn := self.producer(atom, "reshape", "convert_element_type")) is not None and _is_change(eqn):
+            atom = eqn.invars[0]
+        return atom
+
+    def final_consumers(self, var: Var) -> Iterator[tuple[Equation, Var] | None]:
+        """Yield the consumers of a variable, each with the variable that it reads.
+
+        Yield None if the variable is an output. Changes of shape, and of a float's width, are looked through.
+        """
+        if var in self.outputs:
+            yield None
+        for eqn in self.users(var):
+            if _is_change(eqn):
+                yield from self.final_consumers(eqn.outvars[0])
+            else:
+                yield eqn, var
+
+
+def _is_change(eqn: Equation) -> bool:
+    """Return True for a reshape, and for a conversion between floats."""
+    floats = all(v.aval.dtype in dtypes.FLOATS for v in (*eqn.invars, *eqn.outvars))
+    return eqn.primitive.name == "reshape" or (eqn.primitive.name == "convert_element_type" and floats)
+
+
+def number(atom: Atom) -> float | None:
+    """Return the value of a scalar literal."""
+    value = numbers_of(atom.val) if isinstance(atom, Literal) else None
+    return None if value is None or np.iscomplexobj(value) else float(value)
+
+
+def softmax_operand(program: Lookup, division: Equation) -> Var | None:
+    """Return the operand of the softmax that a division computes, if it computes one."""
+    top, bottom = division.invars
+    exponential = program.producer(top, "exp")
+    total = program.producer(program.before(bottom, "reshape"), "reduce_sum")
+    if exponential is None or total is None or total.invars[0] is not top or not _along_rows(total) or not _is_per_row(bottom, top):
+        return None
+    difference = program.producer(exponential.invars[0], "sub")
+    if difference is None:
+        return None
+    x, shift = difference.invars
+    same = isinstance(x, Var) and x.aval.shape == division.outvars[0].aval.shape
+    return x if same and isinstance(x, Var) and _is_largest(program, shift, x) else None
+
+
+def _along_rows(eqn: Equation) -> bool:
+    return eqn.params["axes"] == (eqn.invars[0].aval.ndim - 1,)
+
+
+def _is_per_row(atom: Atom, x: Atom) -> bool:
+    """Return True if a reduction along rows of x broadcasts to its rows."""
+    return atom.aval.shape == (*x.aval.shape[:-1], 1)
+
+
+def _is_largest(program: Lookup, shift: Atom, x: Var) -> bool:
+    """Return True if a shift is the largest element of each row.
+
+    Or 0 where that is not finite.
+    """
+    if not _is_per_row(shift, x):
+        return False
+    shift = program.before(shift, "reshape", "stop_gradient")
+    chosen = program.producer(shift, "select_n")
+    finite = None if chosen is None else program.producer(chosen.invars[0], "is_finite")
+    if chosen is not None and finite is not None:
+        shift = program.before(chosen.invars[2], "reshape")
+        if program.before(finite.invars[0], "reshape") is not shift or number(chosen.invars[1]) != 0:
+            return False
+    floor = program.producer(shift, "max")
+    if floor is not None and number(floor.invars[1]) == -float("inf"):
+        shift = floor.invars[0]
+    largest = program.producer(shift, "reduce_max")
+    return largest is not None and largest.invars[0] is x and _along_rows(largest)
+
+
+class Side(NamedTuple):
+    """An operand of a product, with one axis that is summed over and one free axis."""
+
+    atom: Atom
+    batch: tuple[int, ...]
+    contracted: int
+    free: int
+
+    def by_rows(self, rows_are_free: bool) -> Axes:
+        """Return its axes with rows free and features summed over, or the reverse."""
+        return Axes(self.batch, *((self.free, self.contracted) if rows_are_free else (self.contracted, self.free)))
+
+
+def sides(eqn: Equation) -> tuple[Side, Side] | None:
+    """Return the operands of a product, if each has one axis of either kind."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    found = []
+    for atom, summed, stack in zip(eqn.invars, contracted, batch, strict=True):
+        free = [a for a in range(atom.aval.ndim) if a not in summed and a not in stack]
+        if len(summed) != 1 or len(free) != 1:
+            return None
+        found.append(Side(atom, tuple(stack), summed[0], free[0]))
+    return found[0], found[1]
+
+
+def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
+    """Return the product that an atom is, under another shape or width.
+
+    Then return its operands: the one with the rows first, then the one with the columns.
+    """
+    atom = program.before_changes(atom)
+    transposed = program.producer(atom, "transpose")
+    shape, last = atom.aval.shape, atom.aval.ndim - 1
+    if transposed is not None and transposed.params["permutation"] == (*range(last - 1), last, last - 1):
+        shape = transposed.invars[0].aval.shape
+        atom = program.before_changes(transposed.invars[0])
+    else:
+        transposed = None
+    eqn = program.producer(atom, "dot_general")
+    pair = sides(eqn) if eqn is not None and (transposed is None or atom.aval.shape == shape) else None
+    return None if eqn is None or pair is None else (eqn, pair if transposed is None else pair[::-1])
+
+
+class Matrix(NamedTuple):
+    """An array, and the roles of its axes."""
+
+    atom: Atom
+    axes: Axes
+
+    def size(self, axis: int) -> int:
+        """Return the length of an axis."""
+        return self.atom.aval.shape[axis]
+
+
+def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
+    """Return an operand as it is before transposes."""
+    while (eqn := program.producer(atom, "transpose")) is not None:
+        order = eqn.params["permutation"]
+        axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
+        atom = eqn.invars[0]
+    return Matrix(atom, axes)
+
+
+class Result(NamedTuple):
+    """A product whose result is replaced."""
+
+    eqn: Equation
+    #: Whether the result's last two axes are features and rows, not the reverse.
+    transposed: bool
+
+    @property
+    def var(self) -> Var:
+        """The result."""
+        return self.eqn.outvars[0]
+
+
+class Logits(NamedTuple):
+    """The product of queries and keys, and what is applied to it."""
+
+    product: Atom
+    scale: float
+    #: Where a query sees a key, as the program has it; logits elsewhere; and what that means: causal, or a mask.
+    seen: Atom | None
+    unseen: float
+    causal: bool
+    mask: Atom | None
+
+
+def logits_of(program: Lookup, x: Var) -> Logits | None:
+    """Return a variable as logits, if it may be logits."""
+    seen, unseen, causal, mask = None, _LEAST_LOGIT, False, None
+    value: Atom = x
+    chosen = program.producer(value, "select_n")
+    if chosen is not None:
+        seen, other, value = chosen.invars[0], number(chosen.invars[1]), chosen.invars[2] if len(chosen.invars) == 3 else x
+        if other is None or seen.aval.dtype != np.bool_ or value.aval.shape != x.aval.shape:
+            return None
+        causal, mask = _visible(program, seen, x.aval.shape[-2:])
+        if causal and other > -1e30 and np.isfinite(other):  # not so small that causal blocks may be left out
+            causal, mask = False, seen
+        if not np.isfinite(other) and not (causal and mask is None and other < 0):  # a query might see nothing
+            return None
+        unseen = max(other, _LEAST_LOGIT)
+    value, scale = unscaled(program, value)
+    return Logits(value, scale, seen, unseen, causal, mask)
+
+
+def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
+    """Return a variable before it was multiplied by a number, and the number."""
+    eqn = program.producer(x, "mul", "div")
+    if eqn is not None:
+        factor = number(eqn.invars[1])
+        if factor is not None:
+            return eqn.invars[0], factor if eqn.primitive.name == "mul" else 1 / factor
+    return x, 1.0
+
+
+def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
+    """Return whether query t sees keys up to t only, and the additional mask.
+
+    There are `sizes` queries and keys.
+    """
+    chosen = program.producer(seen, "select_n")
+    if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
+        seen = chosen.invars[0]
+    if _is_causal(program, seen, sizes):
+        return True, None
+    both = program.producer(seen, "and")
+    if both is not None:
+        for one, other in (both.invars, both.invars[::-1]):
+            if _is_causal(program, one, sizes):
+                return True, other
+    return False, seen
+
+
+def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
+    """Return True if matrices of these sizes compare indices: column <= row."""
+    eqn = program.producer(seen, "le", "lt", "ge", "gt")
+    if eqn is None or seen.aval.shape[-2:] != sizes:
+        return False
+    name = eqn.primitive.name
+    low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
+    key, query = _index_along(program, low), _index_along(program, high)
+    if key is None or query is None:
+        return False
+    most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
+    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in seen.aval.shape[:-2])
+
+
+def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
+    """Return an integer array as an axis, counted from the last as 1, plus a number.
+
+    None if its elements are no indices along an axis. Narrow and unsigned integers might wrap.
+    """
+    eqn = program.producer(atom, "iota", "reshape", "broadcast_in_dim", "add", "sub", "convert_element_type")
+    if eqn is None or atom.aval.dtype not in _INDICES:
+        return None
+    name, params = eqn.primitive.name, eqn.params
+    if name == "iota":
+        return atom.aval.ndim - params["dimension"], 0
+    inner = eqn.invars[0].aval
+    found = _index_along(program, eqn.invars[0])
+    if found is None:
+        return None
+    axis, more = found
+    if name in ("add", "sub"):
+        step = number(eqn.invars[1])
+        return None if step is None else (axis, more + int(step) if name == "add" else more - int(step))
+    if name == "broadcast_in_dim":
+        if inner.shape[-axis] != atom.aval.shape[params["broadcast_dimensions"][inner.ndim - axis]]:
+            return None
+        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], more
+    if name == "reshape":
+        long = [a for a, n in enumerate(atom.aval.shape) if n != 1]
+        return (atom.aval.ndim - long[0], more) if len(long) == 1 and inner.size == inner.shape[-axis] else None
+    return found
+
+
+# ------------------------------------------------------------------------------
+# Attention, recognised from a softmax and the products around it.
+# ------------------------------------------------------------------------------
+
+
+class Match(NamedTuple):
+    """The variables of a program that play the roles of attention."""
+
+    logits: Logits
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    out: Result
+
+    @property
+    def operands(self) -> list[Atom]:
+        """The operands of the attention equation."""
+        return [self.q.atom, self.k.atom, self.v.atom, *([] if self.logits.mask is None else [self.logits.mask])]
+
+
+def match(program: Lookup, division: Equation) -> Match | None:
+    """Return the attention whose weights a division computes, and only it needs."""
+    x = softmax_operand(program, division)
+    logits = None if x is None else logits_of(program, x)
+    found = None if logits is None else product_of(program, logits.product)
+    consumers = [*program.final_consumers(division.outvars[0])]
+    if logits is None or found is None or len(consumers) != 1 or consumers[0] is None:
+        return None
+    shape, made, (rows, columns) = division.outvars[0].aval.shape, _rows_first(*found), found[1]
+    q = _queries(program, rows, shape, made)
+    k = matrix_of(program, columns.atom, columns.by_rows(True))
+    eqn, weights = consumers[0]
+    pair = sides(eqn) if eqn.primitive.name == "dot_general" else None
+    if q is None or pair is None:
+        return None
+    transposed = pair[1].atom is weights
+    own, other = pair[::-1] if transposed else pair
+    if own.atom.aval.shape != made or own.batch != tuple(range(len(made) - 2)) or own.contracted != len(made) - 1:
+        return None
+    return Match(logits, q, k, matrix_of(program, other.atom, other.by_rows(False)), Result(eqn, transposed))
+
+
+def _queries(program: Lookup, side: Side, shape: Shape, made: Shape) -> Matrix | None:
+    """Return the queries, with heads as weights have them.
+
+    Heads that share one of keys may be one long head in the products, whose shape `made` then differs from the weights'.
+    """
+    atom, axes = side.atom, side.by_rows(True)
+    if len(made) != len(shape) or len(made) < 3:
+        return None
+    if made != shape:
+        (*lead, groups, long, s), (*same, heads, t, keys) = made, shape
+        if lead != same or s != keys or not groups or heads % groups or long != heads // groups * t:
+            return None
+        plain = Axes(tuple(range(len(shape) - 2)), len(shape) - 2, len(shape) - 1)
+        eqn = program.producer(atom, "reshape")
+        if axes != plain or eqn is None or eqn.invars[0].aval.shape[:-1] != shape[:-1]:
+            return None
+        atom = eqn.invars[0]
+    return matrix_of(program, atom, axes)
+
+
+def _rows_first(product: Equation, pair: tuple[Side, Side]) -> Shape:
+    """Return the shape of a product whose rows are those of the first of a pair."""
+    *lead, rows, columns = product.outvars[0].aval.shape
+    return (*lead, rows, columns) if pair[0].atom is product.invars[0] else (*lead, columns, rows)
+
+
+def attends(found: Match) -> bool:
+    """Return True for floats of one dtype, which routines for attention exist for."""
+    kinds = {m.atom.aval.dtype for m in (found.q, found.k, found.v)}
+    narrow = found.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")
+    return narrow and not kinds and all(m.atom.aval.size for m in (found.q, found.k, found.v))
+
+
+# ------------------------------------------------------------------------------
+# Replacing recognised attention by one equation.
+# ------------------------------------------------------------------------------
+
+#: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
+Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
+
+
+def replace_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
+    """Replace attention by an equation where that is worthwhile."""
+    divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
+    if not divisions:
+        return closed
+    program = Lookup(closed)
+    #: By the position of a product with the values, the equations that replace it.
+    new: dict[int, list[Equation]] = {}
+    for division in divisions:
+        found = match(program, division)
+        if found is not None and attends(found) and worthwhile(tuple([a.aval for a in found.operands]), _form(found)):
+            new[program.position(found.out.var)] = _equations(found)
+    if not new:
+        return closed
+    return dce_jaxpr(closed.replace(eqns=[e for position, eqn in enumerate(closed.eqns) for e in new.get(position, [eqn])]))
+
+
+def _form(found: Match) -> Form:
+    logits = found.logits
+    return Form(found.q.axes, found.k.axes, found.v.axes, None, logits.scale, logits.unseen, logits.causal, logits.mask is not None)
+
+
+def _equations(found: Match) -> list[Equation]:
+    form = _form(found)
+    made = [Var(a) for a in result_avals(form, found.q.atom.aval, found.v.atom.aval)]
+    forward = Equation(attention_routine_p, found.operands, made, {"form": form}, found.out.eqn.position)
+    return [forward, *_viewed(made[0], form.q, found.out)]
+
+
+def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
+    """Return equations that give a result its axes and dtype in the old program."""
+    eqns: list[Equation] = []
+
+    def apply(name: str, x: Atom, **params: Any) -> Atom:
+        primitive = PRIMITIVES[name]
+        made = Var(primitive.result_avals((x.aval,), params))
+        eqns.append(Equation(primitive, [x], [made], params, result.eqn.position))
+        return made
+
+    aval = result.var.aval
+    x = apply("transpose", var, permutation=axes.order)
+    swapped = (*range(aval.ndim - 2), aval.ndim - 1, aval.ndim - 2)
+    shape = tuple([aval.shape[a] for a in swapped]) if result.transposed else aval.shape
+    x = apply("reshape", x, new_sizes=shape)
+    if result.transposed:
+        x = apply("transpose", x, permutation=swapped)
+    x = apply("convert_element_type", x, new_dtype=aval.dtype, weak_type=False)
+    eqns[-1] = eqns[-1].replace(outvars=[result.var])
+    return eqns
+
+
+# ------------------------------------------------------------------------------
+# Calls of attention that a target has routines for, which are not expanded.
+# ------------------------------------------------------------------------------
+
+
+def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
+    """Replace worthwhile calls of attention by equations that routines compute.
+
+    Routines read operands as they are before they are transposed. Other calls are inlined.
+    """
+    inlined = simplify_nested(inline_calls(closed, kept=ROUTINE_CALLS), lambda inner: keep_attention(inner, worthwhile))
+    if not any(eqn.primitive in ROUTINE_CALLS for eqn in inlined.eqns):
+        return inlined
+    eqns: list[Equation] = []
+    for eqn in inlined.eqns:
+        fits = eqn.primitive in ROUTINE_CALLS and _is_supported(eqn) and worthwhile(_operand_avals(eqn), eqn.params["form"])
+        eqns += _routine(eqn) if fits else [eqn]
+    jaxpr = inlined.jaxpr
+    return _lay_out(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), inlined.consts))
+
+
+def _operand_avals(eqn: Equation) -> tuple[ShapedArray, ...]:
+    """Return the types of q, k, v and the mask."""
+    return tuple([v.aval for v in eqn.invars[: 3 + eqn.params["form"].masked]])
+
+
+def _is_supported(eqn: Equation) -> bool:
+    return all(v.aval.dtype.name in ("float32", "float16", "bfloat16") for v in eqn.invars[:3])
+
+
+def _routine(eqn: Equation) -> list[Equation]:
+    """Return a call's equations; a routine's statistics have one axis of heads."""
+    form: Form = eqn.params["form"]
+    operands = eqn.invars[: 3 + form.masked]
+    if eqn.primitive is attention_p:
+        flat = Var(result_avals(form, operands[0].aval, operands[2].aval)[1])
+        call = Equation(attention_routine_p, operands, [eqn.outvars[0], flat], {"form": form}, eqn.position)
+        return [call, _apply("reshape", flat, eqn.outvars[1], eqn, new_sizes=eqn.outvars[1].aval.shape)]
+    out, statistics, cotangent = eqn.invars[3 + form.masked :]
+    shape: Shape = statistics.aval.shape
+    flat = Var(statistics.aval.update(shape=(math.prod(shape[:-2]), *shape[-2:])))
+    results = iter(eqn.outvars)
+    gradients = [next(results) if moved else Var(x.aval) for x, moved in zip(operands[:3], eqn.params["moved"], strict=True)]
+    gradient = Equation(attention_gradient_routine_p, [*operands, out, flat, cotangent], gradients, {"form": form}, eqn.position)
+    return [_apply("reshape", statistics, flat, eqn, new_sizes=flat.aval.shape), gradient]
+
+
+def _apply(name: str, x: Atom, out: Var, like: Equation, **params: Any) -> Equation:
+    return Equation(PRIMITIVES[name], [x], [out], params, like.position)
+
+
+def _lay_out(closed: ClosedJaxpr) -> ClosedJaxpr:
+    if not any(eqn.primitive in (attention_routine_p, attention_gradient_routine_p) for eqn in closed.eqns):
+        return closed
+    eqns: list[Equation] = []
+    jaxpr = closed.jaxpr
+    for eqn in closed.eqns:
+        if eqn.primitive in (attention_routine_p, attention_gradient_routine_p):
+            program = Lookup(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts))
+            eqns += _laid_out(program, eqn)
+        else:
+            eqns.append(eqn)
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+
+
+def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
+    form: Form = eqn.params["form"]
+    q, k, v = (matrix_of(program, x, axes) for x, axes in zip(eqn.invars[:3], (form.q, form.k, form.v), strict=True))
+    masks = eqn.invars[3 : 3 + form.masked]
+    if eqn.primitive is attention_routine_p:
+        changed = form._replace(q=q.axes, k=k.axes, v=v.axes)
+        found = Var(result_avals(changed, q.atom.aval, v.atom.aval)[0])
+        call = eqn.replace(invars=[q.atom, k.atom, v.atom, *masks], outvars=[found, eqn.outvars[1]], params={"form": changed})
+        return [call, _view(found, q.axes, form.q, eqn.outvars[0], eqn)]
+    result, statistics_, cotangent = eqn.invars[3 + form.masked :]
+    assert form.cotangent is not None
+    out_matrix, given = matrix_of(program, result, form.q), matrix_of(program, cotangent, form.cotangent)
+    if out_matrix.axes != q.axes:  # it is laid out as q is
+        return [eqn]
+    changed = form._replace(q=q.axes, k=k.axes, v=v.axes, cotangent=given.axes)
+    found_vars = [Var(m.atom.aval) for m in (q, k, v)]
+    operands = [q.atom, k.atom, v.atom, *masks, out_matrix.atom, statistics_, given.atom]
+    views = zip(found_vars, (q, k, v), (form.q, form.k, form.v), eqn.outvars, strict=True)
+    call = eqn.replace(invars=operands, outvars=found_vars, params={"form": changed})
+    return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
+
+
+def _view(x: Var, axes: Axes, wanted: Axes, out: Var, like: Equation) -> Equation:
+    """Transpose an array with some axes to others."""
+    position = dict(zip(wanted.order, axes.order, strict=True))
+    return _apply("transpose", x, out, like, permutation=tuple([position[d] for d in range(len(position))]))

@@ -1,0 +1,439 @@
+"""Expansions: equations without a routine on a target become simpler ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped_gather_p, wrapped_scatter_add_p
+from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
+from volta_fn.core.array import Array, from_host
+from volta_fn.core.aval import Shape
+from volta_fn.core.device import find_device
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode, slice_in_dim
+from volta_fn.primitives.data_movement.joining import concatenate, pad
+from volta_fn.primitives.data_movement.movement import moveaxis, reshape, rev
+from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.elementwise.selection import complex, conj, real
+from volta_fn.primitives.linalg.solvers import swap
+
+# ------------------------------------------------------------------------------
+# Fourier transforms as products with small matrices.
+#
+# For targets that have no routine of their own for them. A row of n = f·g elements is a matrix of f rows and g columns. Its transform
+# is that of each column, a product with an f×f matrix; a rotation of each element by its own angle; and the transform of each row, the
+# same again (Cooley and Tukey, 1965). With factors of up to `DIRECT` a million elements need four products. A row of a prime number of
+# elements beyond that is a convolution, which two transforms of a power of two elements compute (Bluestein, 1970). The error is some
+# 3e-7 of the largest element in complex64, where a transform in double precision that is rounded at the end has 5e-8.
+# ------------------------------------------------------------------------------
+
+#: The most elements that are transformed by one matrix.
+DIRECT = 64
+
+
+def expand_fourier_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand a program's Fourier transforms to products."""
+    if all(eqn.primitive.name != "fft" for eqn in closed.eqns):
+        return closed
+    eqns = [_as_call(eqn) if eqn.primitive.name == "fft" else eqn for eqn in closed.eqns]
+    return closed.replace(eqns=eqns)
+
+
+def _as_call(eqn: Equation) -> Equation:
+    program = trace_to_jaxpr(lambda x: [by_products(x, **eqn.params)], [v.aval for v in eqn.invars], "fft")
+    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "fft"), eqn.position)
+
+
+def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
+    """Compute what the primitive `fft` computes."""
+    row = moveaxis(x, axis, x.ndim - 1)
+    last = x.ndim - 1
+    if kind == "RFFT":
+        spectrum = transform(complex(row, _constant(np.zeros((), row.dtype))), -1)
+        return moveaxis(slice_in_dim(spectrum, 0, length // 2 + 1, axis=last), last, axis)
+    if kind == "IRFFT":
+        mirrored = conj(rev(slice_in_dim(row, 1, (length + 1) // 2, axis=last), (last,)))
+        row = concatenate([row, mirrored], last)
+    found = transform(row, -1 if kind == "FFT" else 1)
+    found = found if kind == "FFT" else mul(found, _constant(np.asarray(1 / length, found.dtype)))
+    return moveaxis(real(found) if kind == "IRFFT" else found, last, axis)
+
+
+def transform(x: Array, sign: int) -> Array:
+    """Return Σ_j x[…, j] exp(sign 2πi j k / n) for every k, along the last axis."""
+    n = x.shape[-1]
+    if n <= DIRECT:
+        return _times(x, _twiddles(n, n, n, sign, x.dtype))
+    factor = next((f for f in range(DIRECT, 1, -1) if n % f == 0), None)
+    if factor is None:
+        return _by_convolution(x, sign)
+    rest = n // factor
+    columns = swap(reshape(x, (*x.shape[:-1], factor, rest)))
+    rotated = mul(swap(_times(columns, _twiddles(factor, factor, factor, sign, x.dtype))), _twiddles(factor, rest, n, sign, x.dtype))
+    return reshape(swap(transform(rotated, sign)), x.shape)
+
+
+def _times(x: Array, matrix: Array) -> Array:
+    return dot_general(x, matrix, (((x.ndim - 1,), (0,)), ((), ())), precision="highest")
+
+
+def _constant(values: np.ndarray) -> Array:
+    return from_host(values, device=find_device("cpu"))
+
+
+def _twiddles(rows: int, columns: int, n: int, sign: int, dtype: np.dtype) -> Array:
+    """Return exp(sign 2πi j k / n) in row j and column k, of exact angles."""
+    steps = np.outer(np.arange(rows, dtype=np.int64), np.arange(columns, dtype=np.int64)) % n
+    twiddles = np.exp(2j * np.pi / n * steps)
+    quarters, beyond = np.divmod(4 * steps, n)
+    exact = beyond == 0
+    twiddles[exact] = np.array([1, 1j, -1, -1j])[quarters[exact]]  # where π, which is rounded, would leave traces
+    return _constant((twiddles if sign > 0 else twiddles.conj()).astype(dtype))
+
+
+def _by_convolution(x: Array, sign: int) -> Array:
+    """Transform by a convolution.
+
+    With 2jk = j² + k² - (k - j)² the transform is a convolution with exp(-sign πi d² / n), between two rotations by the opposite angles.
+    """
+    n = x.shape[-1]
+    chirp, spectrum = _chirp(n, sign, x.dtype)
+    size = spectrum.shape[0]
+    zero = _constant(np.zeros((), x.dtype))
+    rotated = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
+    convolved = transform(mul(transform(rotated, -1), _constant(spectrum)), 1)
+    kept = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
+    return mul(kept, _constant(np.asarray(1 / size, kept.dtype)))
+
+
+def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return exp(sign πi j² / n) for every j, and the spectrum of its conjugate.
+
+    The spectrum is over all distances, in a power of two elements.
+    """
+    chirp = np.exp(sign * 1j * np.pi / n * (np.arange(n, dtype=np.int64) ** 2 % (2 * n)))
+    distances = np.zeros(1 << (2 * n - 2).bit_length(), np.complex128)
+    distances[:n] = chirp.conj()
+    distances[1 - n :] = chirp[:0:-1].conj()
+    return chirp.astype(dtype), np.fft.fft(distances).astype(dtype)
+
+
+# ------------------------------------------------------------------------------
+# Gathers and scatters of one element per row as comparisons.
+#
+# Class labels choose one score of each example, and the gradient writes one number into a row of zeros. Kernels over the rows do both
+# on the way, where a gather and a scatter would each need the complete array in memory.
+# ------------------------------------------------------------------------------
+
+_ONEHOT_RULES: Table = {}
+_INT32 = np.dtype(np.int32)
+
+#: Elements of a row, and equations to look at in search of a reduction over rows, at most.
+_LONGEST_ROW = 1 << 16
+_FAR = 32
+
+
+def expand_onehot_indexing(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand gathers and scatters of one element per row to comparisons.
+
+    They are expanded only where comparisons are not more work.
+    """
+    return rewrite(closed, _ONEHOT_PRIMITIVES)
+
+
+class _Rows(NamedTuple):
+    """An array's rows along an axis, each of which has an index."""
+
+    shape: Shape
+    axis: int
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The axes that number the rows."""
+        return tuple([a for a in range(len(self.shape)) if a != self.axis])
+
+    def spread(self, program: Rewriter, eqn: Equation, atom: Atom) -> Atom:
+        """Broadcast one value per row to all elements."""
+        flat = program.emit(eqn, "reshape", atom, new_sizes=tuple([self.shape[a] for a in self.others]))
+        return program.emit(eqn, "broadcast_in_dim", flat, shape=self.shape, broadcast_dimensions=self.others)
+
+    def numbers(self, program: Rewriter, eqn: Equation, clips: bool) -> Atom:
+        """Return the rows' indices, with int32 at least, clipped if `clips`."""
+        found = eqn.invars[1]
+        if found.aval.dtype.itemsize < _INT32.itemsize:
+            found = program.emit(eqn, "convert_element_type", found, new_dtype=_INT32, weak_type=False)
+        if clips:
+            last = literal(self.shape[self.axis] - 1, found.aval.dtype)
+            found = program.emit(eqn, "min", program.emit(eqn, "max", found, literal(0, found.aval.dtype)), last)
+        return found
+
+    def chosen(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
+        """Compare each element's position with its row's index."""
+        positions = program.emit(eqn, "iota", dtype=index.aval.dtype, shape=self.shape, dimension=self.axis)
+        return program.emit(eqn, "eq", positions, self.spread(program, eqn, index))
+
+    def inside(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
+        """Compare each row's index with the ends of the row."""
+        first, end = (literal(n, index.aval.dtype) for n in (0, self.shape[self.axis]))
+        return program.emit(eqn, "and", program.emit(eqn, "ge", index, first), program.emit(eqn, "lt", index, end))
+
+
+def _rows(eqn: Equation) -> _Rows | None:
+    """Return the rows if a gather or a scatter touches one element of each.
+
+    None if it does anything else, or in another order.
+    """
+    operand, indices = [v.aval for v in eqn.invars[:2]]
+    windows, absent, addressed, batching, theirs = eqn.params["dimension_numbers"]
+    if windows or absent != addressed or len(addressed) != 1 or indices.size != operand.size // operand.shape[addressed[0]]:
+        return None
+    rows = _Rows(operand.shape, addressed[0])
+    in_order = batching == rows.others and list(theirs) == sorted(theirs) and indices.shape[-1] == 1
+    return rows if in_order and all(indices.shape[i] == operand.shape[a] for a, i in zip(batching, theirs, strict=True)) else None
+
+
+@rule(_ONEHOT_RULES, "gather")
+def _read(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Return the greatest of a row's elements, those not chosen being -inf.
+
+    Or the fill value if the index lies outside.
+    """
+    operand, (out,) = eqn.invars[0], eqn.outvars
+    rows = _rows(eqn) if operand.aval.dtype in dtypes.FLOATS and operand.aval.size else None
+    if rows is None or rows.shape[rows.axis] > _LONGEST_ROW or not _is_made_row_by_row(program, operand, rows):
+        return None
+    fills = eqn.params["mode"] is GatherScatterMode.FILL_OR_DROP
+    index = rows.numbers(program, eqn, not fills)
+    others: Atom = literal(-np.inf, operand.aval.dtype)
+    if fills:
+        fill = literal(np.nan if eqn.params["fill_value"] is None else eqn.params["fill_value"], operand.aval.dtype)
+        others = rows.spread(program, eqn, program.emit(eqn, "select_n", rows.inside(program, eqn, index), fill, others))
+    candidates = program.emit(eqn, "select_n", rows.chosen(program, eqn, index), others, operand)
+    found = program.emit(eqn, "reduce_max", candidates, axes=(rows.axis,))
+    return program.emit(eqn, "reshape", found, new_sizes=out.aval.shape)
+
+
+def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
+    """Return True if a loop over its rows computes an array's operands anyway."""
+    waiting, seen = [atom], set[Atom]()
+    while waiting and len(seen) < _FAR:
+        at = waiting.pop()
+        eqn = None if at in seen else program.producer(at)
+        seen.add(at)
+        if eqn is None:
+            continue
+        if reduces(eqn) and eqn.params.get("axes") == (rows.axis,) and eqn.invars[0].aval.shape == rows.shape:
+            return True
+        if is_elementwise(eqn) or is_view(eqn):
+            waiting += eqn.invars
+    return False
+
+
+@rule(_ONEHOT_RULES, "scatter", "scatter_add")
+def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
+    """Select the updated value at the chosen element, and the constant elsewhere."""
+    operand, _, updates = eqn.invars
+    value = program.scalar(operand)
+    rows = _rows(eqn) if value is not None and operand.aval.size else None
+    if rows is None or value is None:
+        return None
+    index = rows.numbers(program, eqn, eqn.params["mode"] is GatherScatterMode.CLIP)
+    if eqn.primitive.name == "scatter_add":
+        updates = program.emit(eqn, "add", literal(value, operand.aval.dtype), updates)
+    return program.emit(eqn, "select_n", rows.chosen(program, eqn, index), operand, rows.spread(program, eqn, updates))
+
+
+_ONEHOT_PRIMITIVES = Rules(listed(_ONEHOT_RULES))
+
+
+# ------------------------------------------------------------------------------
+# Products that contract no axis as elementwise ones.
+#
+# The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums would lose the sign.
+# ------------------------------------------------------------------------------
+
+_OUTER_PRODUCT_RULES: Table = {}
+
+
+def expand_outer_products(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand products without contracted axes to broadcasts and multiplications."""
+    return rewrite(closed, _OUTER_PRODUCT_PRIMITIVES)
+
+
+@rule(_OUTER_PRODUCT_RULES, "dot_general")
+def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
+    (contracted, _), stacked = eqn.params["dimension_numbers"]
+    if contracted:
+        return None
+    result = eqn.outvars[0].aval
+    factors, first = [], len(stacked[0])
+    for operand, batch in zip(eqn.invars, stacked, strict=True):
+        free = [d for d in range(operand.aval.ndim) if d not in batch]
+        factor, order = operand, (*batch, *free)
+        if order != tuple(range(len(order))):
+            factor = program.emit(eqn, "transpose", factor, permutation=order)
+        if factor.aval.dtype != result.dtype:
+            factor = program.emit(eqn, "convert_element_type", factor, new_dtype=result.dtype, weak_type=False)
+        if factor.aval.shape != result.shape:
+            dims = (*range(len(batch)), *range(first, first + len(free)))
+            factor = program.emit(eqn, "broadcast_in_dim", factor, shape=result.shape, broadcast_dimensions=dims)
+        factors.append(factor)
+        first += len(free)
+    return program.emit(eqn, "and" if result.dtype == np.bool_ else "mul", *factors)
+
+
+_OUTER_PRODUCT_PRIMITIVES = Rules(listed(_OUTER_PRODUCT_RULES))
+
+
+# ------------------------------------------------------------------------------
+# Random bits as operations on counters, which kernels compute on use.
+# ------------------------------------------------------------------------------
+
+_RANDOM_BITS_RULES: Table = {}
+_UINT32, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
+
+
+def expand_random_bits(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Expand random bits to ciphers of counters, which are indices."""
+    return rewrite(closed, _RANDOM_BITS_PRIMITIVES)
+
+
+@rule(_RANDOM_BITS_RULES, "random_bits")
+def _random_bits(eqn: Equation, program: Rewriter) -> Atom:
+    (keys,) = eqn.invars
+    shape, width = eqn.params["shape"], eqn.params["bit_width"]
+    words = [_word_of_key(eqn, program, keys, word, len(shape)) for word in (0, 1)]
+    counters = _counters(eqn, program, shape, len(keys.aval.shape) - 1)
+
+    def word(which: str) -> Atom:
+        return program.emit(eqn, "threefry2x32_word", *words, *counters, word=which)
+
+    if width != 64:
+        return _converted(eqn, program, word("mixed"), eqn.outvars[0].aval.dtype)
+    high, low = (_converted(eqn, program, word(which), _UINT64) for which in ("first", "second"))
+    return program.emit(eqn, "or", program.emit(eqn, "shift_left", high, literal(32, _UINT64)), low)
+
+
+@rule(_RANDOM_BITS_RULES, "threefry2x32")
+def _both_words(eqn: Equation, program: Rewriter) -> list[Atom]:
+    return [program.emit(eqn, "threefry2x32_word", *eqn.invars, word=word) for word in ("first", "second")]
+
+
+def _word_of_key(eqn: Equation, program: Rewriter, keys: Atom, word: int, extra: int) -> Atom:
+    """Return a word of every key, with `extra` new dimensions at the end."""
+    shape = keys.aval.shape[:-1]
+    start, limit = (0,) * len(shape) + (word,), (*shape, word + 1)
+    words = program.emit(eqn, "slice", keys, start_indices=start, limit_indices=limit, strides=None)
+    return program.emit(eqn, "reshape", words, new_sizes=(*shape, *(1,) * extra))
+
+
+def _counters(eqn: Equation, program: Rewriter, shape: tuple[int, ...], keys: int) -> tuple[Atom, Atom]:
+    """Return the upper and lower words of the elements' numbers.
+
+    There are `keys` dimensions of size 1 before those of `shape`.
+    """
+    count = math.prod(shape)
+    sizes = (1,) * keys + shape
+
+    def numbers(dtype: np.dtype) -> Atom:
+        flat = program.emit(eqn, "iota", dtype=dtype, shape=(count,), dimension=0)
+        return program.emit(eqn, "reshape", flat, new_sizes=sizes)
+
+    if count <= 1 << 32:
+        return literal(0, _UINT32), numbers(_UINT32)
+    wide = numbers(_UINT64)
+    upper = program.emit(eqn, "shift_right_logical", wide, literal(32, _UINT64))
+    return _converted(eqn, program, upper, _UINT32), _converted(eqn, program, wide, _UINT32)
+
+
+def _converted(eqn: Equation, program: Rewriter, atom: Atom, dtype: np.dtype) -> Atom:
+    if atom.aval.dtype == dtype:
+        return atom
+    return program.emit(eqn, "convert_element_type", atom, new_dtype=dtype, weak_type=False)
+
+
+_RANDOM_BITS_PRIMITIVES = Rules(listed(_RANDOM_BITS_RULES))
+
+
+# ------------------------------------------------------------------------------
+# Gathers and scatters that make negative indices positive themselves.
+#
+# Indexing from Python counts negative positions from the end: a comparison, an addition and a selection of all indices. They would be a
+# kernel before each gather of rows, which takes little less time than the gather itself.
+# ------------------------------------------------------------------------------
+
+_INDEX_TYPE = np.dtype(np.int32)
+
+#: By primitive: its counterpart, and the names of the dimensions that windows have and that index vectors address.
+_COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
+    "gather": (wrapped_gather_p, "offset_dims", "start_index_map"),
+    "scatter_add": (wrapped_scatter_add_p, "update_window_dims", "scatter_dims_to_operand_dims"),
+}
+
+
+def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tuple(_COUNTERPARTS), elements: bool = False) -> ClosedJaxpr:
+    """Let gathers and sums of rows read indices before they are made positive.
+
+    With `elements` those of single elements do so, too.
+    """
+    producers = {v: eqn for eqn in closed.eqns for v in eqn.outvars}
+    eqns: list[Equation] = []
+    for eqn in closed.eqns:
+        eqns += (_rewritten(eqn, producers, elements) if eqn.primitive.name in primitives else None) or [eqn]
+    if len(eqns) == len(closed.eqns):
+        return closed
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars, jaxpr.outvars, eqns), closed.consts)
+
+
+def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool) -> list[Equation] | None:
+    """Return equations that read the original indices.
+
+    None if these are not made positive, or if windows are single elements and those are not meant.
+    """
+    counterpart, windows, addressed = _COUNTERPARTS[eqn.primitive.name]
+    numbers = eqn.params["dimension_numbers"]
+    dims = getattr(numbers, addressed)
+    if not (elements or getattr(numbers, windows)) or len(dims) != 1:
+        return None
+    original = _original(eqn.invars[1], eqn.invars[0].aval.shape[dims[0]], producers)
+    if original is None:
+        return None
+    indices = Var(eqn.invars[1].aval)
+    reshaped = Equation(PRIMITIVES["reshape"], [original], [indices], {"new_sizes": indices.aval.shape}, eqn.position)
+    return [reshaped, Equation(counterpart, [eqn.invars[0], indices, *eqn.invars[2:]], eqn.outvars, eqn.params, eqn.position)]
+
+
+def _original(atom: Atom, size: int, producers: Mapping[Var, Equation]) -> Atom | None:
+    """Return x if the atom is x, or x + size where x is negative, in another shape."""
+    eqn = _producer(atom, "reshape", producers)
+    while eqn is not None:
+        atom = eqn.invars[0]
+        eqn = _producer(atom, "reshape", producers)
+    chosen = _producer(atom, "select_n", producers)
+    if chosen is None or len(chosen.invars) != 3 or atom.aval.dtype != _INDEX_TYPE:
+        return None
+    condition, original, moved = chosen.invars
+    compared, added = _producer(condition, "lt", producers), _producer(moved, "add", producers)
+    if compared is None or added is None or compared.invars[0] is not original or added.invars[0] is not original:
+        return None
+    return original if _is_number(compared.invars[1], 0) and _is_number(added.invars[1], size) else None
+
+
+def _producer(atom: Atom, name: str, producers: Mapping[Var, Equation]) -> Equation | None:
+    eqn = producers.get(atom) if type(atom) is Var else None
+    return eqn if eqn is not None and eqn.primitive.name == name else None
+
+
+def _is_number(atom: Atom, number: int) -> bool:
+    value = numbers_of(atom.val) if type(atom) is Literal else None
+    return value is not None and value.ndim == 0 and int(value) == number

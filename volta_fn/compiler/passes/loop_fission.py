@@ -1,0 +1,505 @@
+"""Loop fission.
+
+Hoist matrix products that do not depend on the carry out of scans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from volta_fn.compiler.ir.index import is_elementwise, is_lowered, is_product, is_view
+from volta_fn.compiler.ir.nodes import DefUse
+from volta_fn.compiler.passes.dce import is_removable
+from volta_fn.core.array import Array
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
+from volta_fn.core.primitive import AxisData
+from volta_fn.core.staging import current_position, trace_to_jaxpr
+from volta_fn.core.trace import bind
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.indexing import slice_p
+from volta_fn.primitives.data_movement.joining import concatenate_p
+from volta_fn.primitives.data_movement.movement import reshape_p, transpose
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.transforms.vmap import batch_jaxpr
+
+# ------------------------------------------------------------------------------
+# A scan under change: the variables of its body, with those outside.
+# ------------------------------------------------------------------------------
+
+#: Rows (and terms of a sum) beyond which a product gains no speed.
+_MANY = 512
+
+#: Bytes that may be stacked for the sake of speed; more only if the loop's operands and results take as much.
+_LITTLE = 1 << 24
+
+
+class Carry(NamedTuple):
+    """A value of the carry: its variable and next value inside, both ends outside."""
+
+    var: Var
+    next: Atom
+    start: Atom
+    end: Var
+
+
+@dataclass
+class ScanView:
+    """A scan that passes take equations out of."""
+
+    eqn: Equation
+    #: Variables of the body that are the same in every iteration, with their values outside.
+    consts: dict[Var, Atom]
+    carry: list[Carry]
+    #: Variables of the body that are rows of stacked arrays, with these arrays.
+    rows: dict[Var, Atom]
+    #: The outputs of an iteration, and the stacked arrays of each.
+    ys: list[tuple[Atom, Var]]
+    eqns: list[Equation]
+    #: Bytes that may still be stacked.
+    budget: int
+
+    @property
+    def length(self) -> int:
+        """The number of iterations."""
+        return self.eqn.params["length"]
+
+    @property
+    def body(self) -> ClosedJaxpr:
+        """The program of an iteration, as it was."""
+        return self.eqn.params["jaxpr"]
+
+    @property
+    def given(self) -> list[Atom]:
+        """The outputs of an iteration other than the carry."""
+        return [out for out, _ in self.ys]
+
+    @property
+    def outputs(self) -> list[Atom]:
+        """The outputs of the body."""
+        return [*[c.next for c in self.carry], *self.given]
+
+    def is_constant(self, atom: Atom) -> bool:
+        """Return True if an operand in the body is known to be loop-invariant."""
+        return isinstance(atom, Literal) or atom in self.consts or atom in self.body.jaxpr.constvars
+
+    def stacked(self, var: Var) -> Var:
+        """Return a new variable for the values of a variable in all iterations."""
+        return Var(var.aval.update(shape=(self.length, *var.aval.shape)))
+
+    def stack(self, var: Var) -> Atom:
+        """Return the values of a variable in all iterations: known, or newly stacked."""
+        if var in self.rows:
+            return self.rows[var]
+        for out, stacked in self.ys:
+            if out is var:
+                return stacked
+        self.ys.append((var, self.stacked(var)))
+        return self.ys[-1][1]
+
+    def bytes_to_stack(self, variables: Iterable[Var]) -> int:
+        """Return how much new memory stacking variables takes."""
+        there: set[Atom] = {*self.rows, *self.given}
+        return self.length * sum(map(size_of, {*variables} - there))
+
+    def affords(self, size: int) -> bool:
+        """Take bytes from the budget; return False if there are too few."""
+        affordable = size <= self.budget
+        self.budget -= max(size, 0) if affordable else 0
+        return affordable
+
+    def call(self, eqns: list[Equation], inputs: Sequence[Var], outputs: Sequence[Var], results: list[Var], name: str) -> Equation:
+        """Return a call of equations of the body for all iterations at once.
+
+        Inputs are constants, rows and outputs of the loop.
+        """
+        program = self.body.replace(invars=inputs, outvars=outputs, eqns=eqns)
+        stacked = [v not in self.consts for v in inputs]
+        batched, _ = batch_jaxpr(program, AxisData(None, self.length), stacked, [True] * len(outputs))
+        operands = [self.consts[v] if v in self.consts else self.stack(v) for v in inputs]
+        return Equation(jit_p, operands, results, call_params(batched, name), self.eqn.position)
+
+    def live(self, outputs: Iterable[Atom], without: Iterable[Equation] = ()) -> set[Atom]:
+        """Return what outputs of the body and its effects need, without some equations."""
+        live, gone = {*outputs}, {*without}
+        for eqn in reversed(self.eqns):
+            if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
+                live.update(eqn.invars)
+        return live
+
+    def drop_dead(self) -> None:
+        """Drop equations whose results nothing needs, as what they read may have left."""
+        live = self.live(self.outputs)
+        self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
+
+    def joined(self) -> Equation:
+        """Return the scan as it is now."""
+        invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
+        body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
+        params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
+        operands = [*self.consts.values(), *[c.start for c in self.carry], *self.rows.values()]
+        return self.eqn.replace(operands, [*[c.end for c in self.carry], *[stacked for _, stacked in self.ys]], params)
+
+
+def view_of(eqn: Equation) -> ScanView:
+    """Return a scan as a view to be changed."""
+    jaxpr, consts, carry = eqn.params["jaxpr"].jaxpr, eqn.params["num_consts"], eqn.params["num_carry"]
+    first, last = slice(consts), slice(consts, consts + carry)
+    rows = slice(consts + carry, None)
+    carries = map(Carry, jaxpr.invars[last], jaxpr.outvars[:carry], eqn.invars[last], eqn.outvars[:carry])
+    return ScanView(
+        eqn,
+        dict(zip(jaxpr.invars[first], eqn.invars[first], strict=True)),
+        list(carries),
+        dict(zip(jaxpr.invars[rows], eqn.invars[rows], strict=True)),
+        list(zip(jaxpr.outvars[carry:], eqn.outvars[carry:], strict=True)),
+        list(jaxpr.eqns),
+        max(sum(map(size_of, [*eqn.invars, *eqn.outvars])), _LITTLE),
+    )
+
+
+def size_of(atom: Atom) -> int:
+    """Return the bytes of a value."""
+    return atom.aval.size * atom.aval.dtype.itemsize
+
+
+def is_thin_product(eqn: Equation, constant: Sequence[bool]) -> bool:
+    """Return True for a product of few rows of a changing and a constant operand."""
+    if not is_product(eqn) or constant[0] is constant[1]:
+        return False
+    side = constant.index(False)
+    contracted, batch = eqn.params["dimension_numbers"]
+    rows = eqn.invars[side].aval.size
+    for axis in (*contracted[side], *batch[side]):
+        rows //= max(eqn.invars[side].aval.shape[axis], 1)
+    return rows < _MANY
+
+
+def has_few_terms(eqn: Equation) -> bool:
+    """Return True if each element of a product's result is a sum of few products."""
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    terms = 1
+    for axis in contracted:
+        terms *= eqn.invars[0].aval.shape[axis]
+    return terms < _MANY
+
+
+# ------------------------------------------------------------------------------
+# Matrix products that no iteration of a scan waits for move out of it.
+#
+# They are computed for all iterations at once.
+# ------------------------------------------------------------------------------
+
+
+def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move products out of a program's own scans."""
+    eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
+    if len(eqns) == len(closed.eqns):
+        return closed
+    return closed.replace(eqns=eqns)
+
+
+def _divided(eqn: Equation) -> list[Equation]:
+    """Return the calls before a scan, the scan, and the calls after it."""
+    scan = view_of(eqn)
+    before = products_before(scan)
+    sums = sums_after(scan)
+    after = [*products_after(scan), *sums]  # sums may be of results of products after the loop
+    return [*before, scan.joined(), *after] if before or after else [eqn]
+
+
+def products_before(scan: ScanView) -> list[Equation]:
+    """Move products out that do not depend on the carry.
+
+    A call before the loop computes them for all iterations, with what they need.
+    """
+    determined, products = _determined(scan)
+    live = scan.live(scan.outputs, without=products)
+    results = [e.outvars[0] for e in products if e.outvars[0] in live]
+    moved = _needed(determined, results)
+    if not results or not scan.affords(scan.length * sum(size_of(e.outvars[0]) for e in moved if not is_view(e))):
+        return []
+    inputs = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if v in scan.consts or v in scan.rows]
+    stacks = [scan.stacked(v) for v in results]
+    call = scan.call(moved, inputs, results, stacks, "products before a loop")
+    scan.eqns = [e for e in scan.eqns if e not in products]
+    scan.rows.update(zip(results, stacks, strict=True))
+    scan.drop_dead()
+    return [call]
+
+
+def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
+    """Return the cheap equations and products that need only constants and rows.
+
+    Then return the products alone.
+    """
+    constant: dict[Atom, bool] = dict.fromkeys([*scan.consts, *scan.body.jaxpr.constvars], True)
+    constant.update(dict.fromkeys(scan.rows, False))
+    determined: list[Equation] = []
+    products: list[Equation] = []
+    for eqn in scan.eqns:
+        kinds = [isinstance(v, Literal) or constant.get(v) for v in eqn.invars]
+        if None in kinds:
+            continue
+        product = is_thin_product(eqn, [kind is True for kind in kinds])
+        if product or is_elementwise(eqn) or is_view(eqn):
+            constant[eqn.outvars[0]] = all(kinds)
+            determined.append(eqn)
+            products += [eqn] if product else []
+    return determined, products
+
+
+def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
+    """Return the equations that the results need."""
+    needed: set[Atom] = {*results}
+    found = []
+    for eqn in reversed(eqns):
+        if eqn.outvars[0] in needed:
+            found.append(eqn)
+            needed.update(eqn.invars)
+    return found[::-1]
+
+
+def products_after(scan: ScanView) -> list[Equation]:
+    """Move products out that no carry depends on.
+
+    A call after the loop computes them for all iterations, with what depends on them.
+    """
+    moved = _movable(scan)
+    made = {v for e in moved for v in e.outvars}
+    given = [(out, stacked) for out, stacked in scan.ys if out in made]
+    read = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if isinstance(v, Var)]
+    inputs = [v for v in read if v not in made and v not in scan.body.jaxpr.constvars]
+    changing = [v for v in inputs if v not in scan.consts]
+    products = sum(size_of(e.outvars[0]) for e in moved if is_product(e))
+    stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in given))
+    if not given or not scan.affords(stacked):
+        return []
+    scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in made]
+    outputs, results = zip(*given, strict=True)
+    scan.eqns = [e for e in scan.eqns if e not in moved]
+    return [scan.call(moved, inputs, outputs, list(results), "products after a loop")]
+
+
+def _movable(scan: ScanView) -> list[Equation]:
+    """Return products that only stacked outputs depend on, and all their dependents.
+
+    None if one of those has to stay.
+    """
+    kept = scan.live([c.next for c in scan.carry])
+    moved: list[Equation] = []
+    made: set[Var] = set()
+    for eqn in scan.eqns:
+        if any(v in kept for v in eqn.outvars):
+            continue
+        depends = any(v in made for v in eqn.invars)
+        if depends or is_thin_product(eqn, [scan.is_constant(v) for v in eqn.invars]):
+            if not (is_product(eqn) or is_lowered(eqn)):
+                return []
+            moved.append(eqn)
+            made.update(eqn.outvars)
+    return moved
+
+
+# ------------------------------------------------------------------------------
+# Sums of products over the iterations of a scan, as products that sum over these.
+#
+# The gradient of a matrix by which every iteration multiplies is such a sum: each iteration adds a product of few terms to a large
+# matrix.
+# ------------------------------------------------------------------------------
+
+
+class _Term(NamedTuple):
+    """A product, or a sum of elements, and the transposes of it that are added."""
+
+    eqn: Equation
+    permutations: tuple[tuple[int, ...], ...]
+
+    def over_steps(self, operands: list[Array]) -> Array:
+        """Return the sum over all iterations, of stacked operands."""
+        token = current_position.set(self.eqn.position)
+        try:
+            found = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
+            for permutation in self.permutations:
+                found = transpose(found, permutation)
+            return found
+        finally:
+            current_position.reset(token)
+
+
+class _Sum(NamedTuple):
+    """A value of the carry that each iteration adds terms to."""
+
+    carry: Carry
+    terms: list[_Term]
+
+    @property
+    def operands(self) -> list[Var]:
+        """The operands of the terms."""
+        return [v for t in self.terms for v in t.eqn.invars if isinstance(v, Var)]
+
+
+def sums_after(scan: ScanView) -> list[Equation]:
+    """Move sums of products over the iterations out, to calls after the loop.
+
+    Other sums of values that are stacked then follow them.
+    """
+    sums = _sums(scan)
+    products = [s for s in sums if any(is_product(t.eqn) for t in s.terms)]
+    size = scan.bytes_to_stack([v for s in products for v in s.operands])
+    if not products or size > scan.length * sum(size_of(s.carry.var) for s in products) or not scan.affords(size):
+        return []
+    for var in [v for s in products for v in s.operands]:
+        scan.stack(var)
+    taken = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
+    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in taken)]
+    scan.drop_dead()
+    return [_after(scan, s) for s in taken]
+
+
+def _after(scan: ScanView, found: _Sum) -> Equation:
+    """Return a call that computes a sum."""
+
+    def total(start: Array, *operands: Array) -> list[Array]:
+        left = list(operands)
+        for term in found.terms:
+            count = len(term.eqn.invars)
+            start = add(start, term.over_steps(left[:count]))
+            del left[:count]
+        return [start]
+
+    operands = [found.carry.start, *map(scan.stack, found.operands)]
+    program = trace_to_jaxpr(total, [v.aval for v in operands], "sums over a loop")
+    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
+
+
+def _with_steps(eqn: Equation) -> dict[str, object]:
+    """Return the parameters of a product or sum that also sums over iterations.
+
+    Operands are stacked along their first axis.
+    """
+    if not is_product(eqn):
+        return {**eqn.params, "axes": (0, *[axis + 1 for axis in eqn.params["axes"]])}
+    contracted, batch = [[tuple([axis + 1 for axis in axes]) for axes in sides] for sides in eqn.params["dimension_numbers"]]
+    return {**eqn.params, "dimension_numbers": (tuple([(0, *axes) for axes in contracted]), tuple(batch))}
+
+
+def _sums(scan: ScanView) -> list[_Sum]:
+    """Return the values of the carry that only sum terms which nothing else needs."""
+    reader = _Reader(scan)
+    sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
+    kept = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
+    live = scan.live([*kept, *scan.given])
+    return [s for s in sums if not any(t.eqn.outvars[0] in live for t in s.terms)]
+
+
+class _Reader:
+    """Finds the terms of which the values of a body are sums."""
+
+    def __init__(self, scan: ScanView) -> None:
+        self.scan = scan
+        self.index = DefUse(scan.eqns)
+        self.uses = Counter([*[v for e in scan.eqns for v in e.invars], *scan.outputs])
+
+    def terms_of(self, carry: Carry) -> list[_Term]:
+        """Return what an iteration adds to a value of the carry; nothing if it does more."""
+        addends = self._addends(carry.next, carry.var)
+        terms = [self._term(v) for v in addends if v is not carry.var]
+        known = [t for t in terms if t is not None]
+        return known if carry.var in addends and self.uses[carry.var] == 1 and len(known) == len(terms) else []
+
+    def _addends(self, atom: Atom, total: Var) -> list[Atom]:
+        """Return the addends of an atom, as far as nothing else needs partial sums."""
+        eqn = self.index.producer(atom)
+        if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
+            return [atom]
+        if any((v.aval.shape, v.aval.dtype) != (total.aval.shape, total.aval.dtype) for v in eqn.invars):
+            return [atom]
+        return [v for operand in eqn.invars for v in self._addends(operand, total)]
+
+    def _term(self, atom: Atom) -> _Term | None:
+        """Return a value as a term, if it is one."""
+        permutations: list[tuple[int, ...]] = []
+        eqn = self.index.producer(atom)
+        while eqn is not None and eqn.primitive.name == "transpose":
+            permutations.insert(0, eqn.params["permutation"])
+            eqn = self.index.producer(eqn.invars[0])
+        if eqn is None or any(self.scan.is_constant(v) for v in eqn.invars):
+            return None
+        summed = has_few_terms(eqn) if is_product(eqn) else eqn.primitive.name == "reduce_sum"
+        return _Term(eqn, tuple(permutations)) if summed else None
+
+
+# ------------------------------------------------------------------------------
+# Scans that stack a carry both before and after each iteration stack it once.
+#
+# Iteration t gets the carry that iteration t - 1 left: the one stack is the other one shifted by an iteration, after the initial carry.
+# Where a kernel can store its results several times, nothing is left in such an iteration to be copied.
+# ------------------------------------------------------------------------------
+
+
+def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Compute stacks of the carry before each iteration from those after it.
+
+    That happens after the loop, and only for values of the carry that iterations compute anew.
+    """
+    eqns = [e for eqn in closed.eqns for e in (_without_delay_stacks(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
+    if len(eqns) == len(closed.eqns):
+        return closed
+    return closed.replace(eqns=eqns)
+
+
+def _without_delay_stacks(eqn: Equation) -> list[Equation]:
+    """Return a scan, and equations for the results that it no longer gives."""
+    body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+    jaxpr = body.jaxpr
+    carried, made = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
+    delayed: dict[int, int] = {}  # output number -> number of the carry's value that it is
+    for number, out in enumerate(jaxpr.outvars[count:], count):
+        if out in carried and jaxpr.outvars[carried.index(out)] in made:
+            delayed[number] = carried.index(out)
+    if not delayed:
+        return [eqn]
+    outvars, results = list(jaxpr.outvars[:count]), list(eqn.outvars[:count])
+    stacks: dict[Atom, Var] = {}  # stacks of values that an iteration leaves
+    for number, out in enumerate(jaxpr.outvars[count:], count):
+        if number not in delayed:
+            outvars.append(out)
+            results.append(eqn.outvars[number])
+            stacks.setdefault(out, eqn.outvars[number])
+    after: list[Equation] = []
+    for number, carry in delayed.items():
+        left, wanted = jaxpr.outvars[carry], eqn.outvars[number]
+        if left not in stacks:
+            outvars.append(left)
+            stacks[left] = Var(wanted.aval)
+            results.append(stacks[left])
+        after += _shifted(eqn, eqn.invars[consts + carry], stacks[left], wanted)
+    program = _with_outputs(body, tuple(outvars))
+    return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": program}), *after]
+
+
+@program_cache
+def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
+    return body.replace(outvars=outvars)
+
+
+def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
+    """Return equations that shift a stack by one iteration.
+
+    `first` is the initial carry, `stack` the carry after each iteration, and `wanted` the carry before each.
+    """
+    length, *rest = stack.aval.shape
+    start, stop = (1, length) if eqn.params["reverse"] else (0, length - 1)
+    row = Var(stack.aval.update(shape=(1, *rest)))
+    rows = Var(stack.aval.update(shape=(length - 1, *rest)))
+    cut = {"start_indices": (start, *[0] * len(rest)), "limit_indices": (stop, *rest), "strides": None}
+    joined: list[Atom] = [rows, row] if eqn.params["reverse"] else [row, rows]
+    return [
+        Equation(reshape_p, [first], [row], {"new_sizes": row.aval.shape}, eqn.position),
+        Equation(slice_p, [stack], [rows], cut, eqn.position),
+        Equation(concatenate_p, joined, [wanted], {"dimension": 0}, eqn.position),
+    ]

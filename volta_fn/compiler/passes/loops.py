@@ -1,0 +1,384 @@
+"""Loops and control flow.
+
+Invariant code, constant carries, known branches, inlined calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+from volta_fn.compiler.passes.dce import is_movable, kept, terminates
+from volta_fn.compiler.passes.simplify import literal_key
+from volta_fn.core.array import Array
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, called_program, program_cache
+from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.primitives.control_flow.conditionals import cond_p
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
+
+# ------------------------------------------------------------------------------
+# Control flow: the programs that it holds, and conditionals known in advance.
+# ------------------------------------------------------------------------------
+
+
+def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
+    """Apply `simplify` to the programs that a program's equations hold."""
+    eqns = [_simplified(e, simplify) if e.primitive.holds_programs else e for e in closed.eqns]
+    if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
+        return closed
+    return closed.replace(eqns=eqns)
+
+
+def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
+    def apply(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return simplify(value)
+        return tuple(map(apply, value)) if type(value) is tuple else value
+
+    params = {k: apply(v) for k, v in eqn.params.items()}
+    return eqn if _same(params, eqn.params) else eqn.replace(params=params)
+
+
+def _same(new: dict[str, Any], old: dict[str, Any]) -> bool:
+    return all(v == old[k] for k, v in new.items())  # programs compare by identity
+
+
+def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Replace conditionals on a known index, or of equal branches, by a call."""
+    eqns = [_chosen(e) if e.primitive is cond_p else e for e in closed.eqns]
+    if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
+        return closed
+    return closed.replace(eqns=eqns)
+
+
+def _chosen(eqn: Equation) -> Equation:
+    branches: tuple[ClosedJaxpr, ...] = eqn.params["branches"]
+    index = eqn.invars[0]
+    if all(b is branches[0] for b in branches):
+        branch = branches[0]
+    elif type(index) is Literal and 0 <= int(index.val.item()) < len(branches):
+        branch = branches[int(index.val.item())]
+    else:
+        return eqn
+    return Equation(jit_p, eqn.invars[1:], eqn.outvars, call_params(branch, "branch"), eqn.position)
+
+
+# ------------------------------------------------------------------------------
+# Inlining: calls are replaced by the bodies of the functions that they call.
+# ------------------------------------------------------------------------------
+
+
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace calls (all, or those `of` a primitive) except `kept` ones by bodies.
+
+    A body has the call's values, but not the derivative that a call may have of its own.
+    """
+
+    def is_inlined(eqn: Equation) -> bool:
+        primitive = eqn.primitive
+        is_call = primitive.call_param is not None or primitive.expand is not None
+        return is_call and of in (None, primitive) and primitive not in kept
+
+    if not any(map(is_inlined, closed.eqns)):
+        return closed
+    consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    rename: dict[Var, Atom] = {}
+    eqns: list[Equation] = []
+
+    def read(atom: Atom) -> Atom:
+        return rename.get(atom, atom) if type(atom) is Var else atom
+
+    def fresh(var: Var) -> Var:
+        new = Var(var.aval)
+        rename[var] = new
+        return new
+
+    # A stack of bodies being copied: (equations left, what to do after).
+    stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
+    while stack:
+        left, call, body = stack[-1]
+        if not left:
+            stack.pop()
+            if call is not None and body is not None:
+                rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
+            continue
+        eqn = left.pop()
+        if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
+            eqns.append(eqn)
+            continue
+        invars = [read(v) for v in eqn.invars]
+        if not is_inlined(eqn):
+            # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
+            outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
+            eqns.append(eqn.replace(invars=invars, outvars=outvars))
+            continue
+        inner: ClosedJaxpr = called_program(eqn)  # type: ignore[assignment]  # it is_inlined, so it has one
+        rename.update(zip(inner.jaxpr.invars, invars, strict=True))
+        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+            consts[fresh(var)] = value
+        stack.append((inner.eqns[::-1], eqn, inner))
+    jaxpr = Jaxpr(list(consts), closed.jaxpr.invars, [read(v) for v in closed.jaxpr.outvars], eqns)
+    return ClosedJaxpr(jaxpr, list(consts.values()))
+
+
+# ------------------------------------------------------------------------------
+# Loop-invariant code motion.
+#
+# What is the same in every iteration is computed once, before the loop. Equations with effects stay, and so do barriers and calls of
+# the host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then
+# makes no iteration. The exception is a while loop, which might not end. Large results of small operands stay, too: they are cheap to
+# make and would take memory for as long as the loop runs.
+# ------------------------------------------------------------------------------
+
+#: Elements from which on a result that is larger than its operands stays in the loop.
+_INFLATED = 1024
+
+
+def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Move loop-invariant equations before the loops of a program."""
+    eqns: list[Equation] = []
+    for eqn in closed.eqns:
+        if eqn.primitive is scan_p and eqn.params["length"]:
+            eqns += _out_of(eqn, [("jaxpr", "num_consts", True)])
+        elif eqn.primitive is while_p:
+            eqns += _out_of(eqn, [("cond_jaxpr", "cond_nconsts", True), ("body_jaxpr", "body_nconsts", False)])
+        else:
+            eqns.append(eqn)
+    if len(eqns) == len(closed.eqns):
+        return closed
+    return closed.replace(eqns=eqns)
+
+
+def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:
+    """Return calls of the invariant equations, and the loop without them.
+
+    Its programs are given by the names of their parameter and of that with the number of their consts, and by whether they run at least
+    once.
+    """
+    calls: list[Equation] = []
+    invars: list[Atom] = []
+    params: dict[str, Any] = dict(eqn.params)
+    start = 0
+    for program, count, runs in programs:
+        operands = eqn.invars[start : start + params[count]]
+        start += params[count]
+        invars += operands
+        divided = _divided(params[program], len(operands), runs)
+        if divided is None:
+            continue
+        before, params[program] = divided
+        call = Equation(jit_p, operands, [Var(a) for a in before.out_avals], call_params(before, "invariant"), eqn.position)
+        calls.append(call)
+        invars += call.outvars
+        params[count] += len(call.outvars)
+    if not calls:
+        return [eqn]
+    return [*calls, eqn.replace(invars=[*invars, *eqn.invars[start:]], params=params)]
+
+
+@program_cache
+def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, ClosedJaxpr] | None:
+    """Split a body into the equations that its consts determine, and the rest.
+
+    The rest takes the results of the former as further consts.
+    """
+    jaxpr = body.jaxpr
+    moved = _invariant_eqns(body, consts, runs)
+    if not moved:
+        return None
+    rest = [e for e in jaxpr.eqns if e not in moved]
+    read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
+    passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
+    given = jaxpr.invars[:consts]
+    before = body.replace(invars=given, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
+    return before, body.replace(invars=[*given, *passed, *jaxpr.invars[consts:]], eqns=rest)
+
+
+def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
+    """Return the equations to move: those worth it, and their operands."""
+    fixed: set[Var] = {*body.jaxpr.constvars, *body.jaxpr.invars[:consts]}
+    invariant: list[Equation] = []
+    for eqn in body.eqns:
+        if all(type(v) is Literal or v in fixed for v in eqn.invars) and is_movable(eqn) and (runs or terminates(eqn)):
+            invariant.append(eqn)
+            fixed.update(eqn.outvars)
+    moved: set[Equation] = set()
+    needed: set[Atom] = set()
+    for eqn in reversed(invariant):
+        if not _inflates(eqn) or any(v in needed for v in eqn.outvars):
+            moved.add(eqn)
+            needed.update(eqn.invars)
+    return moved
+
+
+def _inflates(eqn: Equation) -> bool:
+    size = sum(v.aval.size for v in eqn.outvars)
+    return size > _INFLATED and size > sum(v.aval.size for v in eqn.invars)
+
+
+# ------------------------------------------------------------------------------
+# Loop variance: carries that no iteration changes become constants of the loop.
+#
+# A value of the carry that every iteration passes on as it got it is a const. A const operand that is a literal is written into the
+# body. An output of a scan's iterations needs no work where it is a const (then it is a broadcast), the row itself, or equal to another
+# output.
+# ------------------------------------------------------------------------------
+
+
+def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Drop unchanged carries of loops, and write literal operands into the bodies."""
+    if not any(e.primitive is scan_p or e.primitive is while_p for e in closed.eqns):
+        return closed
+    renamed: dict[Atom, Atom] = {}
+    eqns: list[Equation] = []
+    changed = False
+    for eqn in closed.eqns:
+        if renamed and any(v in renamed for v in eqn.invars):
+            eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
+        new = [eqn]
+        if eqn.primitive is scan_p:
+            new = _scan(eqn, renamed)
+        elif eqn.primitive is while_p:
+            new = _while(eqn, renamed)
+        changed = changed or new[0] is not eqn
+        eqns += new
+    if not changed:
+        return closed
+    return closed.replace(outvars=[renamed.get(v, v) for v in closed.jaxpr.outvars], eqns=eqns)
+
+
+def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
+    """Mark the values of the carry that stay as they are at the start."""
+    invars, outvars = closed.jaxpr.invars[consts:], closed.jaxpr.outvars
+    return [
+        new is old or (type(new) is Literal and type(first) is Literal and literal_key(new) == literal_key(first))
+        for new, old, first in zip(outvars, invars, start, strict=False)
+    ]
+
+
+def _specialised(closed: ClosedJaxpr, groups: Sequence[tuple[Sequence[Var], Sequence[Atom]]], outvars: list[Atom]) -> ClosedJaxpr:
+    """Replace inputs whose operands are literals, or equal to others of their group.
+
+    `groups` are the inputs with their operands; `outvars` are the outputs.
+    """
+    renamed: dict[Atom, Atom] = {}
+    invars: list[Var] = []
+    for variables, operands in groups:
+        first: dict[Atom, Var] = {}
+        for var, operand in zip(variables, operands, strict=True):
+            if type(operand) is Literal:
+                renamed[var] = operand
+            elif first.setdefault(operand, var) is not var:
+                renamed[var] = first[operand]
+            else:
+                invars.append(var)
+    eqns = closed.eqns
+    if renamed:
+        eqns = [e.replace([renamed.get(v, v) for v in e.invars]) if any(v in renamed for v in e.invars) else e for e in eqns]
+        outvars = [renamed.get(v, v) for v in outvars]
+    return closed.replace(invars=invars, outvars=outvars, eqns=eqns)
+
+
+def _distinct(operands: Sequence[Atom]) -> list[Atom]:
+    """Return the variables of const operands, each once."""
+    return list(dict.fromkeys(v for v in operands if type(v) is Var))
+
+
+class _Operands:
+    """Operands of a loop, as a key: which are literals, and which are equal variables."""
+
+    def __init__(self, atoms: Sequence[Atom]) -> None:
+        self.atoms = atoms
+        numbers: dict[Atom, int] = {}
+        self.key = tuple([literal_key(v) if type(v) is Literal else numbers.setdefault(v, len(numbers)) for v in atoms])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Operands) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+    params = eqn.params
+    cond, body, first, second = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"], params["body_nconsts"]
+    start = eqn.invars[first + second :]
+    same = _invariant(body, second, start)
+    changing = [not s for s in same]
+    cond_consts = [*eqn.invars[:first], *kept(start, same)]
+    body_consts = [*eqn.invars[first : first + second], *kept(start, same)]
+    asked, given = _distinct(cond_consts), _distinct(body_consts)
+    if not any(same) and len(asked) == first and len(given) == second:
+        return [eqn]
+    cond_program = _regrouped(cond, first, tuple(same), _Operands(cond_consts), (True,))
+    body_program = _regrouped(body, second, tuple(same), _Operands(body_consts), tuple(changing))
+    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
+    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(asked), "body_nconsts": len(given)}
+    return [eqn.replace([*asked, *given, *kept(start, changing)], kept(eqn.outvars, changing), new)]
+
+
+@program_cache
+def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
+    """Return a loop's program with values of its carry as consts, and some outputs."""
+    invars, outvars = closed.jaxpr.invars, kept(closed.jaxpr.outvars, outputs)
+    carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
+    changing = [*kept(carry, [not s for s in same]), *rest]
+    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands.atoms), (changing, changing)], outvars)
+
+
+def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
+    params = eqn.params
+    body, consts, count = params["jaxpr"], params["num_consts"], params["num_carry"]
+    start = eqn.invars[consts : consts + count]
+    same = _invariant(body, consts, start)
+    changing = [not s for s in same]
+    operands = [*eqn.invars[:consts], *kept(start, same)]
+    distinct = _distinct(operands)
+    plain = _plain_outputs(eqn, same)
+    working = [p is None for p in plain]
+    if not any(same) and len(distinct) == consts and all(working):
+        return [eqn]
+    program = _regrouped(body, consts, tuple(same), _Operands(operands), (*changing, *working))
+    renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
+    new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(changing)}
+    invars = [*distinct, *kept(start, changing), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*kept(eqn.outvars[:count], changing), *kept(eqn.outvars[count:], working)], new)
+    return [loop, *_without_work(eqn, plain, renamed)]
+
+
+def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
+    """Return the stacked outputs of a scan that are known without running it.
+
+    That is a repeated operand or literal, a scanned operand, or another output.
+    """
+    body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+    invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
+    known: dict[Atom, tuple[str, Atom]] = {}
+    for i, (var, operand) in enumerate(zip(invars, eqn.invars, strict=True)):
+        if i < consts or (i < consts + count and same[i - consts]):
+            known[var] = ("repeated", operand)
+        elif i >= consts + count:
+            known[var] = ("same", operand)
+    plain: list[tuple[str, Atom] | None] = []
+    for out, result in zip(outvars[count:], eqn.outvars[count:], strict=True):
+        plain.append(("repeated", out) if type(out) is Literal else known.get(out))
+        known.setdefault(out, ("same", result))
+    return plain
+
+
+def _without_work(eqn: Equation, plain: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
+    new: list[Equation] = []
+    for var, found in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
+        if found is None:
+            continue
+        kind, atom = found
+        if kind == "same":
+            renamed[var] = renamed.get(atom, atom)
+            continue
+        shape = var.aval.shape
+        params = {"shape": shape, "broadcast_dimensions": tuple(range(1, len(shape)))}
+        new.append(Equation(broadcast_in_dim_p, [atom], [var], params, eqn.position))
+    return new

@@ -1,0 +1,342 @@
+"""The memory of arrays: transfers, donation, and DLPack."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.device import Device, find_device
+from volta_fn.core.trace import Tracer
+from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError
+from volta_fn.lazy_imports import load
+
+# ------------------------------------------------------------------------------
+# Which arguments are donated, and which results belong in their memory.
+# ------------------------------------------------------------------------------
+
+
+class Donations(tuple[bool, ...]):
+    """A flag for each argument, and pairs of results and donated arguments.
+
+    The two have equal paths in their trees. A pair is (number of the result, number of the argument). It is a preference: a result that is
+    computed while its argument is still needed takes other memory.
+    """
+
+    pairs: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def paired(cls, donated: Iterable[bool], pairs: Sequence[tuple[int, int]]) -> Donations:
+        """Make flags with pairs.
+
+        >>> Donations.paired([True, False], [(1, 0)]).pairs
+        ((1, 0),)
+        """
+        found = cls(donated)
+        found.pairs = tuple(pairs)
+        return found
+
+
+def pairs_of(donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of results and arguments that flags come with, if any."""
+    return donated.pairs if isinstance(donated, Donations) else ()
+
+
+def pair_by_path(
+    donated: Sequence[bool], in_tree: Any, in_avals: Sequence[ShapedArray], out_tree: Any, out_avals: Sequence[ShapedArray]
+) -> list[tuple[int, int]]:
+    """Pair results with donated arguments of the same shape, dtype and path.
+
+    Of a training step ``(model, moments, batch) -> (loss, model, moments)`` the paths of a parameter begin differently in arguments and
+    results and end alike, so the longest common ends are paired first, then in order.
+    """
+    arguments = {i: path for i, path in enumerate(_paths(in_tree)) if donated[i]}
+    results = dict(enumerate(_paths(out_tree)))
+    pairs: list[tuple[int, int]] = []
+    for length in range(max(map(len, arguments.values()), default=0), 0, -1):
+        by_end: dict[Any, list[int]] = {}
+        for number, path in arguments.items():
+            if len(path) >= length:
+                by_end.setdefault((path[-length:], *_type(in_avals[number])), []).append(number)
+        for number, path in list(results.items()):
+            fitting = by_end.get((path[-length:], *_type(out_avals[number]))) if len(path) >= length else None
+            if fitting:
+                pairs.append((number, fitting.pop(0)))
+                del results[number], arguments[pairs[-1][1]]
+    return pairs
+
+
+def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> tuple[bool, ...]:
+    """Return the flags of arguments whose memory some result can take.
+
+    JAX keeps the others.
+
+    >>> f32 = lambda n: ShapedArray((n,), "float32")
+    >>> usable([True, True], [f32(2), f32(3)], [f32(2)])
+    (True, False)
+    """
+    free = collections.Counter([_type(aval) for aval in out_avals])
+    flags = []
+    for flag, aval in zip(donated, in_avals, strict=False):
+        flags.append(flag and free[_type(aval)] > 0)
+        free[_type(aval)] -= flags[-1]
+    return tuple(flags)
+
+
+def _paths(structure: Any) -> list[tree.KeyPath]:
+    return [path for path, _ in tree.leaves_with_path(tree.unflatten(structure, range(structure.num_leaves)))]
+
+
+def _type(aval: ShapedArray) -> tuple[Any, ...]:
+    return aval.shape, aval.dtype
+
+
+# ------------------------------------------------------------------------------
+# Moving pytrees of arrays between host and devices.
+# ------------------------------------------------------------------------------
+
+T = TypeVar("T", bound=Any)
+
+
+def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = False, may_alias: Any = None) -> Any:
+    """Move a pytree of arrays and scalars to a device.
+
+    `device` is a device, its name, a sharding, or a `PartitionSpec` of the current mesh; or a pytree of these that is a prefix of `x`. By
+    a sharding over a mesh of several processes, each keeps its shard of the arrays.
+
+    By default arrays stay where they are, and other values go to the default device. `src`, `donate` and `may_alias` are accepted for
+    compatibility.
+
+    Dtypes stay as they are: NumPy's float64 arrays become float64 arrays, which the result's repr shows. Convert data for a float32
+    network before, by ``x.astype("float32")``.
+
+    Values that are being traced pass through: the program runs where its arguments are.
+    Raises `DeviceError` for an unknown device.
+
+    >>> import numpy as np, volta_fn as vf
+    >>> vf.device_put({"w": np.ones(2, np.float32)}, "cpu")
+    {'w': Array([1., 1.], dtype=float32)}
+    """
+    if device is None or isinstance(device, (str, Device)):
+        target = None if device is None else find_device(device)
+        return tree.map(lambda leaf: _put(leaf, target), x)
+    placement = load("volta_fn.core.distribution.placement")
+    leaves, structure = tree.flatten(x)
+    wanted = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
+    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
+
+
+def _put_split(leaf: Any, given: Any, placement: Any) -> Array:
+    """Put a value where a device or a sharding says."""
+    if given is None or isinstance(given, (str, Device)):
+        return _put(leaf, None if given is None else find_device(given))
+    sharding = placement.sharding_for(given)
+    if isinstance(leaf, Tracer):
+        traced: Array = placement.split(leaf, sharding)
+        return traced
+    own = getattr(sharding, "own_shard", None)
+    if own is None or sharding.mesh.processes is None:
+        sharding.shard_shape(np.shape(leaf))
+    return _put(leaf if own is None else own(as_value(leaf)), placement.group_of(sharding))
+
+
+def _put(leaf: Any, target: Device | None) -> Array:
+    if isinstance(leaf, Tracer) or (isinstance(leaf, ConcreteArray) and target in (None, leaf.device)):
+        return leaf
+    if isinstance(leaf, ConcreteArray):
+        if target is not None and target.backend is leaf.device.backend:
+            return wrap(leaf.buffer(), array_spec(leaf.aval, target))
+        return alias(leaf, target)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return from_host(np.asarray(unmasked(leaf)), device=target)
+    return _put(as_value(leaf), target)
+
+
+def constrained(x: T, sharding: Any) -> T:
+    """Return a result, after a check of `out_sharding` if that is given.
+
+    It is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
+    """
+    if sharding is None:
+        return x
+    result: T = load("volta_fn.core.distribution.placement").with_sharding_constraint(x, sharding)
+    return result
+
+
+def device_get(x: Any) -> Any:
+    """Return `x` with every array replaced by a NumPy array of its elements.
+
+    Traced arrays have no elements yet, and stay as they are.
+
+    >>> import volta_fn as vf
+    >>> vf.device_get([vf.numpy.arange(2), 1.5])
+    [array([0, 1], dtype=int32), 1.5]
+    """
+    return tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, Array) and not isinstance(leaf, Tracer) else leaf, x)
+
+
+def copy_to_host_async(x: T) -> T:
+    """Return `x`, whose arrays are read when they are asked for.
+
+    Calls the method `copy_to_host_async` of other leaves that have one.
+
+    >>> import volta_fn as vf
+    >>> vf.copy_to_host_async({"x": vf.numpy.ones(2)})
+    {'x': Array([1., 1.], dtype=float32)}
+    """
+    for leaf in tree.leaves(x):
+        if not isinstance(leaf, Array) and hasattr(leaf, "copy_to_host_async"):
+            leaf.copy_to_host_async()
+    return x
+
+
+def block_until_ready(x: T) -> T:
+    """Return `x` once all of its arrays are computed.
+
+    >>> import volta_fn as vf
+    >>> vf.block_until_ready({"x": vf.numpy.ones(2) + 1})
+    {'x': Array([2., 2.], dtype=float32)}
+    """
+    for leaf in (x,) if type(x) is ConcreteArray else tree.leaves(x):
+        if isinstance(leaf, ConcreteArray):
+            leaf.block_until_ready()
+    return x
+
+
+# ------------------------------------------------------------------------------
+# DLPack: memory shared with other libraries, without copies.
+#
+# NumPy makes and reads the capsules. It has no bfloat16, so that those elements pass as 16-bit integers whose dtype is changed in the
+# capsule. The layout of capsules is that of dlpack.h, version 1.0.
+# ------------------------------------------------------------------------------
+
+#: The device of host memory, and the device type of GPUs (kDLWebGPU), whose buffers other libraries cannot read.
+HOST = (1, 0)
+_WEBGPU = 15
+
+#: Where a capsule holds its dtype's code, by its name; and the codes.
+_CODE_AT = {b"dltensor": 20, b"dltensor_versioned": 52}
+_UNSIGNED, _BFLOAT = 1, 4
+
+_name_of, _pointer_in = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+_name_of.argtypes, _name_of.restype = [ctypes.py_object], ctypes.c_char_p
+_pointer_in.argtypes, _pointer_in.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+
+_BFLOAT16 = np.dtype(dtypes.bfloat16)
+
+
+def device_of(device: Device) -> tuple[int, int]:
+    """Return a device's type and number as DLPack counts them."""
+    return HOST if device.platform == "cpu" else (_WEBGPU, device.id)
+
+
+def export(
+    device: Device, buffer: Any, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None, copy: bool | None
+) -> Any:
+    """Return a capsule with a buffer's elements in host memory.
+
+    It shares memory unless `copy` is true or the buffer is on a GPU, and is then marked read-only if the consumer reads version 1 of the
+    protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be
+    shared as asked, and `ArgumentError` for a stream.
+    """
+    here = device_of(device)
+    wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if stream is not None:
+        raise ArgumentError(f"__dlpack__: arrays are in host memory, which has no streams, got stream={stream!r}; pass None")
+    if wanted != HOST:
+        raise ExportError(
+            f"__dlpack__: an array on {device} cannot be shared with DLPack device {wanted}; other libraries read only host memory: "
+            "let them ask for device (1, 0), or pass x.to_device('cpu')"
+        )
+    if copy is False and here != HOST:
+        raise ExportError(f"__dlpack__: copy=False, but the array is on {device}: reading it on the host copies it")
+    versioned = max_version is not None and tuple(max_version) >= (1, 0)
+    values = device.backend.get(buffer)
+    copied = bool(copy) or here != HOST or not (versioned or copy is False or _is_compact(values))
+    elements = values.view(np.uint16) if values.dtype == _BFLOAT16 else values
+    shared = elements if copied else _view(elements, readonly=versioned)
+    capsule = shared.__dlpack__(max_version=max_version, copy=copied or None)
+    if values.dtype == _BFLOAT16:
+        _code(capsule).value = _BFLOAT
+    return capsule
+
+
+class _Memory:
+    """An array's memory as NumPy's array interface describes it."""
+
+    def __init__(self, values: np.ndarray, readonly: bool) -> None:
+        self._values = values
+        interface = values.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], readonly)}
+
+
+def _is_compact(values: np.ndarray) -> bool:
+    """Return True if elements fill memory without gaps, in any order of axes."""
+    order = np.argsort(values.strides)[::-1]
+    return values.transpose(order).flags.c_contiguous
+
+
+def _view(values: np.ndarray, readonly: bool) -> np.ndarray:
+    """Return an array in the same memory, read-only or not.
+
+    Consumers of the first version of the protocol, which has no read-only memory, are trusted not to write.
+    """
+    return np.asarray(_Memory(values, readonly))
+
+
+def _code(capsule: Any) -> ctypes.c_uint8:
+    """Return the code of a capsule's dtype, which can be changed."""
+    name = _name_of(capsule)
+    return ctypes.c_uint8.from_address(_pointer_in(capsule, name) + _CODE_AT[name])
+
+
+class _Producer:
+    """Another library's array, with bfloat16 passed on as 16-bit integers."""
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+        self.is_bfloat16 = False
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self._capsule(options)
+        code = _code(capsule)
+        self.is_bfloat16 = code.value == _BFLOAT
+        if self.is_bfloat16:
+            code.value = _UNSIGNED
+        return capsule
+
+    def _capsule(self, options: dict[str, Any]) -> Any:
+        try:
+            return self._x.__dlpack__(**options)
+        except TypeError:  # a producer of the first version, which knows no options
+            if options.get("copy"):
+                raise
+            return self._x.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._x.__dlpack_device__()
+
+
+def imported(x: Any, copy: bool | None, to_host: bool) -> np.ndarray:
+    """Return another library's array as a NumPy array in the same memory, if possible.
+
+    With `to_host`, an array elsewhere is asked to be copied to the host. Raises `ArgumentTypeError` for an object without the protocol,
+    `ExportError` for memory that the host cannot read, and `DTypeError` for dtypes that arrays here cannot have.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise ArgumentTypeError(f"from_dlpack: x must have the method __dlpack__, got {type(x).__name__}; use asarray")
+    producer = _Producer(x)
+    try:
+        values = np.from_dlpack(producer, device="cpu" if to_host else None, copy=copy)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise ExportError(f"from_dlpack: the array cannot be shared: {error}") from error
+    values = values.view(_BFLOAT16) if producer.is_bfloat16 else values
+    if values.dtype not in dtypes.ALL:
+        raise DTypeError(f"from_dlpack: arrays of dtype {values.dtype} are not supported")
+    return values

@@ -1,0 +1,228 @@
+"""Flattening and transformation of functions, by the names of `jax.api_util`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from volta_fn import tree
+from volta_fn.core.array import aval_of
+from volta_fn.core.staging import function_name
+
+# ------------------------------------------------------------------------------
+# Functions with transformations applied to them: `jax.extend.linear_util`.
+#
+# `wrap_init(f)` wraps a function, transformations wrap it further, and `call_wrapped` calls it.
+# ------------------------------------------------------------------------------
+
+
+class StoreException(Exception):
+    """A value was asked for before the function was called."""
+
+
+class Store:
+    """A value that a function leaves when it is called: `store`, `val`."""
+
+    def __init__(self) -> None:
+        self._found: list[Any] = []
+
+    def store(self, value: Any) -> None:
+        """Keep the value of the latest call."""
+        self._found = [value]
+
+    @property
+    def val(self) -> Any:
+        """The value; raises `StoreException` if there is none yet."""
+        if not self._found:
+            raise StoreException("the function has not been called yet")
+        return self._found[0]
+
+    def __call__(self) -> Any:
+        return self.val
+
+
+class WrappedFun:
+    """A function to be called by `call_wrapped`, with keyword arguments `params`."""
+
+    def __init__(self, f: Callable[..., Any], params: dict[str, Any] | None = None, debug_info: Any = None) -> None:
+        self.f = f
+        self.params = params or {}
+        self.debug_info = debug_info
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.f, "__name__", "<unnamed function>")
+
+    def call_wrapped(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.f(*args, **self.params, **kwargs)
+
+
+def wrap_init(f: Callable[..., Any], params: dict[str, Any] | None = None, *, debug_info: Any = None) -> WrappedFun:
+    """Wrap a function."""
+    return WrappedFun(f, params, debug_info)
+
+
+def _curried(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `make(gen, fun, …)` also serve as a decorator of `gen`."""
+
+    @functools.wraps(make)
+    def call(gen: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return make(gen, *args, **kwargs) if args else functools.partial(make, gen)
+
+    return call
+
+
+@_curried
+def transformation2(gen: Callable[..., Any], fun: WrappedFun, *static: Any) -> WrappedFun:
+    """Transform a function by `gen(f, *static, *args, **kwargs)`, which calls `f`."""
+    return WrappedFun(functools.partial(gen, fun.call_wrapped, *static), debug_info=fun.debug_info)
+
+
+@_curried
+def transformation_with_aux2(gen: Callable[..., Any], fun: WrappedFun, *static: Any, **options: Any) -> tuple[WrappedFun, Store]:
+    """Transform by `gen(f, store, *static, *args, **kwargs)`; also return the store."""
+    store = Store()
+    return WrappedFun(functools.partial(gen, fun.call_wrapped, store, *static), debug_info=fun.debug_info), store
+
+
+def _run(gen: Callable[..., Any], f: Callable[..., Any], static: Any, args: Any, kwargs: Any) -> Any:
+    """Run a transformation that is a generator: it yields arguments, then its result."""
+    steps = gen(*static, *args, **kwargs)
+    inner_args, inner_kwargs = next(steps)
+    return steps.send(f(*inner_args, **inner_kwargs))
+
+
+@_curried
+def transformation(gen: Callable[..., Any], fun: WrappedFun, *static: Any) -> WrappedFun:
+    """Transform by a generator: it yields arguments, is sent results, yields its own."""
+    return WrappedFun(lambda *args, **kwargs: _run(gen, fun.call_wrapped, static, args, kwargs), debug_info=fun.debug_info)
+
+
+@_curried
+def transformation_with_aux(gen: Callable[..., Any], fun: WrappedFun, *static: Any, **options: Any) -> tuple[WrappedFun, Store]:
+    """Transform by a generator that yields its result and what to store last."""
+    store = Store()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result, aux = _run(gen, fun.call_wrapped, static, args, kwargs)
+        store.store(aux)
+        return result
+
+    return WrappedFun(call, debug_info=fun.debug_info), store
+
+
+def merge_linear_aux(first: Store, second: Store) -> tuple[bool, Any]:
+    """Return which of two stores has a value, and that value."""
+    try:
+        return True, first.val
+    except StoreException:
+        return False, second.val
+
+
+def cache(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Keep the results of a function of wrapped functions."""
+    return functools.lru_cache(maxsize=256)(call)
+
+
+# ------------------------------------------------------------------------------
+# Flattening of wrapped functions, by the names of `jax.api_util`.
+# ------------------------------------------------------------------------------
+
+#: The type of an argument, by JAX's name.
+shaped_abstractify = aval_of
+
+
+class DebugInfo(NamedTuple):
+    """What messages say of a function: the transform, its name, its arguments' names."""
+
+    traced_for: str
+    func_src_info: str
+    arg_names: tuple[str, ...]
+    result_paths: Any = None
+
+
+def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> DebugInfo:
+    """Return what messages say of a function."""
+    try:
+        names = tuple(inspect.signature(fun).parameters)
+    except (TypeError, ValueError):
+        names = ()
+    return DebugInfo(traced_for, function_name(fun), names)
+
+
+@transformation_with_aux2
+def flatten_fun(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:
+    """Make a function of `(args, kwargs)` one of leaves; store the result's tree."""
+    args, kwargs = tree.unflatten(in_tree, leaves)
+    return _flattened(f(*args, **kwargs), store)
+
+
+@transformation_with_aux2
+def flatten_fun_nokwargs(f: Callable[..., Any], store: Store, in_tree: Any, *leaves: Any) -> list[Any]:
+    """Make a function of `args` one of leaves; store the result's tree."""
+    return _flattened(f(*tree.unflatten(in_tree, leaves)), store)
+
+
+def _flattened(result: Any, store: Store) -> list[Any]:
+    leaves, structure = tree.flatten(result)
+    store.store(structure)
+    return leaves
+
+
+def argnums_partial(f: WrappedFun, dyn_argnums: int | Sequence[int], args: Sequence[Any], require_static_args_hashable: bool = True) -> Any:
+    """Return the function of the arguments at some positions, and these arguments."""
+    positions = [dyn_argnums] if isinstance(dyn_argnums, int) else list(dyn_argnums)
+    positions = [n % len(args) for n in positions]
+
+    def call(*dynamic: Any, **kwargs: Any) -> Any:
+        given = dict(zip(positions, dynamic, strict=True))
+        return f.call_wrapped(*[given.get(i, arg) for i, arg in enumerate(args)], **kwargs)
+
+    return WrappedFun(call, debug_info=f.debug_info), tuple(args[n] for n in positions)
+
+
+def flatten_axes(name: str, treedef: Any, axis_tree: Any, **options: Any) -> list[Any]:
+    """Return the entry of a prefix tree for each leaf of a structure; None is a leaf."""
+    dummies = tree.unflatten(treedef, [0] * treedef.num_leaves)
+    return tree.broadcast_prefix(axis_tree, dummies, is_leaf=lambda x: x is None)
+
+
+def donation_vector(donate_argnums: Sequence[int], donate_argnames: Sequence[str], in_tree: Any) -> tuple[bool, ...]:
+    """Return for each leaf of `(args, kwargs)` whether its argument is donated."""
+    args, kwargs = tree.unflatten(in_tree, list(range(in_tree.num_leaves)))
+    by_position = [i in donate_argnums for i, arg in enumerate(args) for _ in tree.leaves(arg)]
+    return (*by_position, *[name in donate_argnames for name in sorted(kwargs) for _ in tree.leaves(kwargs[name])])
+
+
+def rebase_donate_argnums(donate_argnums: Sequence[int], static_argnums: Sequence[int]) -> tuple[int, ...]:
+    """Return donated positions as counted without the static arguments."""
+    return tuple(sorted(n - sum(s < n for s in static_argnums) for n in donate_argnums))
+
+
+def safe_map(f: Callable[..., Any], *sequences: Sequence[Any]) -> list[Any]:
+    """Apply a function to the elements of sequences of one length."""
+    return [f(*row) for row in zip(*sequences, strict=True)]
+
+
+def safe_zip(*sequences: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Pair the elements of sequences of one length."""
+    return list(zip(*sequences, strict=True))
+
+
+def infer_argnums_and_argnames(
+    sig: inspect.Signature, argnums: int | Sequence[int] | None, argnames: str | Sequence[str] | None
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return positions and names of arguments, of which either may be left out."""
+    names = list(sig.parameters)
+    if argnums is None and argnames is None:
+        return (), ()
+    if argnums is None:
+        given = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
+        return tuple(names.index(n) for n in given if n in names), given
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if argnames is None:
+        return numbers, tuple(names[n] for n in numbers if -len(names) <= n < len(names))
+    return numbers, (argnames,) if isinstance(argnames, str) else tuple(argnames)

@@ -1,0 +1,324 @@
+"""Metrics of predictions: accuracy, confusion matrices, means over batches."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from volta_fn import lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array, as_value
+from volta_fn.dtypes import BOOL, INTEGERS, accumulator
+from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.losses.classification import class_axis, class_labels, cross_entropy, real_operands
+
+__all__ = [
+    "ClassificationScores",
+    "Mean",
+    "accuracy",
+    "classification_scores",
+    "confusion_matrix",
+    "f1_score",
+    "perplexity",
+    "precision",
+    "recall",
+    "roc_auc",
+    "top_k_accuracy",
+]
+
+
+# ------------------------------------------------------------------------------
+# Means over many batches.
+# ------------------------------------------------------------------------------
+
+
+class Mean(NamedTuple):
+    """A running weighted mean over batches, a pytree for `jit` and `scan`.
+
+    Means of separate data may be merged. Sums are kept in the dtype given to `init`. Float32 counts single examples exactly up to 2²⁴.
+
+    >>> mean = vf.nn.metrics.Mean.init()
+    >>> for batch in (vf.numpy.array([1.0, 2.0]), vf.numpy.array([6.0])):
+    ...     mean = mean.update(batch)
+    >>> mean.value
+    Array(3., dtype=float32)
+    """
+
+    total: Array
+    weight: Array
+
+    @classmethod
+    def init(cls, shape: tuple[int, ...] = (), dtype: Any = "float32") -> Mean:
+        """Return the mean of no values, NaN; `shape` is that of single values."""
+        return cls(vnp.zeros(shape, dtype), vnp.zeros((), dtype))
+
+    def update(self, values: Any, weight: Any = None) -> Mean:
+        """Add values along leading dimensions.
+
+        `weight`, of the shape of those leading dimensions or 0-d, is the weight of each value: 0 to skip it, the size of the batch for the
+        mean of a batch. Raises `ShapeError` for values or weights of other shapes.
+        """
+        _, (new,) = real_operands("Mean.update", values)
+        lead = new.ndim - self.total.ndim
+        if lead < 0 or new.shape[lead:] != self.total.shape:
+            raise ShapeError(f"Mean.update: values end in the shape {self.total.shape}, got {new.shape}")
+        new = new.astype(vnp.promote_types(accumulator(new.dtype), self.total.dtype))
+        (factors,) = real_operands("Mean.update", 1.0 if weight is None else weight)[1]
+        if factors.shape not in ((), new.shape[:lead]):
+            raise ShapeError(
+                f"Mean.update: values of shape {new.shape} need weights of shape {new.shape[:lead]} or (), got {factors.shape}"
+            )
+        factors = vnp.broadcast_to(factors, new.shape[:lead]).astype(new.dtype)
+        shares = factors.reshape(factors.shape + (1,) * self.total.ndim)
+        weighted = vnp.sum(vnp.where(shares == 0, 0.0, new * shares), tuple(range(lead)))
+        return Mean((self.total + weighted).astype(self.total.dtype), (self.weight + vnp.sum(factors)).astype(self.weight.dtype))
+
+    def merge(self, other: Mean) -> Mean:
+        """Return the mean of the values of both."""
+        return Mean(self.total + other.total, self.weight + other.weight)
+
+    @property
+    def value(self) -> Array:
+        """The mean; NaN of nothing."""
+        return self.total / self.weight
+
+
+# ------------------------------------------------------------------------------
+# The confusion matrix, and precision, recall and F1 from it.
+# ------------------------------------------------------------------------------
+
+Average = Literal["binary", "micro", "macro", "weighted"] | None
+
+
+def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight: Any = None, axis: int | None = None) -> Array:
+    """Count how often each class (row) was predicted as each class (column).
+
+    The result is an int32 array of shape (num_classes, num_classes). Matrices of batches may be added up. Pairs with a number that is no
+    class, such as padding, are not counted. With a `weight` for each example, the counts are sums of weights. Other arguments and errors as
+    for `accuracy`.
+
+    >>> vf.nn.metrics.confusion_matrix(vf.numpy.array([0, 1, 1]), vf.numpy.array([0, 0, 1]), 2)
+    Array([[1, 1],
+           [0, 1]], dtype=int32)
+    """
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+        raise ArgumentError(f"confusion_matrix: num_classes is a positive integer, got {num_classes!r}")
+    guess, truth = predicted_classes("confusion_matrix", predictions, labels, axis)
+    counts = vnp.ones(truth.shape, "int32") if weight is None else real_operands("confusion_matrix", weight)[1][0]
+    if counts.shape != truth.shape:
+        raise ShapeError(f"confusion_matrix: {truth.shape} examples need a weight of that shape, got {counts.shape}")
+    known = (guess >= 0) & (guess < num_classes) & (truth >= 0) & (truth < num_classes)
+    row, column = (vnp.where(known, numbers, 0).astype("int32") for numbers in (truth, guess))
+    empty = vnp.zeros((num_classes, num_classes), counts.dtype)
+    return empty.at[row, column].add(vnp.where(known, counts, 0))
+
+
+class ClassificationScores(NamedTuple):
+    """Precision, recall, F1 and number of examples, of each class or on average."""
+
+    precision: Array
+    recall: Array
+    f1: Array
+    support: Array
+
+
+def classification_scores(matrix: Any, average: Average = "macro", *, zero_division: float = 0.0) -> ClassificationScores:
+    """Return precision, recall and F1 from a `confusion_matrix`.
+
+    The matrix may be the sum of those of many batches.
+
+    Args:
+        matrix: counts, true classes in rows.
+        average: None for one number a class; "macro" for their mean; "weighted" for their mean weighted by numbers of examples; "micro" for
+            the result of all classes' counts together; "binary" for class 1 of two.
+        zero_division: the value of 0 / 0, such as the precision of a class never predicted; NaN to see it.
+
+    Raises:
+        ShapeError: the matrix is not square, or not 2 by 2 for "binary". ArgumentError: another average.
+
+    >>> vf.nn.metrics.classification_scores(vf.numpy.array([[3, 1], [2, 4]]), "binary").recall.round(4)
+    Array(0.6667, dtype=float32)
+    """
+    counts = as_value(matrix)
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
+        raise ShapeError(f"classification_scores: a square matrix is needed, got shape {counts.shape}")
+    right, said, true = vnp.diagonal(counts), vnp.sum(counts, 0), vnp.sum(counts, 1)
+    if average == "binary":
+        if counts.shape != (2, 2):
+            raise ShapeError(f'classification_scores: "binary" is of two classes, got {counts.shape[0]}; choose "macro", say')
+        right, said, true = right[1], said[1], true[1]
+    elif average == "micro":
+        right, said, true = vnp.sum(right), vnp.sum(said), vnp.sum(true)
+    elif average not in ("macro", "weighted", None):
+        raise ArgumentError(f"classification_scores: average is binary, micro, macro, weighted or None, got {average!r}")
+    rates = [_ratio(top, bottom, zero_division) for top, bottom in ((right, said), (right, true), (2 * right, said + true))]
+    support = true if average is None else vnp.sum(true)
+    if average == "macro":
+        rates = [vnp.mean(r) for r in rates]
+    elif average == "weighted":
+        rates = [_ratio(vnp.sum(r * true), support, zero_division) for r in rates]
+    return ClassificationScores(rates[0], rates[1], rates[2], support)
+
+
+def _ratio(top: Array, bottom: Array, zero_division: float) -> Array:
+    return vnp.where(bottom == 0, zero_division, vnp.true_divide(top, vnp.where(bottom == 0, 1, bottom)))
+
+
+def precision(
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
+) -> Array:
+    """Return the fraction of predictions of a class that are right.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
+
+    >>> vf.nn.metrics.precision(vf.numpy.array([1, 1, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
+    Array(0.6667, dtype=float32)
+    """
+    return classification_scores(
+        confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division
+    ).precision
+
+
+def recall(
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
+) -> Array:
+    """Return the fraction of a class's examples that are predicted.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
+
+    >>> vf.nn.metrics.recall(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
+    Array(0.6667, dtype=float32)
+    """
+    return classification_scores(confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division).recall
+
+
+def f1_score(
+    predictions: Any, labels: Any, num_classes: int = 2, average: Average = "binary", *, zero_division: float = 0.0, axis: int | None = None
+) -> Array:
+    """Return the harmonic mean of precision and recall.
+
+    Arguments are those of `confusion_matrix` and `classification_scores`.
+
+    >>> vf.nn.metrics.f1_score(vf.numpy.array([1, 0, 0, 1]), vf.numpy.array([1, 0, 1, 1])).round(4)
+    Array(0.8, dtype=float32)
+    """
+    return classification_scores(confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division).f1
+
+
+# ------------------------------------------------------------------------------
+# Accuracy, top-k accuracy, perplexity, and the area under the ROC curve.
+# ------------------------------------------------------------------------------
+
+
+def accuracy(predictions: Any, labels: Any, *, weight: Any = None, axis: int | None = None) -> Array:
+    """Return the fraction of right predictions; NaN of no examples.
+
+    Args:
+        predictions: class numbers, or scores with an axis of classes.
+        labels: the true class numbers.
+        weight: how much each example counts; a boolean mask leaves some out.
+        axis: the axis of classes of scores.
+
+    Raises:
+        ShapeError: the shapes do not fit. DTypeError: class numbers that are not integers.
+
+    >>> vf.nn.metrics.accuracy(vf.numpy.array([[0.1, 0.9], [0.8, 0.2]]), vf.numpy.array([1, 1]))
+    Array(0.5, dtype=float32)
+    """
+    guess, truth = predicted_classes("accuracy", predictions, labels, axis)
+    return weighted_share(guess == truth, weight, "accuracy")
+
+
+def top_k_accuracy(scores: Any, labels: Any, k: int = 5, *, weight: Any = None, axis: int | None = None) -> Array:
+    """Return the fraction of examples whose label has one of the `k` highest scores.
+
+    Of equal scores, the lower classes come first. Arguments and errors as for `accuracy`; `ArgumentError` for a k that is not from 1 to the
+    number of classes.
+
+    >>> scores = vf.numpy.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
+    >>> vf.nn.metrics.top_k_accuracy(scores, vf.numpy.array([1, 0]), k=2)
+    Array(0.5, dtype=float32)
+    """
+    _, (values,) = real_operands("top_k_accuracy", scores)
+    dim = class_axis("top_k_accuracy", values, axis)
+    truth = class_labels("top_k_accuracy", labels, values.shape, dim)
+    if not 1 <= k <= values.shape[dim]:
+        raise ArgumentError(f"top_k_accuracy: k is from 1 to {values.shape[dim]}, the number of classes, got {k!r}")
+    rows = vnp.moveaxis(values, dim, -1)
+    _, best = lax.top_k(rows, k)
+    hits = vnp.any(best == truth[..., None], -1) & ~vnp.any(vnp.isnan(rows), -1)
+    return weighted_share(hits, weight, "top_k_accuracy")
+
+
+def perplexity(logits: Any, labels: Any, weight: Any = None, *, ignore_index: int | None = -100, axis: int | None = None) -> Array:
+    """Return exp of the mean `cross_entropy`, whose arguments it has.
+
+    It is the number of equally likely classes that would be as hard to predict.
+
+    >>> vf.nn.metrics.perplexity(vf.numpy.zeros((3, 7)), vf.numpy.array([0, 3, 6])).round(4)
+    Array(7., dtype=float32)
+    """
+    return vnp.exp(cross_entropy(logits, labels, weight, ignore_index=ignore_index, axis=axis))
+
+
+def roc_auc(scores: Any, labels: Any) -> Array:
+    """Return the area under the receiver operating characteristic.
+
+    It is the probability that a positive example scores above a negative one. Equal scores count half (Mann and Whitney 1947). NaN if a
+    score is NaN, or if there are no positive or no negative examples.
+
+    Args:
+        scores: numbers of shape (N,), larger for what seems positive.
+        labels: of the same shape: true, or not 0, for positive examples.
+
+    Raises:
+        ShapeError: other shapes. DTypeError: complex scores.
+
+    >>> vf.nn.metrics.roc_auc(vf.numpy.array([0.1, 0.4, 0.35, 0.8]), vf.numpy.array([0, 0, 1, 1]))
+    Array(0.75, dtype=float32)
+    """
+    _, (values,) = real_operands("roc_auc", scores)
+    positive = as_value(labels) != 0
+    if values.ndim != 1 or positive.shape != values.shape:
+        raise ShapeError(f"roc_auc: scores and labels of one shape (N,) are needed, got {values.shape} and {positive.shape}")
+    order = vnp.argsort(values)
+    ranked, hit = values[order], positive[order]
+    below = vnp.concatenate([vnp.zeros(1, "int32"), vnp.cumsum(~hit, dtype="int32")])
+    # Of each example: the negative ones that score less, and those that score no more.
+    less = below[vnp.searchsorted(ranked, ranked, side="left")]
+    no_more = below[vnp.searchsorted(ranked, ranked, side="right")]
+    won = (less + no_more) / (2 * below[-1])
+    area = vnp.sum(vnp.where(hit, won, 0.0)) / vnp.sum(hit)
+    return vnp.where(vnp.any(vnp.isnan(values)), vnp.nan, area)
+
+
+#: The prediction from scores that hold NaN.
+_NONE = np.iinfo(np.int32).min
+
+
+def predicted_classes(metric: str, predictions: Any, labels: Any, axis: int | None) -> tuple[Array, Array]:
+    """Return predicted class numbers (an invalid one for NaN scores) and the labels."""
+    given, wanted = as_value(predictions), as_value(labels)
+    if given.ndim == wanted.ndim + 1:
+        _, (scores,) = real_operands(metric, given)
+        dim = class_axis(metric, scores, axis)
+        wanted = class_labels(metric, wanted, scores.shape, dim)
+        spoilt = vnp.any(vnp.isnan(scores), dim)
+        return vnp.where(spoilt, _NONE, vnp.argmax(scores, dim)), wanted
+    for array in (given, wanted):
+        if array.dtype not in INTEGERS | BOOL:
+            raise DTypeError(f"{metric}: class numbers are integers, got {array.aval}; scores need one axis more than the labels")
+    if given.shape != wanted.shape:
+        raise ShapeError(f"{metric}: predictions and labels need the same shape, got {given.shape} and {wanted.shape}")
+    return given, wanted
+
+
+def weighted_share(hits: Array, weight: Any, metric: str) -> Array:
+    """Return the weighted mean of booleans, NaN of none."""
+    if weight is None:
+        return vnp.mean(hits.astype("float32"))
+    (factors,) = real_operands(metric, weight)[1]
+    if factors.shape != hits.shape:
+        raise ShapeError(f"{metric}: {hits.shape} examples need a weight of that shape, got {factors.shape}")
+    return vnp.sum(vnp.where(hits, factors, 0.0)) / vnp.sum(factors)

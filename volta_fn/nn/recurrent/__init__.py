@@ -1,1 +1,0 @@
-"""Recurrent networks: `cells` make one step, `layers` run them over sequences."""

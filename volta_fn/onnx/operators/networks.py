@@ -1,0 +1,575 @@
+"""Layers of networks.
+
+Convolutions, pooling, normalisation, recurrent ones, optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn import lax, nn
+from volta_fn import numpy as vnp
+from volta_fn.errors import OnnxError
+from volta_fn.onnx.operators.registry import Node, as_array, is_float, operator, per_channel
+
+# ------------------------------------------------------------------------------
+# Convolutions and pooling.
+# ------------------------------------------------------------------------------
+
+Pads = list[tuple[int, int]]
+
+
+class Window:
+    """The window of a convolution or a pooling, from a node's attributes."""
+
+    def __init__(self, node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> None:
+        n = len(kernel)
+        self.kernel, self.sizes = list(kernel), list(sizes)
+        self.strides: list[int] = node.get("strides") or [1] * n
+        self.dilations: list[int] = node.get("dilations") or [1] * n
+        self.spans = [(k - 1) * d + 1 for k, d in zip(kernel, self.dilations, strict=True)]
+        self.pads = self._pads(node)
+
+    def _pads(self, node: Node) -> Pads:
+        auto = node.get("auto_pad", "NOTSET")
+        n = len(self.kernel)
+        if auto in ("NOTSET", ""):
+            given = node.get("pads") or [0] * 2 * n
+            return list(zip(given[:n], given[n:], strict=True))
+        if auto == "VALID":
+            return [(0, 0)] * n
+        totals = [max((-(-i // s) - 1) * s + k - i, 0) for i, s, k in zip(self.sizes, self.strides, self.spans, strict=True)]
+        return [halves(total, auto == "SAME_UPPER") for total in totals]
+
+    def with_ceil(self) -> Pads:
+        """Return the padding with which incomplete windows at the end count."""
+        found = []
+        for size, (low, high), span, stride in zip(self.sizes, self.pads, self.spans, self.strides, strict=True):
+            count = -(-(size + low + high - span) // stride) + 1
+            if (count - 1) * stride >= size + low:  # it would begin in the padding
+                count -= 1
+            found.append((low, max(high, (count - 1) * stride + span - size - low)))
+        return found
+
+
+def halves(total: int, more_at_end: bool) -> tuple[int, int]:
+    """Split padding between both sides."""
+    less = total // 2
+    return (less, total - less) if more_at_end else (total - less, less)
+
+
+@operator("Conv")
+def conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
+    """Convolve images with channels first."""
+    x, weight = as_array(x), as_array(weight)
+    window = Window(node, x.shape[2:], weight.shape[2:])
+    found = lax.conv_general_dilated(
+        x, weight, window.strides, window.pads, rhs_dilation=window.dilations, feature_group_count=node.get("group", 1)
+    )
+    return found if bias is None else found + per_channel(bias, found.ndim)
+
+
+@operator("ConvTranspose")
+def conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
+    """Apply a transposed convolution."""
+    x, weight = as_array(x), as_array(weight)
+    n, groups = x.ndim - 2, node.get("group", 1)
+    kernel = weight.shape[2:]
+    strides, dilations = node.get("strides") or [1] * n, node.get("dilations") or [1] * n
+    extra = node.get("output_padding") or [0] * n
+    pads = _transposed_pads(node, x.shape[2:], kernel, strides, dilations, extra)
+    inputs, outputs = weight.shape[:2]
+    flipped = vnp.flip(weight, tuple(range(2, 2 + n))).reshape(groups, inputs // groups, outputs, *kernel)
+    flipped = flipped.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, *kernel)
+    around = [((k - 1) * d - low, (k - 1) * d - high + e) for k, d, (low, high), e in zip(kernel, dilations, pads, extra, strict=True)]
+    found = lax.conv_general_dilated(x, flipped, [1] * n, around, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=groups)
+    return found if bias is None else found + per_channel(bias, found.ndim)
+
+
+def _transposed_pads(
+    node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: list[int], dilations: list[int], extra: list[int]
+) -> Pads:
+    n, auto, wanted = len(kernel), node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    if wanted is None and auto in ("NOTSET", "", "VALID"):
+        given = node.get("pads") or [0] * 2 * n
+        return list(zip(given[:n], given[n:], strict=True))
+    wanted = [i * s for i, s in zip(sizes, strides, strict=True)] if wanted is None else wanted[-n:]
+    pads = []
+    for size, stride, k, dilation, more, want in zip(sizes, strides, kernel, dilations, extra, wanted, strict=True):
+        total = max((size - 1) * stride + more + (k - 1) * dilation + 1 - want, 0)
+        pads.append(halves(total, auto == "SAME_UPPER"))
+    return pads
+
+
+def _pooled(node: Node, x: Any, start: Any, step: Any, pads: Pads | None = None) -> Any:
+    window = Window(node, x.shape[2:], node.get("kernel_shape"))
+    around = pads or (window.with_ceil() if node.get("ceil_mode", 0) else window.pads)
+    return lax.reduce_window(
+        x,
+        start,
+        step,
+        (1, 1, *window.kernel),
+        (1, 1, *window.strides),
+        [(0, 0), (0, 0), *around],
+        window_dilation=(1, 1, *window.dilations),
+    )
+
+
+@operator("MaxPool")
+def max_pool(node: Node, x: Any) -> Any:
+    """Take the maximum of each window, and its position if asked for."""
+    x = as_array(x)
+    lowest = -np.inf if is_float(x) else np.iinfo(x.dtype).min
+    found = _pooled(node, x, np.asarray(lowest, x.dtype), lax.max)
+    if node.outputs == 1:
+        return found
+    return found, _positions(node, x, lowest)
+
+
+def _positions(node: Node, x: Any, lowest: Any) -> Any:
+    """Return the positions of the maxima in the flattened input, first ones first."""
+    window = Window(node, x.shape[2:], node.get("kernel_shape"))
+    pads = window.with_ceil() if node.get("ceil_mode", 0) else window.pads
+    numbers = np.arange(math.prod(x.shape)).reshape(x.shape)
+    if node.get("storage_order", 0):
+        numbers = np.arange(math.prod(x.shape)).reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(0, 1, *range(x.ndim - 1, 1, -1))
+    values = vnp.pad(x, [(0, 0), (0, 0), *pads], constant_values=lowest)
+    positions = np.pad(numbers, [(0, 0), (0, 0), *pads])
+    counts = [(n - k) // s + 1 for n, k, s in zip(values.shape[2:], window.spans, window.strides, strict=True)]
+    shown, where = [], []
+    for tap in np.ndindex(*window.kernel):
+        index = (slice(None), slice(None), *[
+            slice(t * d, t * d + (c - 1) * s + 1, s)
+            for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
+        ])  # fmt: skip
+        shown.append(values[index])
+        where.append(positions[index])
+    best = vnp.argmax(vnp.stack(shown), axis=0)
+    return vnp.take_along_axis(vnp.asarray(np.stack(where)), best[None], 0)[0].astype(np.int64)
+
+
+@operator("MaxUnpool")
+def max_unpool(node: Node, x: Any, indices: Any, wanted: Any = None) -> Any:
+    """Put maxima back where they came from."""
+    x = as_array(x)
+    kernel = node.get("kernel_shape")
+    n = len(kernel)
+    strides, pads = node.get("strides") or [1] * n, node.get("pads") or [0] * 2 * n
+    natural = [
+        (size - 1) * s + k - low - high for size, s, k, low, high in zip(x.shape[2:], strides, kernel, pads[:n], pads[n:], strict=True)
+    ]
+    shape = [*x.shape[:2], *natural]
+    flat = vnp.zeros(math.prod(shape), x.dtype).at[as_array(indices).reshape(-1)].set(x.reshape(-1)).reshape(shape)
+    if wanted is None:
+        return flat
+    final = node.ints(wanted, "output_shape")
+    return vnp.pad(flat, [(0, want - have) for want, have in zip(final, shape, strict=True)])
+
+
+@operator("AveragePool")
+def average_pool(node: Node, x: Any) -> Any:
+    """Average each window, with or without its padding."""
+    x = as_array(x)
+    zero = np.zeros((), x.dtype)
+    window = Window(node, x.shape[2:], node.get("kernel_shape"))
+    around = window.with_ceil() if node.get("ceil_mode", 0) else window.pads
+    total = _pooled(node, x, zero, lax.add, around)
+    ones = vnp.ones(x.shape, x.dtype)
+    if not node.get("count_include_pad", 0):
+        return total / _pooled(node, ones, zero, lax.add, around)
+    ones = vnp.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1)
+    beyond = [(0, wide - given) for (_, wide), (_, given) in zip(around, window.pads, strict=True)]
+    counts = lax.reduce_window(
+        ones,
+        zero,
+        lax.add,
+        (1, 1, *window.kernel),
+        (1, 1, *window.strides),
+        [(0, 0), (0, 0), *beyond],
+        window_dilation=(1, 1, *window.dilations),
+    )
+    return total / counts
+
+
+@operator("LpPool")
+def lp_pool(node: Node, x: Any) -> Any:
+    """Compute the p-norm of each window."""
+    x, p = as_array(x), node.get("p", 2)
+    return _pooled(node, abs(x) ** p, np.zeros((), x.dtype), lax.add) ** (1 / p)
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(node: Node, x: Any) -> Any:
+    """Reduce each channel to one number."""
+    x = as_array(x)
+    axes = tuple(range(2, x.ndim))
+    if node.op == "GlobalLpPool":
+        p = node.get("p", 2)
+        return vnp.sum(abs(x) ** p, axis=axes, keepdims=True) ** (1 / p)
+    return (vnp.mean if node.op == "GlobalAveragePool" else vnp.max)(x, axis=axes, keepdims=True)
+
+
+@operator("Col2Im")
+def col_to_image(node: Node, x: Any, image: Any, block: Any) -> Any:
+    """Add columns of windows up to images."""
+    x = as_array(x)
+    sizes, kernel = node.ints(image, "image_shape"), node.ints(block, "block_shape")
+    window = Window(node, sizes, kernel)
+    padded = [size + low + high for size, (low, high) in zip(sizes, window.pads, strict=True)]
+    counts = [(n - k) // s + 1 for n, k, s in zip(padded, window.spans, window.strides, strict=True)]
+    channels = x.shape[1] // math.prod(kernel)
+    columns = x.reshape(x.shape[0], channels, *kernel, *counts)
+    found = vnp.zeros((x.shape[0], channels, *padded), x.dtype)
+    for tap in np.ndindex(*kernel):
+        index = (slice(None), slice(None), *[
+            slice(t * d, t * d + (c - 1) * s + 1, s)
+            for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
+        ])  # fmt: skip
+        found = found.at[index].add(columns[(slice(None), slice(None), *tap)])
+    return found[(slice(None), slice(None), *[slice(low, low + n) for (low, _), n in zip(window.pads, sizes, strict=True)])]
+
+
+# ------------------------------------------------------------------------------
+# Normalisation, and dropout, which models for inference do not apply.
+# ------------------------------------------------------------------------------
+
+
+@operator("BatchNormalization")
+def batch_norm(node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+    """Normalise channels by statistics that are given, or by the batch's in training."""
+    x, epsilon = as_array(x), node.get("epsilon", 1e-5)
+    if not node.get("training_mode", 0):
+        slope = as_array(scale) / vnp.sqrt(as_array(variance) + epsilon)
+        offset = as_array(bias) - as_array(mean) * slope
+        return (x * per_channel(slope, x.ndim) + per_channel(offset, x.ndim)).astype(x.dtype)
+    axes, momentum = (0, *range(2, x.ndim)), node.get("momentum", 0.9)
+    seen_mean, seen_variance = x.mean(axes), x.var(axes)
+    normal = (x - per_channel(seen_mean, x.ndim)) / vnp.sqrt(per_channel(seen_variance, x.ndim) + epsilon)
+    result = normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+    running = [as_array(old) * momentum + new * (1 - momentum) for old, new in ((mean, seen_mean), (variance, seen_variance))]
+    return result.astype(x.dtype), *running
+
+
+@operator("LayerNormalization")
+def layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
+    """Normalise the axes from one on."""
+    x = as_array(x)
+    axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    mean = wide.mean(axes, keepdims=True)
+    inverse = 1 / vnp.sqrt(wide.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    found = ((wide - mean) * inverse).astype(x.dtype) * as_array(scale)
+    return (found if bias is None else found + as_array(bias)), mean, inverse
+
+
+@operator("RMSNormalization")
+def rms_norm(node: Node, x: Any, scale: Any) -> Any:
+    """Divide by the root of the mean square of the axes from one on."""
+    x = as_array(x)
+    axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    found = wide / vnp.sqrt((wide * wide).mean(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    return found.astype(x.dtype) * as_array(scale)
+
+
+@operator("InstanceNormalization")
+def instance_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
+    """Normalise each channel of each example."""
+    x = as_array(x)
+    axes = tuple(range(2, x.ndim))
+    normal = (x - x.mean(axes, keepdims=True)) / vnp.sqrt(x.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    return normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+
+
+@operator("MeanVarianceNormalization")
+def mean_variance_norm(node: Node, x: Any) -> Any:
+    """Subtract means and divide by standard deviations."""
+    x, axes = as_array(x), tuple(node.get("axes", [0, 2, 3]))
+    return (x - x.mean(axes, keepdims=True)) / (vnp.sqrt(x.var(axes, keepdims=True)) + 1e-9)
+
+
+@operator("GroupNormalization")
+def group_norm(node: Node, x: Any, scale: Any, bias: Any) -> Any:
+    """Normalise groups of channels."""
+    x, groups = as_array(x), node.get("num_groups")
+    rows = x.reshape(x.shape[0], groups, -1)
+    normal = (rows - rows.mean(2, keepdims=True)) / vnp.sqrt(rows.var(2, keepdims=True) + node.get("epsilon", 1e-5))
+    scale, bias = as_array(scale), as_array(bias)
+    if scale.shape[0] != x.shape[1]:  # one for each group, before version 21
+        scale, bias = [vnp.repeat(v, x.shape[1] // groups) for v in (scale, bias)]
+    return normal.reshape(x.shape) * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
+
+
+@operator("LpNormalization")
+def lp_norm(node: Node, x: Any) -> Any:
+    """Divide by the norm along an axis; zeros stay zeros."""
+    x, axis = as_array(x), node.get("axis", -1)
+    if node.get("p", 2) == 1:
+        norm = vnp.sum(abs(x), axis, keepdims=True)
+    else:
+        norm = vnp.sqrt(vnp.sum(x * x, axis, keepdims=True))
+    return vnp.where(norm == 0, 0, x / vnp.where(norm == 0, 1, norm))
+
+
+@operator("LRN")
+def local_response_norm(node: Node, x: Any) -> Any:
+    """Divide by the squares of neighbouring channels."""
+    x, size = as_array(x), node.get("size")
+    rest = x.ndim - 2
+    pads = [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * rest]
+    squares = lax.reduce_window(x * x, np.zeros((), x.dtype), lax.add, (1, size, *[1] * rest), (1,) * x.ndim, pads)
+    return x / (node.get("bias", 1.0) + node.get("alpha", 1e-4) / size * squares) ** node.get("beta", 0.75)
+
+
+@operator("Dropout")
+def dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any:
+    """Return the input, and a mask of ones.
+
+    Raises `OnnxError` if a training node asks for random numbers, which ONNX does not define.
+    """
+    rate = 0.5 if ratio is None else float(node.host(ratio, "ratio").reshape(()))
+    if training is not None and bool(node.host(training, "training_mode")) and rate:
+        raise OnnxError(f"{node}: dropout in training mode has no defined random numbers; export the model for inference")
+    return x, vnp.ones(x.shape, bool)
+
+
+# ------------------------------------------------------------------------------
+# RNN, GRU and LSTM, as scans over time.
+# ------------------------------------------------------------------------------
+
+_ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
+    "affine": lambda x, a, b: a * x + b,
+    "elu": lambda x, a, b: vnp.where(x > 0, x, a * vnp.expm1(vnp.minimum(x, 0))),
+    "hardsigmoid": lambda x, a, b: vnp.clip(a * x + b, 0, 1),
+    "leakyrelu": lambda x, a, b: vnp.where(x >= 0, x, a * x),
+    "relu": lambda x, a, b: nn.relu(x),
+    "scaledtanh": lambda x, a, b: a * vnp.tanh(b * x),
+    "sigmoid": lambda x, a, b: nn.sigmoid(x),
+    "softplus": lambda x, a, b: nn.softplus(x),
+    "softsign": lambda x, a, b: x / (1 + abs(x)),
+    "tanh": lambda x, a, b: vnp.tanh(x),
+    "thresholdedrelu": lambda x, a, b: vnp.where(x > a, x, 0),
+}
+_DEFAULTS = {
+    "hardsigmoid": (0.2, 0.5),
+    "leakyrelu": (0.01, 0.0),
+    "elu": (1.0, 0.0),
+    "thresholdedrelu": (1.0, 0.0),
+    "scaledtanh": (1.0, 1.0),
+}
+
+Cell = Callable[..., tuple[Any, ...]]
+
+
+class Layer:
+    """What the three have in common: activations, weights, directions, lengths."""
+
+    def __init__(self, node: Node, gates: int, defaults: list[str]) -> None:
+        self.node, self.gates = node, gates
+        self.hidden: int = node.get("hidden_size")
+        self.direction = node.get("direction", "forward")
+        self.directions = 2 if self.direction == "bidirectional" else 1
+        names = [str(n).lower() for n in node.get("activations") or defaults * self.directions]
+        if unknown := [n for n in names if n not in _ACTIVATIONS]:
+            raise OnnxError(f"{node}: unknown activations {unknown}")
+        self.functions = self._functions(names)
+        self.per_direction = len(defaults)
+
+    def _functions(self, names: list[str]) -> list[Callable[[Any], Any]]:
+        alphas, betas = list(self.node.get("activation_alpha") or []), list(self.node.get("activation_beta") or [])
+        made = []
+        for name in names:
+            a, b = _DEFAULTS.get(name, (1.0, 0.0))
+            a = alphas.pop(0) if alphas and name in _DEFAULTS else a
+            b = betas.pop(0) if betas and name in ("hardsigmoid", "scaledtanh", "affine") else b
+            made.append(self._clipped(_ACTIVATIONS[name], a, b))
+        return made
+
+    def _clipped(self, function: Callable[..., Any], a: float, b: float) -> Callable[[Any], Any]:
+        limit = self.node.get("clip")
+        return (lambda x: function(x, a, b)) if limit is None else (lambda x: function(vnp.clip(x, -limit, limit), a, b))
+
+    def run(self, cell: Cell, x: Any, lengths: Any, states: list[Any], weights: list[Any]) -> tuple[Any, list[Any]]:
+        """Run all directions; return the outputs, and the last states.
+
+        Their axes are (time, directions, batch, hidden), without the first for states.
+        """
+        x = as_array(x)
+        if self.node.get("layout", 0):
+            x = x.swapaxes(0, 1)
+            states = [None if s is None else as_array(s).swapaxes(0, 1) for s in states]
+        batch = x.shape[1]
+        initial = [vnp.zeros((self.directions, batch, self.hidden), x.dtype) if s is None else as_array(s) for s in states]
+        outputs, lasts = [], []
+        for d in range(self.directions):
+            chosen = [None if w is None else as_array(w)[d] for w in weights]
+            functions = self.functions[d * self.per_direction : (d + 1) * self.per_direction]
+            backward = self.direction == "reverse" or d == 1
+            one, last = _scanned(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
+            outputs.append(one)
+            lasts.append(last)
+        stacked = [vnp.stack(column) for column in zip(*lasts, strict=True)]
+        result = vnp.stack(outputs, 1)
+        if self.node.get("layout", 0):
+            result, stacked = result.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in stacked]
+        return result, stacked
+
+
+def _scanned(
+    cell: Cell, functions: Any, x: Any, lengths: Any, start: tuple[Any, ...], weights: list[Any], backward: bool
+) -> tuple[Any, tuple[Any, ...]]:
+    """Run one direction; where a sequence has ended, states stay and outputs are zero."""
+
+    def step(states: tuple[Any, ...], given: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        time, now = given
+        new = cell(functions, now, states, *weights)
+        if lengths is None:
+            return new, new[0]
+        alive = (time < as_array(lengths))[:, None]
+        return tuple([vnp.where(alive, n, s) for n, s in zip(new, states, strict=True)]), vnp.where(alive, new[0], 0)
+
+    last, outputs = lax.scan(step, start, (vnp.arange(x.shape[0], dtype=np.int32), x), reverse=backward)
+    return outputs, last
+
+
+def _bias(bias: Any, gates: int, hidden: int, like: Any) -> tuple[Any, Any]:
+    """Return the biases of the input and of the recurrence."""
+    if bias is None:
+        zeros = vnp.zeros(gates * hidden, like.dtype)
+        return zeros, zeros
+    return bias[: gates * hidden], bias[gates * hidden :]
+
+
+@operator("RNN")
+def rnn(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None) -> tuple[Any, ...]:
+    """Run simple recurrent layers."""
+    layer = Layer(node, 1, ["Tanh"])
+
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any) -> tuple[Any, ...]:
+        (h,), (on_input, on_state) = states, _bias(b, 1, layer.hidden, now)
+        return (functions[0](now @ w.T + on_input + h @ r.T + on_state),)
+
+    result, (last,) = layer.run(cell, x, lengths, [initial], [w, r, bias])
+    return result, last
+
+
+@operator("GRU")
+def gru(node: Node, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, initial: Any = None) -> tuple[Any, ...]:
+    """Run gated recurrent units."""
+    layer = Layer(node, 3, ["Sigmoid", "Tanh"])
+    linear_first = bool(node.get("linear_before_reset", 0))
+
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any) -> tuple[Any, ...]:
+        (h,), (on_input, on_state) = states, _bias(b, 3, layer.hidden, now)
+        n = layer.hidden
+        f, g = functions
+        inputs, moved = now @ w.T + on_input, h @ r[: 2 * n].T + on_state[: 2 * n]
+        update, reset = f(inputs[:, :n] + moved[:, :n]), f(inputs[:, n : 2 * n] + moved[:, n:])
+        if linear_first:
+            new = reset * (h @ r[2 * n :].T + on_state[2 * n :])
+        else:
+            new = (reset * h) @ r[2 * n :].T + on_state[2 * n :]
+        return ((1 - update) * g(inputs[:, 2 * n :] + new) + update * h,)
+
+    result, (last,) = layer.run(cell, x, lengths, [initial], [w, r, bias])
+    return result, last
+
+
+@operator("LSTM")
+def lstm(
+    node: Node,
+    x: Any,
+    w: Any,
+    r: Any,
+    bias: Any = None,
+    lengths: Any = None,
+    initial: Any = None,
+    initial_cell: Any = None,
+    peepholes: Any = None,
+) -> tuple[Any, ...]:
+    """Run long short-term memories."""
+    layer = Layer(node, 4, ["Sigmoid", "Tanh", "Tanh"])
+    coupled = bool(node.get("input_forget", 0))
+
+    def cell(functions: Any, now: Any, states: tuple[Any, ...], w: Any, r: Any, b: Any, p: Any) -> tuple[Any, ...]:
+        (h, c), (on_input, on_state), n = states, _bias(b, 4, layer.hidden, now), layer.hidden
+        f, g, last = functions
+        gates = now @ w.T + on_input + h @ r.T + on_state
+        seen = vnp.zeros(3 * n, now.dtype) if p is None else p
+        opened = f(gates[:, :n] + seen[:n] * c)
+        kept = 1 - opened if coupled else f(gates[:, 2 * n : 3 * n] + seen[2 * n :] * c)
+        new = kept * c + opened * g(gates[:, 3 * n :])
+        shown = f(gates[:, n : 2 * n] + seen[n : 2 * n] * new)
+        return shown * last(new), new
+
+    result, (last, last_cell) = layer.run(cell, x, lengths, [initial, initial_cell], [w, r, bias, peepholes])
+    return result, last, last_cell
+
+
+# ------------------------------------------------------------------------------
+# Optimizers.
+#
+# They take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state.
+# ------------------------------------------------------------------------------
+
+_DOMAIN = "ai.onnx.preview.training"
+
+
+@operator(f"{_DOMAIN}.Adagrad")
+def adagrad(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
+    """Divide by the root of the sum of squares of all gradients."""
+    rate = rate / (1 + as_array(count).astype(rate.dtype) * node.get("decay_factor", 0.0))
+
+    def update(x: Any, gradient: Any, squares: Any) -> Any:
+        gradient = gradient + node.get("norm_coefficient", 0.0) * x
+        squares = squares + gradient * gradient
+        return x - rate * gradient / (vnp.sqrt(squares) + node.get("epsilon", 1e-6)), squares
+
+    return tuple(_updated(update, arrays, 3))
+
+
+@operator(f"{_DOMAIN}.Adam")
+def adam(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
+    """Divide a mean of gradients by the root of a mean of their squares."""
+    alpha, beta = node.get("alpha", 0.9), node.get("beta", 0.999)
+    steps = as_array(count).astype(rate.dtype)
+    rate = vnp.where(steps > 0, rate * vnp.sqrt(1 - beta**steps) / (1 - alpha ** vnp.maximum(steps, 1)), rate)
+
+    def update(x: Any, gradient: Any, mean: Any, squares: Any) -> Any:
+        gradient = gradient + node.get("norm_coefficient", 0.0) * x
+        mean = alpha * mean + (1 - alpha) * gradient
+        squares = beta * squares + (1 - beta) * gradient * gradient
+        x = x - rate * mean / (vnp.sqrt(squares) + node.get("epsilon", 1e-6))
+        return (1 - node.get("norm_coefficient_post", 0.0)) * x, mean, squares
+
+    return tuple(_updated(update, arrays, 4))
+
+
+@operator(f"{_DOMAIN}.Momentum")
+def momentum(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
+    """Follow a sum of gradients that decays, or Nesterov's look ahead."""
+    alpha = node.get("alpha")
+    beta = vnp.where(as_array(count) > 0, node.get("beta"), 1.0).astype(rate.dtype)
+
+    def update(x: Any, gradient: Any, velocity: Any) -> Any:
+        gradient = gradient + node.get("norm_coefficient") * x
+        velocity = alpha * velocity + beta * gradient
+        direction = gradient + alpha * velocity if node.get("mode") == "nesterov" else velocity
+        return x - rate * direction, velocity
+
+    return tuple(_updated(update, arrays, 3))
+
+
+def _updated(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
+    """Yield the new arrays, then what comes second of each, and so on.
+
+    `arrays` are all arrays to train, all their gradients, and the state of all; there are that many `kinds`.
+    """
+    count = len(arrays) // kinds
+    rows = [[as_array(array) for array in arrays[k::count]] for k in range(count)]
+    for column in zip(*[update(*row) for row in rows], strict=True):
+        yield from column

@@ -1,0 +1,332 @@
+"""Rules of elementwise primitives, reductions, products and convolutions."""
+
+from __future__ import annotations
+
+import functools
+import math
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.jaxpr import Equation
+from volta_fn.errors import OnnxError
+from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
+from volta_fn.onnx.rules.structure import spread_out, zero_of
+from volta_fn.onnx.tensors import number_of
+
+# ------------------------------------------------------------------------------
+# Elementwise primitives.
+# ------------------------------------------------------------------------------
+
+#: Primitives that an operator computes as it is.
+_SAME = {
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+    "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "log": "Log", "logistic": "Sigmoid", "lt": "Less", "max": "Max",
+    "min": "Min", "mul": "Mul", "name": "Identity", "neg": "Neg", "pow": "Pow", "round_half_even": "Round", "sign": "Sign",
+    "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "stop_gradient": "Identity", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+#: Of booleans and of integers.
+_LOGIC = {"and": ("And", "BitwiseAnd"), "not": ("Not", "BitwiseNot"), "or": ("Or", "BitwiseOr"), "xor": ("Xor", "BitwiseXor")}
+_BOOLEAN = {"max": "Or", "min": "And", "mul": "And", "add": "Or"}
+
+
+def _same(operator: str, w: Writer, eqn: Equation, *names: str) -> str:
+    is_bool = aval(eqn).dtype == np.bool_
+    return w.op(_BOOLEAN.get(eqn.primitive.name, operator) if is_bool else operator, *names)
+
+
+RULES.update({name: functools.partial(_same, operator) for name, operator in _SAME.items()})
+
+
+@rule(*_LOGIC)
+def logic(w: Writer, eqn: Equation, *names: str) -> str:
+    """Combine booleans or bits."""
+    of_bools, of_bits = _LOGIC[eqn.primitive.name]
+    return w.op(of_bools if aval(eqn).dtype == np.bool_ else of_bits, *names)
+
+
+@rule("optimization_barrier")
+def barrier(w: Writer, eqn: Equation, *names: str) -> list[str]:
+    """Pass values on."""
+    return list(names)
+
+
+@rule("ne")
+def not_equal(w: Writer, eqn: Equation, x: str, y: str) -> str:
+    """Compare."""
+    return w.op("Not", w.op("Equal", x, y))
+
+
+def _one(w: Writer, eqn: Equation) -> str:
+    return scalar(w, 1, aval(eqn))
+
+
+@rule("rsqrt")
+def rsqrt(w: Writer, eqn: Equation, x: str) -> str:
+    """Divide 1 by square roots."""
+    return w.op("Reciprocal", w.op("Sqrt", x))
+
+
+@rule("cbrt")
+def cbrt(w: Writer, eqn: Equation, x: str) -> str:
+    """Compute cube roots, with the sign of their arguments."""
+    return w.op("Mul", w.op("Sign", x), w.op("Pow", w.op("Abs", x), scalar(w, 1 / 3, aval(eqn))))
+
+
+@rule("erfc")
+def erfc(w: Writer, eqn: Equation, x: str) -> str:
+    """Subtract the error function from 1."""
+    return w.op("Sub", _one(w, eqn), w.op("Erf", x))
+
+
+@rule("exp2")
+def exp2(w: Writer, eqn: Equation, x: str) -> str:
+    """Compute powers of 2."""
+    return w.op("Pow", scalar(w, 2, aval(eqn)), x)
+
+
+@rule("log2")
+def log2(w: Writer, eqn: Equation, x: str) -> str:
+    """Compute logarithms with base 2."""
+    return w.op("Div", w.op("Log", x), scalar(w, math.log(2), aval(eqn)))
+
+
+@rule("expm1")
+def expm1(w: Writer, eqn: Equation, x: str) -> str:
+    """Compute exp(x) - 1, near 0 as tanh(x / 2) (exp(x) + 1)."""
+    half = w.op("Tanh", w.op("Mul", x, scalar(w, 0.5, aval(eqn))))
+    grown = w.op("Exp", x)
+    near = w.op("Mul", half, w.op("Add", grown, _one(w, eqn)))
+    return w.op("Where", w.op("Less", w.op("Abs", x), _one(w, eqn)), near, w.op("Sub", grown, _one(w, eqn)))
+
+
+@rule("log1p")
+def log1p(w: Writer, eqn: Equation, x: str) -> str:
+    """Compute log(1 + x) as x log(u) / (u - 1), which corrects u = 1 + x."""
+    one = _one(w, eqn)
+    moved = w.op("Add", one, x)
+    error = w.op("Sub", moved, one)
+    exact = w.op("Equal", error, scalar(w, 0, aval(eqn)))
+    far = w.op("IsInf", moved)
+    safe = w.op("Where", exact, one, error)
+    corrected = w.op("Mul", w.op("Log", moved), w.op("Div", x, safe))
+    return w.op("Where", exact, x, w.op("Where", far, moved, corrected))
+
+
+@rule("logaddexp")
+def logaddexp(w: Writer, eqn: Equation, x: str, y: str) -> str:
+    """Compute log(exp(x) + exp(y)), where infinities stay."""
+    high = w.op("Max", x, y)
+    distance = w.op("Neg", w.op("Abs", w.op("Sub", x, y)))
+    rest = w.op("Log", w.op("Add", _one(w, eqn), w.op("Exp", distance)))
+    same = w.op("Equal", x, y)
+    twice = scalar(w, math.log(2), aval(eqn))
+    return w.op("Add", high, w.op("Where", same, twice, rest))
+
+
+@rule("integer_pow")
+def integer_pow(w: Writer, eqn: Equation, x: str) -> str:
+    """Raise to a constant power."""
+    return w.op("Pow", x, scalar(w, eqn.params["y"], aval(eqn)))
+
+
+@rule("gelu")
+def gelu(w: Writer, eqn: Equation, x: str) -> str:
+    """Apply the Gaussian error linear unit."""
+    return w.op("Gelu", x, approximate="tanh" if eqn.params.get("approximate") else "none")
+
+
+@rule("is_finite")
+def is_finite(w: Writer, eqn: Equation, x: str) -> str:
+    """Find numbers that are neither infinite nor NaN."""
+    return w.op("Not", w.op("Or", w.op("IsNaN", x), w.op("IsInf", x)))
+
+
+@rule("rem")
+def remainder(w: Writer, eqn: Equation, x: str, y: str) -> str:
+    """Compute remainders with the dividend's sign."""
+    return w.op("Mod", x, y, fmod=1)
+
+
+@rule("round")
+def rounded(w: Writer, eqn: Equation, x: str) -> str:
+    """Round, halves away from zero."""
+    return w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Add", w.op("Abs", x), scalar(w, 0.5, aval(eqn)))))
+
+
+@rule("fma")
+def fma(w: Writer, eqn: Equation, x: str, y: str, z: str) -> str:
+    """Multiply and add."""
+    return w.op("Add", w.op("Mul", x, y), z)
+
+
+@rule("clamp")
+def clamp(w: Writer, eqn: Equation, low: str, x: str, high: str) -> str:
+    """Limit to a range."""
+    return w.op("Min", w.op("Max", x, low), high)
+
+
+@rule("atan2")
+def atan2(w: Writer, eqn: Equation, y: str, x: str) -> str:
+    """Compute angles, by the quadrant."""
+    zero, pi = scalar(w, 0, aval(eqn)), scalar(w, math.pi, aval(eqn))
+    angle = w.op("Atan", w.op("Div", y, x))
+    turned = w.op("Where", w.op("Less", y, zero), w.op("Sub", angle, pi), w.op("Add", angle, pi))
+    by_side = w.op("Where", w.op("Less", x, zero), turned, angle)
+    origin = w.op("And", w.op("Equal", x, zero), w.op("Equal", y, zero))
+    return w.op("Where", origin, zero, by_side)
+
+
+@rule("convert_element_type")
+def convert(w: Writer, eqn: Equation, x: str) -> str:
+    """Convert to another dtype."""
+    wanted = result(eqn).dtype
+    return w.op("Identity", x) if wanted == aval(eqn).dtype else w.op("Cast", x, to=number_of(wanted))
+
+
+@rule("select_n")
+def select(w: Writer, eqn: Equation, which: str, *cases: str) -> Any:
+    """Choose between arrays by element."""
+    if aval(eqn).dtype == np.bool_:
+        return w.op("Where", which, cases[1], cases[0])
+    found = cases[-1]
+    for number in range(len(cases) - 2, -1, -1):
+        found = w.op("Where", w.op("Equal", which, scalar(w, number, aval(eqn))), cases[number], found)
+    return found
+
+
+# ------------------------------------------------------------------------------
+# Reductions, cumulative operations and sorting.
+# ------------------------------------------------------------------------------
+
+_REDUCED = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd", "reduce_sum": "ReduceSum"}
+_INT32, _BOOL = 6, 9
+
+
+@rule(*_REDUCED)
+def reduce(w: Writer, eqn: Equation, x: str) -> str:
+    """Reduce along axes."""
+    axes = eqn.params["axes"]
+    if not axes:
+        return w.op("Identity", x)
+    if aval(eqn).dtype == np.bool_:
+        found = w.op(_REDUCED[eqn.primitive.name], w.op("Cast", x, to=_INT32), ints(w, axes), keepdims=0)
+        return w.op("Cast", found, to=_BOOL)
+    return w.op(_REDUCED[eqn.primitive.name], x, ints(w, axes), keepdims=0)
+
+
+@rule("reduce_and", "reduce_or")
+def reduce_logic(w: Writer, eqn: Equation, x: str) -> str:
+    """Reduce booleans: whether all, or any, are true."""
+    if aval(eqn).dtype != np.bool_:
+        raise OnnxError(f"ONNX has no {eqn.primitive.name} of integers")
+    if not eqn.params["axes"]:
+        return w.op("Identity", x)
+    operator = "ReduceMin" if eqn.primitive.name == "reduce_and" else "ReduceMax"
+    return w.op("Cast", w.op(operator, w.op("Cast", x, to=_INT32), ints(w, eqn.params["axes"]), keepdims=0), to=_BOOL)
+
+
+@rule("argmax", "argmin")
+def arg_extreme(w: Writer, eqn: Equation, x: str) -> str:
+    """Find the position of an extreme along an axis."""
+    (axis,) = eqn.params["axes"]
+    found = w.op("ArgMax" if eqn.primitive.name == "argmax" else "ArgMin", x, axis=int(axis), keepdims=0)
+    return w.op("Cast", found, to=number_of(result(eqn).dtype))
+
+
+@rule("cumsum")
+def cumsum(w: Writer, eqn: Equation, x: str) -> str:
+    """Sum all elements up to each one."""
+    return w.op("CumSum", x, ints(w, eqn.params["axis"]), reverse=int(eqn.params["reverse"]))
+
+
+@rule("top_k")
+def top_k(w: Writer, eqn: Equation, x: str) -> Sequence[str]:
+    """Find the largest elements along the last axis."""
+    values, positions = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["dimension"]))
+    return values, w.op("Cast", positions, to=number_of(eqn.outvars[1].aval.dtype))
+
+
+@rule("sort")
+def sort(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
+    """Sort by the first operand; equal ones keep their order."""
+    if eqn.params["num_keys"] != 1:
+        raise OnnxError("ONNX sorts by one key")
+    axis = int(eqn.params["dimension"])
+    values, positions = w.ops("TopK", 2, names[0], ints(w, [aval(eqn).shape[axis]]), axis=axis, largest=0)
+    return [values, *[w.op("GatherElements", name, positions, axis=axis) for name in names[1:]]]
+
+
+# ------------------------------------------------------------------------------
+# Matrix products and convolutions.
+# ------------------------------------------------------------------------------
+
+
+@rule("dot_general")
+def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
+    """Sum products: a matrix product, or what an equation says."""
+    (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    if aval(eqn).dtype != result(eqn).dtype:
+        x, y = [w.op("Cast", name, to=number_of(result(eqn).dtype)) for name in (x, y)]
+    ranks = aval(eqn).ndim, aval(eqn, 1).ndim
+    if ranks == (2, 2) and not left_batch:
+        first = x if left == (1,) else w.op("Transpose", x, perm=[1, 0])
+        second = y if right == (0,) else w.op("Transpose", y, perm=[1, 0])
+        if len(left) == 1:
+            return w.op("MatMul", first, second)
+    letters = list(string.ascii_letters[: ranks[0]])
+    others = list(string.ascii_letters[ranks[0] : sum(ranks)])
+    for i, j in zip((*left, *left_batch), (*right, *right_batch), strict=True):
+        others[j] = letters[i]
+    kept = [letters[i] for i in left_batch]
+    kept += [c for i, c in enumerate(letters) if i not in (*left, *left_batch)]
+    kept += [c for j, c in enumerate(others) if j not in (*right, *right_batch)]
+    return w.op("Einsum", x, y, equation=f"{''.join(letters)},{''.join(others)}->{''.join(kept)}")
+
+
+@rule("conv_general_dilated")
+def convolution(w: Writer, eqn: Equation, x: str, weight: str) -> str:
+    """Convolve; what Conv lacks is done before it, by transpositions and padding."""
+    params = eqn.params
+    dims, n = params["dimension_numbers"], aval(eqn).ndim - 2
+    x, weight = w.op("Transpose", x, perm=list(dims.lhs_spec)), w.op("Transpose", weight, perm=list(dims.rhs_spec))
+    shape = [aval(eqn).shape[i] for i in dims.lhs_spec]
+    kernel = [aval(eqn, 1).shape[i] for i in dims.rhs_spec]
+    groups = params["feature_group_count"]
+    if params["batch_group_count"] != 1:
+        x, shape, groups = _batches_as_channels(w, x, shape, params["batch_group_count"], groups)
+    for k, stride in enumerate(params["lhs_dilation"] or ()):
+        if stride != 1:
+            x = spread_out(w, x, shape, 2 + k, stride, zero_of(w, eqn))
+            shape[2 + k] = (shape[2 + k] - 1) * stride + 1
+    pads = list(params["padding"])
+    if any(width < 0 for pair in pads for width in pair):
+        x = w.op("Pad", x, ints(w, [0, 0, *[p[0] for p in pads], 0, 0, *[p[1] for p in pads]]))
+        pads = [(0, 0)] * n
+    if n == 0:
+        raise OnnxError("a convolution without spatial axes has no operator in ONNX; use a matrix product")
+    found = w.op(
+        "Conv",
+        x,
+        weight,
+        strides=list(params["window_strides"] or [1] * n),
+        dilations=list(params["rhs_dilation"] or [1] * n),
+        group=groups,
+        kernel_shape=kernel[2:],
+        pads=[p[0] for p in pads] + [p[1] for p in pads],
+    )
+    return w.op("Transpose", found, perm=[dims.out_spec.index(i) for i in range(n + 2)])
+
+
+def _batches_as_channels(w: Writer, x: str, shape: list[int], count: int, groups: int) -> tuple[str, list[int], int]:
+    """Move groups of the batch to groups of channels."""
+    if groups != 1:
+        raise OnnxError("a convolution cannot have groups of batches and of channels in ONNX")
+    batch, channels, *rest = shape
+    split = shaped(w, x, [count, batch // count, channels, *rest])
+    moved = w.op("Transpose", split, perm=[1, 0, 2, *range(3, 3 + len(rest))])
+    found = [batch // count, count * channels, *rest]
+    return shaped(w, moved, found), found, count

@@ -1,0 +1,422 @@
+"""Rules that write nodes of shapes, slices, gathers, windows and control flow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.errors import OnnxError
+from volta_fn.onnx.rules.registry import Writer, aval, ints, result, rule, scalar, shaped
+from volta_fn.primitives.data_movement.indexing import GatherScatterMode
+
+# ------------------------------------------------------------------------------
+# Shapes, slices and padding.
+# ------------------------------------------------------------------------------
+
+_FAR = -(2**31)
+
+
+@rule("reshape", "squeeze")
+def reshape(w: Writer, eqn: Equation, x: str) -> str:
+    """Give the elements another shape."""
+    return shaped(w, x, result(eqn).shape)
+
+
+@rule("transpose")
+def transpose(w: Writer, eqn: Equation, x: str) -> str:
+    """Permute axes."""
+    return w.op("Transpose", x, perm=[int(i) for i in eqn.params["permutation"]])
+
+
+@rule("concatenate")
+def concatenate(w: Writer, eqn: Equation, *names: str) -> str:
+    """Join arrays."""
+    return w.op("Concat", *names, axis=int(eqn.params["dimension"]))
+
+
+@rule("broadcast_in_dim")
+def broadcast(w: Writer, eqn: Equation, x: str) -> str:
+    """Add axes, and repeat along them."""
+    shape, dims = eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    spread = [1] * len(shape)
+    for size, dim in zip(aval(eqn).shape, dims, strict=True):
+        spread[dim] = size
+    return w.op("Expand", shaped(w, x, spread), ints(w, shape))
+
+
+@rule("slice")
+def take_slice(w: Writer, eqn: Equation, x: str) -> str:
+    """Take a slice along every axis."""
+    starts, limits, strides = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
+    n = len(starts)
+    return w.op("Slice", x, ints(w, starts), ints(w, limits), ints(w, range(n)), ints(w, strides or [1] * n))
+
+
+@rule("rev")
+def reverse(w: Writer, eqn: Equation, x: str) -> str:
+    """Reverse axes."""
+    dims = list(eqn.params["dimensions"])
+    steps = ints(w, [-1] * len(dims))
+    return w.op("Slice", x, steps, ints(w, [_FAR] * len(dims)), ints(w, dims), steps)
+
+
+@rule("pad")
+def pad(w: Writer, eqn: Equation, x: str, value: str) -> str:
+    """Pad with a value, between elements too; negative widths crop."""
+    config, shape = eqn.params["padding_config"], list(aval(eqn).shape)
+    for axis, (_, _, between) in enumerate(config):
+        if between and shape[axis]:
+            x = spread_out(w, x, shape, axis, between + 1, value)
+            shape[axis] += (shape[axis] - 1) * between
+    if any(low or high for low, high, _ in config):
+        x = w.op("Pad", x, ints(w, [low for low, _, _ in config] + [high for _, high, _ in config]), value)
+    return w.op("Identity", x)
+
+
+def spread_out(w: Writer, x: str, shape: list[int], axis: int, stride: int, value: str) -> str:
+    """Put `stride - 1` values between the elements of an axis."""
+    deeper = [*shape[: axis + 1], 1, *shape[axis + 1 :]]
+    pads = [0] * 2 * len(deeper)
+    pads[len(deeper) + axis + 1] = stride - 1
+    padded = w.op("Pad", shaped(w, x, deeper), ints(w, pads), value)
+    flat = shaped(w, padded, [*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]])
+    return w.op("Slice", flat, ints(w, [0]), ints(w, [(shape[axis] - 1) * stride + 1]), ints(w, [axis]))
+
+
+@rule("iota")
+def iota(w: Writer, eqn: Equation) -> str:
+    """Count along an axis."""
+    kind, axis = result(eqn), eqn.params["dimension"]
+    numbers = np.arange(kind.shape[axis]).astype(kind.dtype).reshape([-1 if i == axis else 1 for i in range(kind.ndim)])
+    return w.op("Expand", w.constant(numbers), ints(w, kind.shape))
+
+
+def starts_of(w: Writer, names: tuple[str, ...], limits: list[int], sizes: list[int]) -> str:
+    """Return the starts of a slice as one vector, moved inside of the array."""
+    chunks = [w.op("Reshape", w.op("Cast", name, to=7), ints(w, [1])) for name in names]
+    joined = w.op("Concat", *chunks, axis=0)
+    counted = w.op("Where", w.op("Less", joined, ints(w, 0)), w.op("Add", joined, ints(w, limits)), joined)
+    most = ints(w, [limit - size for limit, size in zip(limits, sizes, strict=True)])
+    return w.op("Max", w.op("Min", counted, most), ints(w, 0))
+
+
+@rule("dynamic_slice")
+def dynamic_slice(w: Writer, eqn: Equation, x: str, *starts: str) -> str:
+    """Take a slice whose start is computed."""
+    sizes, shape = list(eqn.params["slice_sizes"]), list(aval(eqn).shape)
+    if not shape:
+        return w.op("Identity", x)
+    begin = starts_of(w, starts, shape, sizes)
+    return w.op("Slice", x, begin, w.op("Add", begin, ints(w, sizes)), ints(w, range(len(sizes))))
+
+
+@rule("dynamic_update_slice")
+def dynamic_update_slice(w: Writer, eqn: Equation, x: str, update: str, *starts: str) -> Any:
+    """Replace a slice whose start is computed."""
+    shape, sizes = list(aval(eqn).shape), list(aval(eqn, 1).shape)
+    if not shape:
+        return w.op("Identity", update)
+    positions = np.moveaxis(np.indices(sizes), 0, -1).astype(np.int64)
+    return w.op("ScatterND", x, w.op("Add", w.constant(positions), starts_of(w, starts, shape, sizes)), update)
+
+
+def zero_of(w: Writer, eqn: Equation) -> str:
+    """Return a zero of the first operand's dtype."""
+    return scalar(w, 0, aval(eqn))
+
+
+# ------------------------------------------------------------------------------
+# Gathers and scatters, as indices into the flattened operand.
+# ------------------------------------------------------------------------------
+
+_SCATTERS = {"scatter": "none", "scatter_add": "add", "scatter_max": "max", "scatter_min": "min", "scatter_mul": "mul"}
+_INT64 = 7
+
+
+class Positions:
+    """The positions in a flattened operand that index vectors and windows address."""
+
+    def __init__(
+        self,
+        w: Writer,
+        indices: str,
+        index_shape: Sequence[int],
+        shape: Sequence[int],
+        window: Sequence[int],
+        mapped: Sequence[int],
+        operand_batching: Sequence[int],
+        index_batching: Sequence[int],
+    ) -> None:
+        self.w, self.shape, self.window = w, shape, window
+        self.strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        self.batch = list(index_shape[:-1])
+        wide = w.op("Cast", indices, to=_INT64)
+        chunks = [w.op("Gather", wide, ints(w, j), axis=len(self.batch)) for j in range(len(mapped))]
+        limits = [shape[k] - window[k] for k in mapped]
+        #: Whether every start lies inside.
+        self.inside = self._inside(chunks, limits)
+        start = ints(w, np.zeros(self.batch))
+        for chunk, k, limit in zip(chunks, mapped, limits, strict=True):
+            clamped = w.op("Max", w.op("Min", chunk, ints(w, limit)), ints(w, 0))
+            start = w.op("Add", start, w.op("Mul", clamped, ints(w, self.strides[k])))
+        for k, b in zip(operand_batching, index_batching, strict=True):
+            numbers = np.arange(self.batch[b]).reshape([-1 if i == b else 1 for i in range(len(self.batch))])
+            start = w.op("Add", start, ints(w, numbers * self.strides[k]))
+        self.start = start
+
+    def _inside(self, chunks: list[str], limits: list[int]) -> str:
+        w = self.w
+        found = w.constant(np.ones(self.batch, bool))
+        for chunk, limit in zip(chunks, limits, strict=True):
+            low, high = w.op("GreaterOrEqual", chunk, ints(w, 0)), w.op("LessOrEqual", chunk, ints(w, limit))
+            found = w.op("And", found, w.op("And", low, high))
+        return found
+
+    def flat(self, window_dims: Sequence[int], kept: Sequence[int], rank: int) -> str:
+        """Return positions in the flattened operand, windows along the given dimensions."""
+        offsets = np.zeros([1] * rank, np.int64)
+        for dim, k in zip(window_dims, kept, strict=True):
+            numbers = np.arange(self.window[k]) * self.strides[k]
+            offsets = offsets + numbers.reshape([-1 if i == dim else 1 for i in range(rank)])
+        return self.w.op("Add", self.spread(self.start, window_dims, rank), ints(self.w, offsets))
+
+    def spread(self, name: str, window_dims: Sequence[int], rank: int) -> str:
+        """Add axes of size 1 for the windows."""
+        sizes = iter(self.batch)
+        return shaped(self.w, name, [1 if i in window_dims else next(sizes) for i in range(rank)])
+
+
+@rule("gather")
+def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
+    """Take windows of an array."""
+    params, operand, index = eqn.params, aval(eqn), aval(eqn, 1)
+    d = params["dimension_numbers"]
+    missing = (*d.collapsed_slice_dims, *d.operand_batching_dims)
+    kept = [k for k in range(operand.ndim) if k not in missing]
+    positions = Positions(
+        w,
+        indices,
+        index.shape,
+        operand.shape,
+        params["slice_sizes"],
+        d.start_index_map,
+        d.operand_batching_dims,
+        d.start_indices_batching_dims,
+    )
+    rank = result(eqn).ndim
+    found = w.op("Gather", shaped(w, x, [-1]), positions.flat(d.offset_dims, kept, rank), axis=0)
+    if params["mode"] is not GatherScatterMode.FILL_OR_DROP:
+        return found
+    return w.op("Where", positions.spread(positions.inside, d.offset_dims, rank), found, scalar(w, _fill(eqn), operand))
+
+
+def _fill(eqn: Equation) -> object:
+    """Return what a gather gives where an index is out of range."""
+    value, dtype = eqn.params["fill_value"], aval(eqn).dtype
+    if value is not None:
+        return value
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return limits.min if dtype.kind == "i" else limits.max
+    return True if dtype == np.bool_ else np.nan
+
+
+@rule(*_SCATTERS)
+def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str:
+    """Update windows of an array; those out of range go to an element that is dropped."""
+    params, operand, index, new = eqn.params, aval(eqn), aval(eqn, 1), aval(eqn, 2)
+    d = params["dimension_numbers"]
+    missing = (*d.inserted_window_dims, *d.operand_batching_dims)
+    kept = [k for k in range(operand.ndim) if k not in missing]
+    window = [1] * operand.ndim
+    for dim, k in zip(d.update_window_dims, kept, strict=True):
+        window[k] = new.shape[dim]
+    positions = Positions(
+        w,
+        indices,
+        index.shape,
+        operand.shape,
+        window,
+        d.scatter_dims_to_operand_dims,
+        d.operand_batching_dims,
+        d.scatter_indices_batching_dims,
+    )
+    flat = positions.flat(d.update_window_dims, kept, new.ndim)
+    if params["mode"] is not GatherScatterMode.CLIP:
+        flat = w.op("Where", positions.spread(positions.inside, d.update_window_dims, new.ndim), flat, ints(w, operand.size))
+    longer = w.op("Concat", shaped(w, x, [-1]), w.constant(np.zeros(1, operand.dtype)), axis=0)
+    spread = w.op("Expand", flat, ints(w, new.shape))
+    found = w.op(
+        "ScatterElements", longer, shaped(w, spread, [-1]), shaped(w, updates, [-1]), axis=0, reduction=_SCATTERS[eqn.primitive.name]
+    )
+    return shaped(w, w.op("Slice", found, ints(w, [0]), ints(w, [operand.size]), ints(w, [0])), operand.shape)
+
+
+# ------------------------------------------------------------------------------
+# Reductions of windows, and the gradient of their maximum.
+# ------------------------------------------------------------------------------
+
+
+class Geometry:
+    """Which axes windows cover, and how."""
+
+    def __init__(self, eqn: Equation, position: int = 0) -> None:
+        params = eqn.params
+        self.shape = list(aval(eqn, position).shape)
+        n = len(self.shape)
+        self.window, self.strides = list(params["window_dimensions"]), list(params["window_strides"])
+        self.pads, self.dilations = list(params["padding"]), list(params["window_dilation"] or [1] * n)
+        self.spacing = list(params["base_dilation"] or [1] * n)
+        self.is_plain = all(d == 1 for d in self.spacing) and all(width >= 0 for pair in self.pads for width in pair)
+        self.axes = [i for i in range(n) if self.window[i] != 1 or self.strides[i] != 1 or any(self.pads[i])] or [n - 1]
+        #: The axes in the order of pooling: the others first.
+        self.order = [i for i in range(n) if i not in self.axes] + self.axes
+
+    def prepared(self, w: Writer, x: str, value: str) -> str:
+        """Put values between elements and crop, which pooling does not do."""
+        for axis, stride in enumerate(self.spacing):
+            if stride != 1:
+                x = spread_out(w, x, self.shape, axis, stride, value)
+                self.shape[axis] = (self.shape[axis] - 1) * stride + 1
+        if all(width >= 0 for pair in self.pads for width in pair):
+            return x
+        x = w.op("Pad", x, ints(w, [low for low, _ in self.pads] + [high for _, high in self.pads]), value)
+        self.shape = [size + low + high for size, (low, high) in zip(self.shape, self.pads, strict=True)]
+        self.pads = [(0, 0)] * len(self.shape)
+        return x
+
+    def pool(self, w: Writer, x: str, operator: str, out: tuple[int, ...], **more: Any) -> str:
+        """Apply a pooling operator."""
+        k = self.axes
+        merged = math.prod([self.shape[i] for i in self.order[: len(self.order) - len(k)]])
+        images = shaped(w, w.op("Transpose", x, perm=self.order), [1, merged, *[self.shape[i] for i in k]])
+        found = w.op(
+            operator,
+            images,
+            kernel_shape=[self.window[i] for i in k],
+            strides=[self.strides[i] for i in k],
+            dilations=[self.dilations[i] for i in k],
+            pads=[self.pads[i][0] for i in k] + [self.pads[i][1] for i in k],
+            **more,
+        )
+        back = shaped(w, found, [out[i] for i in self.order])
+        return w.op("Transpose", back, perm=[self.order.index(i) for i in range(len(out))])
+
+
+@rule("reduce_window_max", "reduce_window_min", "reduce_window_sum")
+def reduce_window(w: Writer, eqn: Equation, x: str) -> str:
+    """Reduce each window."""
+    geometry, out = Geometry(eqn), result(eqn).shape
+    if aval(eqn).dtype.kind != "f":
+        raise OnnxError(f"ONNX pools floats, not {aval(eqn).dtype.name}")
+    neutral = {"reduce_window_max": -np.inf, "reduce_window_min": np.inf, "reduce_window_sum": 0}[eqn.primitive.name]
+    x = geometry.prepared(w, x, scalar(w, neutral, aval(eqn)))
+    if eqn.primitive.name == "reduce_window_max":
+        return geometry.pool(w, x, "MaxPool", out)
+    if eqn.primitive.name == "reduce_window_min":
+        return w.op("Neg", geometry.pool(w, w.op("Neg", x), "MaxPool", out))
+    count = math.prod(geometry.window)
+    return w.op("Mul", geometry.pool(w, x, "AveragePool", out, count_include_pad=1), scalar(w, count, aval(eqn)))
+
+
+@rule("select_and_scatter_add", "select_and_gather_add")
+def select_and_move(w: Writer, eqn: Equation, moved: str, operand: str) -> str:
+    """Send each update to the first winner of its window, or fetch what stands there."""
+    geometry, kind = Geometry(eqn, 1), aval(eqn, 1)
+    if not geometry.is_plain:
+        raise OnnxError(f"{eqn.primitive.name} with dilated or cropped operands has no operator in ONNX")
+    n, largest = kind.ndim, eqn.params["select"] == "ge"
+    pads = [low for low, _ in geometry.pads] + [high for _, high in geometry.pads]
+    worst = scalar(w, -np.inf if largest else np.inf, kind)
+    padded_shape = [size + low + high for size, (low, high) in zip(geometry.shape, geometry.pads, strict=True)]
+    strides = [math.prod(padded_shape[k + 1 :]) for k in range(n)]
+    counts = [
+        (size - (k - 1) * d - 1) // s + 1
+        for size, k, d, s in zip(padded_shape, geometry.window, geometry.dilations, geometry.strides, strict=True)
+    ]
+    base, offsets = np.zeros([1] * n, np.int64), np.zeros([1] * n, np.int64)
+    for i in range(n):
+        along = [-1 if j == i else 1 for j in range(n)]
+        base = base + (np.arange(counts[i]) * geometry.strides[i] * strides[i]).reshape(along)
+        offsets = offsets + (np.arange(geometry.window[i]) * geometry.dilations[i] * strides[i]).reshape(along)
+    starts, taps = ints(w, base[..., None]), ints(w, offsets.reshape(-1))
+    values = shaped(w, w.op("Pad", operand, ints(w, pads), worst), [-1])
+    windows = w.op("Gather", values, w.op("Add", starts, taps), axis=0)
+    winner = w.op("ArgMax" if largest else "ArgMin", windows, axis=n, keepdims=0)
+    positions = w.op("Add", ints(w, base), w.op("Gather", taps, winner, axis=0))
+    if eqn.primitive.name == "select_and_gather_add":
+        return w.op("Gather", shaped(w, w.op("Pad", moved, ints(w, pads), scalar(w, 0, kind)), [-1]), positions, axis=0)
+    zeros = w.op("Expand", scalar(w, 0, kind), ints(w, [math.prod(padded_shape)]))
+    flat = w.op("ScatterElements", zeros, shaped(w, positions, [-1]), shaped(w, moved, [-1]), axis=0, reduction="add")
+    low = [low for low, _ in geometry.pads]
+    end = [start + size for start, size in zip(low, geometry.shape, strict=True)]
+    return w.op("Slice", shaped(w, flat, padded_shape), ints(w, low), ints(w, end), ints(w, range(n)))
+
+
+# ------------------------------------------------------------------------------
+# Control flow: scan is Scan, cond is If, while is Loop.
+#
+# The graphs that these run read surrounding values by name, so that constants need not be passed.
+# ------------------------------------------------------------------------------
+
+_COUNTER, _FLAG = ShapedArray((), np.dtype(np.int64)), ShapedArray((), np.dtype(np.bool_))
+
+
+@rule("scan")
+def scan(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
+    """Run a program over the slices of arrays."""
+    params = eqn.params
+    consts, carried, program = params["num_consts"], params["num_carry"], params["jaxpr"]
+    states, rows = names[consts : consts + carried], list(names[consts + carried :])
+    kinds = program.in_avals[consts:]
+    counted = not rows
+    if counted:  # Scan needs something to scan
+        rows, kinds = [ints(w, np.arange(params["length"]))], [*kinds, _COUNTER]
+
+    def build(inner: Writer, given: Sequence[str]) -> Sequence[str]:
+        return inner.program(program, [*names[:consts], *(given[:-1] if counted else given)])
+
+    outputs, backward = len(eqn.outvars), params["reverse"]
+    directions = {"scan_input_directions": [1] * len(rows)} if backward else {}
+    if backward and outputs > carried:
+        directions["scan_output_directions"] = [1] * (outputs - carried)
+    body = w.graph("step", kinds, build)
+    return w.ops("Scan", outputs, *states, *rows, body=body, num_scan_inputs=len(rows), **directions)
+
+
+@rule("cond")
+def cond(w: Writer, eqn: Equation, index: str, *operands: str) -> Sequence[str]:
+    """Run one of several programs: a chain of choices between two."""
+    branches: Sequence[ClosedJaxpr] = eqn.params["branches"]
+
+    def chosen(inner: Writer, number: int) -> Sequence[str]:
+        if number == len(branches) - 1:
+            return inner.program(branches[number], operands)
+        is_it = inner.op("Equal", index, scalar(inner, number, aval(eqn)))
+        then = inner.graph("branch", [], lambda one, _: one.program(branches[number], operands))
+        otherwise = inner.graph("branch", [], lambda one, _: chosen(one, number + 1))
+        return inner.ops("If", len(eqn.outvars), is_it, then_branch=then, else_branch=otherwise)
+
+    return chosen(w, 0)
+
+
+@rule("while")
+def while_loop(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
+    """Repeat a program while another says so."""
+    params: dict[str, Any] = eqn.params
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    for_cond, for_body, carried = names[:first], names[first:second], names[second:]
+    (begin,) = w.program(params["cond_jaxpr"], [*for_cond, *carried])
+    kinds = [_COUNTER, _FLAG, *params["body_jaxpr"].in_avals[len(for_body) :]]
+
+    def build(inner: Writer, given: Sequence[str]) -> Sequence[str]:
+        values = inner.program(params["body_jaxpr"], [*for_body, *given[2:]])
+        (again,) = inner.program(params["cond_jaxpr"], [*for_cond, *values])
+        return [again, *values]
+
+    return w.ops("Loop", len(carried), "", begin, *carried, body=w.graph("turn", kinds, build))

@@ -1,0 +1,248 @@
+"""Caches: folders and sealed files on disk, and bounded ones in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from volta_fn.runtime.threads import value_of
+
+# ------------------------------------------------------------------------------
+# A bounded cache, which forgets what was not used for longest.
+# ------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Up to `most` values by keys: those that were asked for last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[Any, T] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: Any) -> T | None:
+        """Return the value of a key, or None."""
+        with self._lock:
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+            return value
+
+    def setdefault(self, key: Any, value: T) -> T:
+        """Return the value of a key, which is `value` if it had none."""
+        with self._lock:
+            kept = self._values[key] = self._values.pop(key, value)
+            while len(self._values) > self._most:
+                del self._values[next(iter(self._values))]
+            return kept
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._values.clear()
+
+
+# ------------------------------------------------------------------------------
+# The folder in which targets cache what later processes can reuse.
+#
+# VOLTA_CACHE_DIR names it; the default is ``volta_fn`` in the user's cache folder. An empty VOLTA_CACHE_DIR switches caching off.
+#
+# What is cached is machine code, so the folder is used only if no other user could have put something there: it, and all folders above
+# it, belong to this user or root, and others cannot write to them (or, above it, not replace what is in them, as in ``/tmp``).
+# ------------------------------------------------------------------------------
+
+_log = logging.getLogger("volta_fn")
+
+
+@functools.cache
+def cache_dir() -> Path | None:
+    """Return the folder; None if caching is off or the folder cannot be trusted.
+
+    A folder that cannot be trusted is logged, once.
+    """
+    try:
+        folder = _chosen()
+        fault = None if folder is None else _made(folder)
+    except RuntimeError:
+        fault = "this user has no home folder"
+    except OSError:  # it cannot be made or read
+        return None
+    if fault is None:
+        return folder and Path(os.path.realpath(folder))
+    _log.warning("compiled programs are not kept on disk: %s; VOLTA_CACHE_DIR names another folder, or none if it is empty", fault)
+    return None
+
+
+def _chosen() -> Path | None:
+    chosen = os.environ.get("VOLTA_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "volta_fn"
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "volta_fn" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
+
+
+def _made(folder: Path) -> str | None:
+    """Make the folder if need be; return why it cannot be trusted, or None."""
+    for missing in [*reversed(folder.parents), folder]:
+        if not missing.exists():
+            missing.mkdir(0o700, exist_ok=True)
+    first, *above = [Path(os.path.realpath(folder)), *Path(os.path.realpath(folder)).parents]
+    found = fault_of(first.stat(), first)
+    return found or next(filter(None, [fault_of(path.stat(), path) for path in above if not path.stat().st_mode & stat.S_ISVTX]), None)
+
+
+def user() -> int | None:
+    """Return the number of this process's user; None where users have none."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def fault_of(status: os.stat_result, path: Path) -> str | None:
+    """Return why another user may have changed a file or folder, or None."""
+    me = user()
+    if me is None:
+        return None
+    if status.st_uid not in (me, 0):
+        return f"{path} belongs to user {status.st_uid}, not to {me}"
+    own_group = status.st_gid == status.st_uid  # which has this user alone, where users have groups of their own
+    if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not own_group):
+        return f"users other than {me} can write to {path}"
+    return None
+
+
+# ------------------------------------------------------------------------------
+# The files of the cache on disk: sealed, private to the user, and bounded.
+#
+# An entry is a file named by a hash of its key. It begins with a checksum of its name and contents, so that neither a damaged entry nor
+# one under another's name is used. Entries are written under another name and then renamed: readers never see incomplete ones.
+# ------------------------------------------------------------------------------
+
+_MAGIC = b"volta_fn object 4\n"
+_DIGEST = 32
+_START = len(_MAGIC) + _DIGEST
+_TEMPORARY = ".tmp-"
+#: Flags with which files are opened: links are not followed, and pipes not waited for.
+_OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+#: Bytes that entries may take together, the fraction that eviction leaves of them, and seconds between looks at how many there are.
+_LIMIT, _LEFT, _BETWEEN_LOOKS = 1 << 30, 0.75, 3600
+#: Seconds after which a temporary file was left by a process that ended, and from one use to the next that is noted.
+_STALE, _NOTED = 3600, 24 * 3600
+
+
+class Entry(NamedTuple):
+    """A file of the cache."""
+
+    path: Path
+    size: int
+    #: When it was last used, to a day, in seconds since 1970.
+    used: float
+
+
+def limit() -> int:
+    """Return the most bytes of entries: VOLTA_CACHE_BYTES, or 1 GiB."""
+    wanted: int | None = value_of("VOLTA_CACHE_BYTES")
+    return _LIMIT if wanted is None else wanted
+
+
+def read(folder: Path, name: str) -> bytes | None:
+    """Return the contents of an entry; None if there is none.
+
+    An entry is deleted that is damaged, or that others could have written.
+    """
+    path = folder / name[:2] / name
+    try:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _OWN_FILE)) as file:
+            status = os.fstat(file.fileno())
+            data = file.read() if stat.S_ISREG(status.st_mode) and fault_of(status, path) is None else b""
+    except FileNotFoundError:
+        return None
+    except OSError:  # a link or a folder
+        delete(path)
+        return None
+    if not (data.startswith(_MAGIC) and _digest(name, data[_START:]) == data[len(_MAGIC) : _START]):
+        delete(path)
+        return None
+    if time.time() - status.st_mtime > _NOTED:
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    return data[_START:]
+
+
+def write(folder: Path, name: str, contents: bytes) -> None:
+    """Write an entry, if there are room and permission for it."""
+    target = folder / name[:2]
+    with contextlib.suppress(OSError):
+        target.mkdir(0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + _digest(name, contents) + contents)
+            os.replace(temporary, target / name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _look(folder)
+
+
+def _digest(name: str, contents: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + contents).digest()
+
+
+def delete(path: Path) -> None:
+    """Delete an entry, if that is permitted."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """Yield the entries in the folder, those of processes that still write too."""
+    for path in folder.glob("[0-9a-f][0-9a-f]/*"):
+        with contextlib.suppress(OSError):  # another process has deleted it
+            status = path.lstat()
+            yield Entry(path, status.st_size, status.st_mtime)
+
+
+def is_temporary(entry: Entry) -> bool:
+    """Return True for a file that some process writes, or was writing."""
+    return entry.path.name.startswith(_TEMPORARY)
+
+
+def evict(folder: Path, most: int) -> None:
+    """Delete what was not used for longest, if entries take more than `most` bytes."""
+    found = sorted(entries(folder), key=lambda entry: entry.used)
+    total, now = sum(entry.size for entry in found), time.time()
+    goal = _LEFT * most if total > most else most
+    for entry in found:
+        if is_temporary(entry) and now - entry.used > _STALE:
+            delete(entry.path)
+        elif total > goal and not is_temporary(entry):
+            delete(entry.path)
+            total -= entry.size
+
+
+def _look(folder: Path) -> None:
+    """Evict entries, unless a process has done so lately."""
+    mark = folder / "looked"
+    with contextlib.suppress(FileNotFoundError):
+        if time.time() - mark.stat().st_mtime < _BETWEEN_LOOKS:
+            return
+    mark.touch(0o600)
+    evict(folder, limit())

@@ -1,1 +1,0 @@
-from volta_fn.scipy.interpolate.regular_grid import RegularGridInterpolator as RegularGridInterpolator

@@ -1,1 +1,0 @@
-from volta_fn.scipy.ndimage.interpolation import map_coordinates as map_coordinates

@@ -1,0 +1,442 @@
+"""How distributions are declared.
+
+`continuous` and `discrete` ones, by formulas in standard form.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, ParamSpec
+
+import numpy as np
+
+from volta_fn import dtypes, lax
+from volta_fn import numpy as vnp
+from volta_fn.core.array import Array
+from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.gamma_family import log_beta_weight, log_gamma_weight
+
+# ------------------------------------------------------------------------------
+# Public functions of formulas: with a signature, promotion and a docstring.
+#
+# A distribution's signature is written once, as a function that does nothing, so that type checkers and `help` know the names and
+# defaults of its parameters; every function of the distribution has that signature, or another that is declared like it.
+# ------------------------------------------------------------------------------
+
+P = ParamSpec("P")
+
+SENTENCES = {
+    "logpdf": "Return the log of the probability density at `x`.",
+    "pdf": "Return the probability density at `x`.",
+    "cdf": "Return the probability of at most `{0}`.",
+    "sf": "Return the probability of more than `x`, precise where it is small.",
+    "logcdf": "Return the log of the probability of at most `x`, precise in both tails.",
+    "logsf": "Return the log of the probability of more than `x`, precise in both tails.",
+    "ppf": "Return the value that is not exceeded with probability `{0}`.",
+    "isf": "Return the value that is exceeded with probability `{0}`.",
+    "logpmf": "Return the log of the probability of `k`.",
+    "pmf": "Return the probability of `k`.",
+}
+
+
+def of_value(x: Any, loc: Any = 0, scale: Any = 1) -> None:
+    """Take a value, for distributions without shape parameters."""
+
+
+def of_probability(q: Any, loc: Any = 0, scale: Any = 1) -> None:
+    """Take a probability, for distributions without shape parameters."""
+
+
+def parameters(signature: Callable[..., None]) -> list[str]:
+    """Return the names of a signature's parameters."""
+    return list(inspect.signature(signature).parameters)
+
+
+def promoting(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
+    """Let a function of arrays of one dtype take any, like `composite`.
+
+    Errors call it `name`. The result is weakly typed if and only if all arguments are: it may depend on some by comparisons alone.
+    """
+
+    def function(*values: Array) -> Array:
+        out = evaluate(*values)
+        return lax.convert_element_type(out, values[0].dtype, weak_type=all(v.weak_type for v in values))
+
+    function.__name__ = name
+    return composite(function)
+
+
+def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], module: Mapping[str, Any]) -> Callable[P, Array]:
+    """Return a public function of a distribution's module.
+
+    Args:
+        name: its name.
+        evaluate: computes it, given arrays of one dtype, float32 or float64, by position.
+        signature: has its parameters.
+        module: the global variables of the distribution's module, whose docstring describes it.
+    """
+    declared = inspect.signature(signature)
+    compute = promoting(evaluate, f"{module['__name__'].rpartition('.')[2]}.{name}")
+
+    @functools.wraps(signature)
+    def function(*args: P.args, **kwargs: P.kwargs) -> Array:
+        given = declared.bind(*args, **kwargs)
+        given.apply_defaults()
+        return compute(*given.args)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module["__name__"]
+    function.__signature__ = declared.replace(return_annotation="Array")  # type: ignore[attr-defined]
+    function.__doc__ = f"{SENTENCES[name].format(next(iter(declared.parameters)))}\n\n{module['__doc__'].partition('>>>')[0].rstrip()}\n"
+    return function
+
+
+# ------------------------------------------------------------------------------
+# Logarithms and exponentials that keep their precision, with finite derivatives.
+# ------------------------------------------------------------------------------
+
+
+def log1mexp(y: Array) -> Array:
+    """Return log(1 - exp(-y)) for y > 0 (Mächler, "Accurately computing", 2012)."""
+    small = y < math.log(2.0)
+    near, far = vnp.where(small, y, 1.0), vnp.where(small, 1.0, y)
+    return vnp.where(small, vnp.log(-vnp.expm1(-near)), vnp.log1p(-vnp.exp(-far)))
+
+
+def log1p_square(x: Array) -> Array:
+    """Return log(1 + x²), also where x² overflows."""
+    large = vnp.abs(x) > 1.0
+    near, far = vnp.where(large, 0.0, x), vnp.where(large, x, 1.0)
+    return vnp.where(large, 2.0 * vnp.log(vnp.abs(far)) + vnp.log1p((1.0 / far) ** 2), vnp.log1p(near * near))
+
+
+def exp_or_infinity(x: Array) -> Array:
+    """Return exp(x), with derivatives 0 where it overflows."""
+    overflows = x > math.log(dtypes.finfo(x.dtype).max)
+    return vnp.where(overflows, np.inf, vnp.exp(vnp.where(overflows, 0.0, x)))
+
+
+def log_power(x: Array, power: Array) -> Array:
+    """Return log(x^power) for x >= 0, which is 0 for the zeroth power of 0.
+
+    Where it is infinite, its derivatives are 0.
+    """
+    at_zero = x == 0
+    infinite = vnp.where(power > 0, -np.inf, np.inf)
+    return vnp.where(at_zero, vnp.where(power == 0, 0.0, infinite), power * vnp.log(vnp.where(at_zero, 1.0, x)))
+
+
+def log_probability(p: Array, complement: Array) -> Array:
+    """Return log(p) of a probability, given 1 - p as well."""
+    small = p < 0.5
+    none = p <= 0
+    low = vnp.log(vnp.where(small & ~none, p, 1.0))
+    return vnp.where(none, -np.inf, vnp.where(small, low, vnp.log1p(-vnp.where(small, 0.0, complement))))
+
+
+# ------------------------------------------------------------------------------
+# Logs of probabilities that underflow, for the gamma and the beta distribution.
+#
+# A tail is the density's weight times a continued fraction. So far out 32 terms of it are exact to the last bit of float64.
+# ------------------------------------------------------------------------------
+
+_TERMS = 32
+#: Probabilities below this are those of a tail.
+_DEEP = 1e-30
+
+Term = Callable[[Array, Array], tuple[Array, Array]]
+
+
+def log_or_tail(p: Array, complement: Array, tail: Callable[..., Array], arguments: tuple[Array, ...], typical: tuple[float, ...]) -> Array:
+    """Return log(p), by `tail(*arguments)` where p is tiny.
+
+    Elsewhere the tail is evaluated at the `typical` arguments, which are in one.
+    """
+    deep = p < _DEEP
+    out = tail(*[vnp.where(deep, argument, value) for argument, value in zip(arguments, typical, strict=True)])
+    return vnp.where(deep, out, log_probability(vnp.where(deep, 0.5, p), vnp.where(deep, 0.5, complement)))
+
+
+def _fraction(first: Array, term: Term) -> Array:
+    """Return a_1 / (b_1 + a_2 / (b_2 + …)), given a_n and b_n by n and by n // 2."""
+
+    def step(i: Any, value: Array) -> Array:
+        n = (_TERMS - i).astype(first.dtype)
+        top, bottom = term(n, vnp.floor(0.5 * n))
+        return top / (bottom + value)
+
+    return lax.fori_loop(0, _TERMS, step, vnp.zeros_like(first))
+
+
+def log_lower_gamma(a: Array, x: Array) -> Array:
+    """Return the log of gammainc(a, x) for x far below a (DLMF 8.9.1)."""
+    a, x = vnp.broadcast_arrays(a, x)
+
+    def term(n: Array, half: Array) -> tuple[Array, Array]:
+        return vnp.where(n % 2 == 1, -(a + half) * x, half * x), a + n
+
+    return log_gamma_weight(a, x) - vnp.log(a + _fraction(a, term))
+
+
+def log_upper_gamma(a: Array, x: Array) -> Array:
+    """Return the log of gammaincc(a, x) for x far above a (DLMF 8.9.2)."""
+    a, x = vnp.broadcast_arrays(a, x)
+
+    def term(n: Array, half: Array) -> tuple[Array, Array]:
+        return n * (a - n), x + 2.0 * n + 1.0 - a
+
+    return log_gamma_weight(a, x) - vnp.log(x + 1.0 - a + _fraction(a, term))
+
+
+def log_lower_beta(a: Array, b: Array, x: Array) -> Array:
+    """Return the log of betainc(a, b, x) for x far below a / (a + b)."""
+    return log_beta_weight(a, b, x) + _log_beta_ratio(a, b, x)
+
+
+def log_upper_beta(a: Array, b: Array, x: Array) -> Array:
+    """Return the log of 1 - betainc(a, b, x) for x far above a / (a + b)."""
+    return log_beta_weight(a, b, x) + _log_beta_ratio(b, a, 1.0 - x)
+
+
+def _log_beta_ratio(a: Array, b: Array, x: Array) -> Array:
+    """Return log(betainc(a, b, x) B(a, b) / (x^a (1 - x)^b)) (DLMF 8.17.22)."""
+    a, b, x = vnp.broadcast_arrays(a, b, x)
+
+    def term(n: Array, half: Array) -> tuple[Array, Array]:
+        odd = -(a + half) * (a + b + half) / ((a + n - 1.0) * (a + n))
+        even = half * (b - half) / ((a + n - 1.0) * (a + n))
+        return vnp.where(n % 2 == 1, odd, even) * x, vnp.ones_like(x)
+
+    return -vnp.log(a) - vnp.log1p(_fraction(x, term))
+
+
+# ------------------------------------------------------------------------------
+# Continuous distributions, declared by formulas in standard form.
+#
+# A formula is a function of z = (x - loc) / scale inside the support, and of the shape parameters. `Continuous` makes SciPy's function of
+# it: x moved and stretched by `loc` and `scale`, the values outside the support, and NaN for parameters outside their domain.
+# ------------------------------------------------------------------------------
+
+Q = ParamSpec("Q")
+Formula = Callable[..., Array]
+
+
+class Interval(NamedTuple):
+    """A support, and a point inside.
+
+    Formulas are evaluated at that point where z lies outside: a NaN there would spoil the derivatives.
+    """
+
+    low: Any
+    high: Any
+    point: Any
+
+
+REAL = Interval(-np.inf, np.inf, 1.0)
+POSITIVE = Interval(0.0, np.inf, 1.0)
+UNIT = Interval(0.0, 1.0, 0.5)
+
+
+class _Standard(NamedTuple):
+    """Arguments in standard form."""
+
+    z: Array
+    shapes: Sequence[Array]
+    loc: Any
+    scale: Any
+    support: Interval
+    valid: Any
+
+    def checked(self, value: Array) -> Array:
+        """Return `value`, or NaN where the arguments are NaN or not valid."""
+        return vnp.where(self.valid & ~vnp.isnan(self.z), value, np.nan)
+
+
+class Continuous(Generic[P]):
+    """A distribution, whose methods make its public functions.
+
+    Args:
+        signature: the parameters: x, the shape parameters, and `loc` and `scale` if it has them.
+        support: an interval of z, or a function of the shape parameters that returns one.
+        valid: a function of the shape parameters that tells where they are valid (default: everywhere).
+    """
+
+    def __init__(
+        self,
+        signature: Callable[P, None],
+        support: Interval | Callable[..., Interval] = REAL,
+        valid: Callable[..., Any] = lambda *shapes: True,
+    ) -> None:
+        self._signature = signature
+        self._support: Callable[..., Interval] = (lambda *shapes: support) if isinstance(support, Interval) else support
+        self._valid = valid
+        self._module = sys._getframe(1).f_globals
+        self._formulas: dict[str, Formula] = {}
+        self._is_scaled = parameters(signature)[-2:] == ["loc", "scale"]
+
+    def logpdf(self, formula: Formula) -> Callable[P, Array]:
+        """Make the log density of its formula."""
+        self._formulas["logpdf"] = formula
+        return self._public("logpdf", self._log_density)
+
+    def pdf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the density, of that of its log, or of its formula.
+
+        That is a function of x, the shape parameters, and `loc` and `scale` if there are any: an exponential of a rounded logarithm, or
+        of a rounded z, has an error of as many units as that is large.
+        """
+        if formula is None:
+            return self._public("pdf", lambda *args: vnp.exp(self._log_density(*args)))
+        return self._public("pdf", lambda *args: self._density(formula, *args))
+
+    def cdf(self, formula: Formula) -> Callable[P, Array]:
+        """Make the distribution function of its formula."""
+        return self._cumulative("cdf", formula, 0.0, 1.0)
+
+    def sf(self, formula: Formula) -> Callable[P, Array]:
+        """Make the survival function of its formula."""
+        return self._cumulative("sf", formula, 1.0, 0.0)
+
+    def logcdf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the log of the distribution function, by default of `cdf` and `sf`."""
+        return self._cumulative("logcdf", formula or self._log_of("cdf", "sf"), -np.inf, 0.0)
+
+    def logsf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the log of the survival function, by default of `cdf` and `sf`."""
+        return self._cumulative("logsf", formula or self._log_of("sf", "cdf"), 0.0, -np.inf)
+
+    def ppf(self, formula: Formula, signature: Callable[Q, None]) -> Callable[Q, Array]:
+        """Make the inverse of the distribution function of its formula."""
+        return self._quantile("ppf", formula, signature, lambda support: (support.low, support.high))
+
+    def isf(self, formula: Formula, signature: Callable[Q, None]) -> Callable[Q, Array]:
+        """Make the inverse of the survival function of its formula."""
+        return self._quantile("isf", formula, signature, lambda support: (support.high, support.low))
+
+    def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
+        return publish(name, evaluate, self._signature, self._module)
+
+    def _log_of(self, name: str, complement: str) -> Formula:
+        return lambda z, *shapes: log_probability(self._formulas[name](z, *shapes), self._formulas[complement](z, *shapes))
+
+    def _standardize(self, *args: Array) -> _Standard:
+        x, *shapes = args
+        loc, scale = (shapes[-2], shapes[-1]) if self._is_scaled else (0.0, 1.0)
+        if not self._is_scaled:
+            return _Standard(x, shapes, loc, scale, self._support(*shapes), self._valid(*shapes))
+        shapes = shapes[:-2]
+        return _Standard((x - loc) / scale, shapes, loc, scale, self._support(*shapes), self._valid(*shapes) & (scale > 0))
+
+    def _log_density(self, *args: Array) -> Array:
+        given = self._standardize(*args)
+        z, (low, high, point) = given.z, given.support
+        inside = (z >= low) & (z <= high) & vnp.isfinite(z)
+        value = self._formulas["logpdf"](vnp.where(inside, z, point), *given.shapes)
+        return given.checked(vnp.where(inside, value, -np.inf) - (vnp.log(given.scale) if self._is_scaled else 0.0))
+
+    def _density(self, formula: Formula, *args: Array) -> Array:
+        given = self._standardize(*args)
+        z, (low, high, point) = given.z, given.support
+        inside = (z >= low) & (z <= high) & vnp.isfinite(z)
+        x = vnp.where(inside, args[0], point * given.scale + given.loc)
+        return given.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
+
+    def _cumulative(self, name: str, formula: Formula, below: float, above: float) -> Callable[P, Array]:
+        def evaluate(*args: Array) -> Array:
+            given = self._standardize(*args)
+            z, (low, high, point) = given.z, given.support
+            inside = (z > low) & (z < high)
+            value = formula(vnp.where(inside, z, point), *given.shapes)
+            return given.checked(vnp.where(inside, value, vnp.where(z <= low, below, above)))
+
+        self._formulas[name] = formula
+        return self._public(name, evaluate)
+
+    def _quantile(
+        self, name: str, formula: Formula, signature: Callable[Q, None], ends: Callable[[Interval], tuple[Any, Any]]
+    ) -> Callable[Q, Array]:
+        def evaluate(q: Array, *rest: Array) -> Array:
+            given = self._standardize(q, *rest)
+            inside = (q > 0) & (q < 1)
+            first, last = ends(given.support)
+            value = formula(vnp.where(inside, q, 0.5), *given.shapes)
+            end = vnp.where(q == 0, first, vnp.where(q == 1, last, np.nan))
+            return given.checked(vnp.where(inside, value, end) * given.scale + given.loc)
+
+        return publish(name, evaluate, signature, self._module)
+
+
+# ------------------------------------------------------------------------------
+# Distributions of integers, declared by formulas for `loc` 0.
+# ------------------------------------------------------------------------------
+
+
+def from_zero(*shapes: Array) -> tuple[Any, Any]:
+    """Return the support of 0, 1, 2, …."""
+    return 0.0, np.inf
+
+
+class Discrete(Generic[P]):
+    """A distribution of integers, whose methods make its public functions.
+
+    Args:
+        signature: the parameters: k, the shape parameters, and `loc` if it has one.
+        support: a function of the shape parameters that returns the least and the largest integer.
+        valid: a function of the shape parameters that tells where they are valid.
+    """
+
+    def __init__(self, signature: Callable[P, None], support: Callable[..., tuple[Any, Any]], valid: Callable[..., Any]) -> None:
+        self._signature = signature
+        self._support = support
+        self._valid = valid
+        self._module = sys._getframe(1).f_globals
+        self._moves = parameters(signature)[-1] == "loc"
+        self._formula: Formula
+
+    def logpmf(self, formula: Formula) -> Callable[P, Array]:
+        """Make the log of the probability function of its formula."""
+        self._formula = formula
+        return self._public("logpmf", self._log_mass)
+
+    def pmf(self, formula: Formula | None = None) -> Callable[P, Array]:
+        """Make the probability function of its formula, or of that of its log."""
+        if formula is None:
+            return self._public("pmf", lambda *args: vnp.exp(self._log_mass(*args)))
+        return self._public("pmf", lambda *args: self._mass(formula, 0.0, *args))
+
+    def cdf(self, formula: Formula) -> Callable[P, Array]:
+        """Make the distribution function of its formula."""
+
+        def evaluate(*args: Array) -> Array:
+            k, shapes = self._moved(*args)
+            low, high = self._support(*shapes)
+            inside = (k >= low) & (k < high)
+            value = formula(vnp.where(inside, vnp.floor(k), low), *shapes)
+            return self._checked(k, shapes, vnp.where(inside, value, vnp.where(k < low, 0.0, 1.0)))
+
+        return self._public("cdf", evaluate)
+
+    def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
+        return publish(name, evaluate, self._signature, self._module)
+
+    def _moved(self, *args: Array) -> tuple[Array, list[Array]]:
+        """Return k without its offset, and the shape parameters."""
+        k, *shapes = args
+        return (k - shapes[-1], shapes[:-1]) if self._moves else (k, shapes)
+
+    def _checked(self, k: Array, shapes: list[Array], value: Array) -> Array:
+        return vnp.where(self._valid(*shapes) & ~vnp.isnan(k), value, np.nan)
+
+    def _log_mass(self, *args: Array) -> Array:
+        return self._mass(self._formula, -np.inf, *args)
+
+    def _mass(self, formula: Formula, elsewhere: float, *args: Array) -> Array:
+        k, shapes = self._moved(*args)
+        low, high = self._support(*shapes)
+        inside = (k >= low) & (k <= high) & (k == vnp.floor(k)) & vnp.isfinite(k)
+        value = formula(vnp.where(inside, k, low), *shapes)
+        return self._checked(k, shapes, vnp.where(inside, value, elsewhere))

@@ -1,0 +1,321 @@
+"""Attention in blocks of keys, without storing all weights, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.attention.blocks import (
+    BARRIER,
+    FLOAT,
+    LOWEST,
+    AttentionShader,
+    BlockPosition,
+    Matrix,
+    Patch,
+    component,
+    logits,
+    mask_of,
+    seen,
+)
+from volta_fn.targets.wgsl.attention.problem import Attention, Rows, backward_schedule, chunks, forward_schedule
+from volta_fn.targets.wgsl.matmul.results import digits, walked
+from volta_fn.targets.wgsl.matmul.schedule import Working
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.scalars.number import Number, literal
+from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.shader import Function
+
+# ------------------------------------------------------------------------------
+# Compute attention in blocks of keys, without storing all weights.
+#
+# As in FlashAttention (Dao et al. 2022), each query keeps the largest logit so far and the sum of weights relative to it; sums are scaled
+# when that maximum grows.
+# ------------------------------------------------------------------------------
+
+
+def forward(a: Attention, device: TargetCapabilities) -> Routine:
+    """Return the routine of attention.
+
+    Operands are q, k, v and the mask if there is one; results are attention's, and statistics of each query.
+    """
+    first = 3 if a.mask is None else 4
+    b = AttentionShader(a, forward_schedule(a, device), device)
+    f, schedule = b.f, b.schedule
+    tiles = -(-a.queries // schedule.rows)
+    position, head = digits(f, f.group, (tiles, a.stack))
+    tile = f.let("u32", f"{tiles - 1}u - {position}")  # those with most visible keys come first
+    q, k, v = (Matrix.of(f, i, rows, head) for i, rows in enumerate((a.q, a.k, a.v)))
+    out = Matrix.of(f, first, a.out, head, written=True)
+    statistics = f.buffer(first + 1, FLOAT, True)
+    mask = mask_of(b, 3, head)
+    begin = f.let("u32", f"{tile} * {schedule.rows}u")
+    sums = b.zeros(schedule.vectors(a.v.width))
+    maxima = [f.var("f32", LOWEST) for _ in sums]
+    partial_totals = [f.var("f32", "0.0f") for _ in sums]
+    end = f"min({begin} + {schedule.rows}u, {a.keys}u)" if a.causal and a.mask is None else f"{a.keys}u"
+    stream = b.stream(q, k)
+    b.load(stream, begin, "0u")
+    with f.loop(end, 0, schedule.columns) as key:
+        products = b.products(stream, begin, key)
+        b.load(stream, begin, f.let("u32", f"{key} + {schedule.columns}u"))
+        values = b.load_rows(v, key)
+        weights = logits(b, products, BlockPosition(True, begin, key, b.row_numbers(begin), b.column_numbers(key), mask))
+        _exponentiate(b, weights, maxima, partial_totals, sums)
+        b.add_products(sums, weights, v, key, values)
+    _exchange(b, partial_totals)
+    totals = [f.let("f32", _sum(f, _exchanged(b, row))) for row in b.row_numbers("0u")]
+    b.store(out, begin, [[f.let("vec4<f32>", f"{x} / {total}") for x in row] for row, total in zip(sums, totals, strict=True)])
+    for row, maximum, total in zip(b.row_numbers(begin), maxima, totals, strict=True):
+        with f.block(f"if ({b.x} == 0u && {row} < {a.queries}u)"):
+            offset = f.let("u32", f"({head} * {a.queries}u + {row}) * 2u")
+            statistics.store(offset, Number(FLOAT, maximum))
+            statistics.store(f.let("u32", f"{offset} + 1u"), Number(FLOAT, total))
+    return Routine((f.dispatch(a.stack * tiles, a.products),))
+
+
+def _exponentiate(b: AttentionShader, patch: Patch, maxima: list[str], partial_totals: list[str], sums: Patch) -> None:
+    """Replace logits by weights relative to the largest so far of their rows.
+
+    Earlier sums are scaled by how much that has grown.
+    """
+    f = b.f
+    _exchange(b, [f.let("f32", _maximum(f, row_values)) for row_values in patch])
+    for row, row_values, maximum, partial, total in zip(b.row_numbers("0u"), patch, maxima, partial_totals, sums, strict=True):
+        new = f.let("f32", f"max({maximum}, {_maximum(f, _exchanged(b, row))})")
+        factor = f.let("f32", f"exp({maximum} - {new})")
+        f.emit(f"{maximum} = {new};")
+        for x in row_values:
+            f.emit(f"{x} = exp({x} - vec4<f32>({new}));")
+        f.emit(f"{partial} = fma({partial}, {factor}, {_sum(f, row_values)});")
+        for vector in total:
+            f.emit(f"{vector} *= {factor};")
+    f.emit(BARRIER)
+
+
+def _exchange(b: AttentionShader, values: Sequence[str]) -> None:
+    """Store a number for each of an invocation's rows in workgroup memory."""
+    across = b.schedule.x // 4
+    for row, value in zip(b.row_numbers("0u"), values, strict=True):
+        b.f.emit(f"{b.memory}[{b.after_weights}u + {row} * {across}u + {b.x} / 4u][{b.x} % 4u] = {value};")
+    b.f.emit(BARRIER)
+
+
+def _exchanged(b: AttentionShader, row: str) -> list[str]:
+    """Return the numbers that all invocations stored for a row, as vectors."""
+    across = b.schedule.x // 4
+    return [f"{b.memory}[{b.after_weights}u + {row} * {across}u + {n}u]" for n in range(across)]
+
+
+def _sum(f: Function, vectors: Sequence[str]) -> str:
+    """Sum all elements of vectors."""
+    vector = f.let("vec4<f32>", " + ".join(vectors))
+    return f"(({vector}.x + {vector}.y) + ({vector}.z + {vector}.w))"
+
+
+def _maximum(f: Function, vectors: Sequence[str]) -> str:
+    """Return the largest of all elements of vectors."""
+    vector = f.let("vec4<f32>", vectors[0])
+    for other in vectors[1:]:
+        vector = f.let("vec4<f32>", f"max({vector}, {other})")
+    return f"max(max({vector}.x, {vector}.y), max({vector}.z, {vector}.w))"
+
+
+# ------------------------------------------------------------------------------
+# Compute the gradients of attention, recomputing weights block by block.
+#
+# With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
+# logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
+# the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
+# several blocks of keys and accumulates what they contribute.
+# ------------------------------------------------------------------------------
+
+_INVOCATIONS = 64
+
+
+def backward(a: Attention, device: TargetCapabilities) -> Routine:
+    """Return the routine of the gradients.
+
+    Operands are q, k, v, the mask if there is one, the result, its statistics (see `forward`) and cotangent.
+    """
+    assert a.cotangent is not None
+    writer = _Writer(a, a.cotangent, device)
+    return Routine((writer.statistics(), writer.by_keys(), writer.sum_partial_gradients()), (4 * writer.floats,))
+
+
+class _Statistics(NamedTuple):
+    """A query's statistics: its largest logit, the inverse of its weights' sum, and δ."""
+
+    maximum: str
+    inverse_total: str
+    delta: str
+
+
+class _Writer:
+    """Writes the dispatches.
+
+    Their workspace holds the partial gradients of Q, followed by a vector for each query: `_Statistics`.
+    """
+
+    def __init__(self, a: Attention, cotangent: Rows, device: TargetCapabilities) -> None:
+        self.a, self.cotangent, self.device = a, cotangent, device
+        shift = 0 if a.mask is None else 1
+        self.number_of_out, self.number_of_statistics, self.number_of_cotangent = 3 + shift, 4 + shift, 5 + shift
+        self.gradients, self.work = 6 + shift, 9 + shift
+        self.schedule = backward_schedule(a, device)
+        self.tiles = -(-a.keys // self.schedule.rows)
+        #: Vectors of a row of Q's gradient, and of a partial gradient.
+        self.vectors = -(-a.q.width // 4)
+        self.partial = a.stack * a.queries * self.vectors
+        self.chunks = chunks(a, self.schedule, device)
+        self.floats = 4 * (self.chunks * self.partial + a.stack * a.queries)
+        self.causal = a.causal and a.mask is None
+
+    def statistics(self) -> Dispatch:
+        """Write each query's `_Statistics`."""
+        a = self.a
+        f, work = Shader(self.device, _INVOCATIONS), Working(FLOAT)
+        pair = (self.number_of_out, a.out), (self.number_of_cotangent, self.cotangent)
+        step = 4 if all(rows.by_vectors for _, rows in pair) else 1
+        x, y = (f.buffer(number, rows.dtype, False, rows.elements if step == 4 else 0) for number, rows in pair)
+        statistics, result = f.buffer(self.number_of_statistics, FLOAT), f.buffer(self.work, FLOAT, True, self.floats)
+        count = a.stack * a.queries
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {count}u)"):
+            head, query = digits(f, number, (a.stack, a.queries))
+            starts = [
+                f.let("u32", f"{walked(f, digits(f, head, rows.heads.sizes), rows.heads.strides)} + {query} * {rows.step}u")
+                for rows in (a.out, self.cotangent)
+            ]
+            sum_ = f.var("f32", "0.0f")
+            with f.loop(a.out.width, 0, step) as i:
+                indices = [f.let("u32", f"({start} + {i}) / {step}u") for start in starts]
+                ones, others = ([v.load(at)] if step == 1 else v.load4(at) for v, at in zip((x, y), indices, strict=True))
+                for one, other in zip(ones, others, strict=True):
+                    f.emit(f"{sum_} = fma({work.read(f, one)}, {work.read(f, other)}, {sum_});")
+            top, total = (statistics.load(f.let("u32", f"{number} * 2u + {k}u")).text for k in range(2))
+            values = top, f"1.0f / {total}", sum_, "0.0f"
+            result.store4(f.let("u32", f"{self.chunks * self.partial}u + {number}"), [Number(FLOAT, value) for value in values])
+        return f.dispatch(-(-count // _INVOCATIONS))
+
+    def by_keys(self) -> Dispatch:
+        """Write the gradients of K and V, and partial gradients of Q.
+
+        Those of K and V are summed over the heads that share them.
+        """
+        a = self.a
+        b = AttentionShader(a, self.schedule, self.device, transposed=True)
+        f, s = b.f, b.schedule
+        chunk, group = digits(f, f.group, (self.chunks, a.groups))
+        first = f.let("u32", f"{group} * {a.shared}u")
+        k, v = Matrix.of(f, 1, a.k, first), Matrix.of(f, 2, a.v, first)
+        to_k, to_v = (Matrix.of(f, self.gradients + 1 + i, rows, first, written=True) for i, rows in enumerate((a.k, a.v)))
+        with f.loop(-(-self.tiles // self.chunks)) as iteration:
+            # Alternately from both ends, to balance the load: the first blocks of keys are seen by most queries.
+            tile = f.let("u32", f"{iteration} * {self.chunks}u + select({chunk}, {self.chunks - 1}u - {chunk}, {iteration} % 2u == 1u)")
+            with f.block(f"if ({tile} < {self.tiles}u)"):
+                begin = f.let("u32", f"{tile} * {s.rows}u")
+                k_sums, v_sums = b.zeros(s.vectors(a.k.width)), b.zeros(s.vectors(a.v.width))
+                with f.loop(a.shared) as i:
+                    self._head(b, f.let("u32", f"{first} + {i}"), k, v, begin, (k_sums, v_sums), (chunk, iteration))
+                b.store(to_k, begin, k_sums)
+                b.store(to_v, begin, v_sums)
+        return f.dispatch(a.groups * self.chunks, 5 * a.products // 2)
+
+    def _head(
+        self, b: AttentionShader, head: str, k: Matrix, v: Matrix, begin: str, sums: tuple[Patch, Patch], chunk_iteration: tuple[str, str]
+    ) -> None:
+        """Add the contributions of a head's queries to the gradients of a block of keys.
+
+        They go to the gradients of keys and values, and, from these, to Q's.
+        """
+        a, f, s = self.a, b.f, b.schedule
+        q, cotangent = Matrix.of(f, 0, a.q, head), Matrix.of(f, self.number_of_cotangent, self.cotangent, head)
+        mask = mask_of(b, 3, head)
+        start = f.let("u32", f"{begin} / {s.columns}u * {s.columns}u" if self.causal else "0u")
+        for_weights, for_slopes = b.stream(k, q), b.stream(v, cotangent)
+        b.load(for_weights, begin, start)
+        with f.loop(a.queries, start, s.columns) as query:
+            position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
+            products = b.products(for_weights, begin, query)
+            cotangents = b.load_rows(cotangent, query)
+            known = self._known(b, head, position.columns)
+            weights = _weights(b, logits(b, products, position), position, known)
+            b.load(for_slopes, begin, query)
+            b.add_products(sums[1], weights, cotangent, query, cotangents)
+            products = b.products(for_slopes, begin, query)
+            queries = b.load_rows(q, query)
+            slopes = _slopes(b, weights, products, position, known)
+            b.add_products(sums[0], slopes, q, query, queries)
+            keys = b.load_rows(k, begin)
+            b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
+            down = s.columns // (4 * s.y)
+            contribution = b.zeros(s.vectors(a.q.width), down)
+            b.add_products(contribution, slopes, k, begin, keys, transposed=True)
+            self._accumulate(b, head, b.row_numbers(query, down), contribution, chunk_iteration)
+
+    def _accumulate(
+        self, b: AttentionShader, head: str, rows: Sequence[str], contribution: Patch, chunk_iteration: tuple[str, str]
+    ) -> None:
+        """Add a contribution to a partial gradient of Q, or store the first one."""
+        a, f = self.a, b.f
+        chunk, iteration = chunk_iteration
+        partial = f.buffer(self.work, FLOAT, True, self.floats).name
+        columns = b.features(len(contribution[0]))
+        for (row, sums), (n, column) in product(zip(rows, contribution, strict=True), enumerate(columns)):
+            with f.block(f"if ({row} < {a.queries}u && {column} < {a.q.width}u)"):
+                at = f.let("u32", f"{chunk} * {self.partial}u + ({head} * {a.queries}u + {row}) * {self.vectors}u + {column} / 4u")
+                with f.block(f"if ({iteration} > 0u)"):
+                    f.emit(f"{sums[n]} += {partial}[{at}];")
+                f.emit(f"{partial}[{at}] = {sums[n]};")
+
+    def sum_partial_gradients(self) -> Dispatch:
+        """Sum Q's gradient over all chunks' partial gradients."""
+        a = self.a
+        f, s = Shader(self.device, _INVOCATIONS), self.schedule
+        partial = f.buffer(self.work, FLOAT, False, self.floats)
+        number = f.let("u32", f"group * {_INVOCATIONS}u + local")
+        with f.block(f"if ({number} < {self.partial}u)"):
+            head, row, vector = digits(f, number, (a.stack, a.queries, self.vectors))
+            sum_ = f.var("vec4<f32>", "vec4<f32>()")
+            for chunk in range(self.chunks):
+                first = chunk * s.rows // s.columns * s.columns if self.causal else 0
+                with f.block(f"if ({row} >= {first}u)" if first else ""):
+                    f.emit(f"{sum_} += {partial.name}[{number} + {chunk * self.partial}u];")
+            Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
+        return f.dispatch(-(-self.partial // _INVOCATIONS))
+
+    def _known(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
+        """Load the statistics of some queries of a head, by number.
+
+        Queries beyond the last one get its statistics.
+        """
+        f, a = b.f, self.a
+        partial = f.buffer(self.work, FLOAT, True, self.floats)
+        found = {}
+        for query in queries:
+            at = f.let("u32", f"{self.chunks * self.partial}u + {head} * {a.queries}u + min({query}, {a.queries - 1}u)")
+            found[query] = _Statistics(*[x.text for x in partial.load4(at)[:3]])
+        return found
+
+
+def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+    """Replace the logits of an invocation's patch by weights."""
+    for r, c in product(range(len(patch)), range(len(position.columns))):
+        x, query = component(patch, r, c), known[position.at(r, c)[0]]
+        b.f.emit(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
+    return patch
+
+
+def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+    """Replace the weights by the cotangents of logits (times the scale)."""
+    f, scale = b.f, literal("f32", b.a.scale)
+    for r, c in product(range(len(weights)), range(len(position.columns))):
+        x, (query, key) = component(weights, r, c), position.at(r, c)
+        slope = f"{x} * ({component(products, r, c)} - {known[query].delta}) * {scale}"
+        if b.a.mask is not None:
+            slope = f"select(0.0f, {slope}, {seen(b, query, key, position.mask)})"
+        f.emit(f"{x} = {slope};")
+    return weights

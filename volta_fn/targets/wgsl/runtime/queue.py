@@ -1,0 +1,476 @@
+"""The queue: commands in batches, submitted and waited for, and results read back."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.interned import Attached
+from volta_fn.errors import DeviceError, DeviceTimeoutError
+from volta_fn.interrupts import Lock, held_back
+from volta_fn.runtime import threads
+from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
+
+# ------------------------------------------------------------------------------
+# Collect commands into batches, submit them, and wait for them.
+#
+# A batch is one compute pass. The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at
+# first: so it ends as soon as the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
+# unless set).
+# ------------------------------------------------------------------------------
+
+#: Commands in a batch, at most, and how many are worth submitting; batches in flight, at most; and bytes written between batches.
+_COMMANDS = 256
+_WORTH_SUBMITTING = 64
+_MOST_IN_FLIGHT = 16
+#: Seconds after which pending commands are submitted, however few.
+_LATE = 1e-3
+_WRITTEN = 1 << 26
+
+_ALLOW_PROCESS_EVENTS = 2
+
+#: Seconds without progress after which waiting fails, by default.
+_TIMEOUT = 300.0
+
+
+#: Seconds to wait at the end of the process for other threads to release a GPU, and for its progress.
+_EXIT_TIMEOUT = 10.0
+
+_OPEN: Attached[Queue, None] = Attached()
+
+
+@atexit.register
+def _close() -> None:
+    for queue in _OPEN:
+        if queue.process == os.getpid():  # a forked process cannot use its parent's GPU
+            queue.close()
+
+
+def _mark_lost_in_child() -> None:
+    """Mark all devices as lost in a forked process."""
+    for queue in _OPEN:
+        queue.watched.lost = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_lost_in_child)
+
+
+class Queue:
+    """The queue of one device. Methods that write commands are called under `lock`."""
+
+    def __init__(self, device: Any, watched: Watched, pool: Pool) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.device = device._internal
+        self.queue = device.queue._internal
+        self.pool = pool
+        self.lock = Lock()
+        self.watched = watched
+        self.encoder: Any = None
+        #: The compute pass that is being recorded.
+        self.run: Any = None
+        self.commands = 0
+        self.written = 0
+        self.submitted = 0
+        self.done = 0
+        #: When the last batch was submitted, and how many commands the next one collects.
+        self.last = 0.0
+        self.batch_commands = 1
+        #: Counters, for statistics.
+        self.dispatches = 0
+        self.reads = 0
+        self.waits = 0
+        self.waited = 0.0
+        self.timeouts = 0
+        #: Held while the device is polled.
+        self.polling = threading.RLock()
+        self.process = os.getpid()
+        _OPEN.attach(self, None)
+        timeout = threads.value_of("VOLTA_GPU_TIMEOUT")
+        self.timeout = _TIMEOUT if timeout is None else timeout
+        self.readbacks = Readbacks(self)
+        self._callback = self.ffi.callback("WGPUQueueWorkDoneCallback", self._work_done)
+        self._info = self.ffi.new("WGPUQueueWorkDoneCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
+
+    def _work_done(self, status: int, message: Any, number: Any, unused: Any) -> None:
+        self.done = max(self.done, int(self.ffi.cast("uintptr_t", number)))
+
+    # writing commands
+
+    def _encoder(self) -> Any:
+        if self.watched.lost:
+            raise DeviceError(LOST)
+        if self.encoder is None:
+            self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
+        return self.encoder
+
+    def begin(self) -> Any:
+        """Return the compute pass to write to."""
+        if self.run is None:
+            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
+        return self.run
+
+    def begin_timed(self, queries: Any, first: int) -> None:
+        """Begin a compute pass that notes its begin and its end in two queries of a set."""
+        self._end_run()
+        writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
+        writes.beginningOfPassWriteIndex, writes.endOfPassWriteIndex = first, first + 1
+        descriptor = self.ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": writes})
+        self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
+
+    def resolve(self, queries: Any, count: int, buffer: Any) -> None:
+        """Write what queries noted to a buffer, 64 bits for each."""
+        self._end_run()
+        self.lib.wgpuCommandEncoderResolveQuerySet(self._encoder(), queries, 0, count, buffer, 0)
+        self.commands += 1
+
+    def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
+        """Copy `size` bytes at an offset of a buffer to the beginning of another."""
+        self._end_run()
+        self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
+        self.commands += 1
+
+    def wrote(self, commands: int) -> None:
+        """Count commands that were written; submit if there are many."""
+        self.commands += commands
+        self.dispatches += commands
+        if self.commands >= _COMMANDS:
+            self.submit()
+
+    def pause(self) -> None:
+        """Submit if enough commands are pending, or if the GPU is about to run idle.
+
+        A busy GPU gets its next batch before it needs it. If it finishes first, the host is the bottleneck, and submissions cost its time:
+        then batches grow, until a thread waits for one.
+        """
+        if self.commands >= _WORTH_SUBMITTING:
+            self.submit()
+            return
+        late = time.perf_counter() - self.last > _LATE
+        if self.commands < self.batch_commands and not late:
+            return
+        in_flight = self._in_flight()
+        if in_flight > 1:
+            self.batch_commands = max(1, self.batch_commands // 2)
+            return
+        self.submit()
+        if not late and (not in_flight or self._in_flight() == 1):
+            self.batch_commands = min(2 * self.batch_commands, _WORTH_SUBMITTING)
+
+    def _in_flight(self) -> int:
+        """Return the number of batches in flight."""
+        if self.submitted != self.done:
+            with self.watched:
+                self.poll()
+        return self.submitted - self.done
+
+    def _end_run(self) -> None:
+        if self.run is not None:
+            self.lib.wgpuComputePassEncoderEnd(self.run)
+            self.lib.wgpuComputePassEncoderRelease(self.run)
+            self.run = None
+
+    def submit(self) -> int:
+        """Submit the pending commands; return the number of the last batch."""
+        with self.lock:
+            if self.encoder is None:
+                return self.submitted
+            encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
+            commands = None
+            try:
+                with self.watched:  # submitting invalid commands would abort the process
+                    self._end_run()
+                    commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
+                    self.lib.wgpuCommandEncoderRelease(encoder)
+            except DeviceError:
+                if commands is not None:
+                    self.lib.wgpuCommandBufferRelease(commands)
+                self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
+                raise
+            self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
+            self.lib.wgpuCommandBufferRelease(commands)
+            self.readbacks.submitted()
+            self.submitted += 1
+            log.debug("batch %d submitted; %d are under way", self.submitted, self.submitted - self.done)
+            self.last = time.perf_counter()
+            self.pool.batch = self.submitted
+            self._info.userdata1 = self.ffi.cast("void *", self.submitted)
+            self.lib.wgpuQueueOnSubmittedWorkDone(self.queue, self._info[0])
+            return self.submitted
+
+    def release(self) -> None:
+        """Release commands that were never submitted, and readbacks.
+
+        Nothing uses the device any more.
+        """
+        if self.run is not None:
+            self.lib.wgpuComputePassEncoderRelease(self.run)
+        if self.encoder is not None:
+            self.lib.wgpuCommandEncoderRelease(self.encoder)
+        self.run = self.encoder = None
+        self.readbacks.release()
+
+    # waiting
+
+    def poll(self) -> None:
+        """Poll the device for completed submissions."""
+        with held_back, self.polling:
+            self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
+
+    def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until a condition holds.
+
+        Raises `DeviceTimeoutError` if the GPU makes no progress for too long.
+        """
+        if reached():
+            return
+        self.batch_commands = 1
+        self.waits += 1
+        start = time.perf_counter()
+        try:
+            self._poll_until(reached, start, self.timeout if timeout is None else timeout)
+        except DeviceTimeoutError:
+            self.timeouts += 1
+            raise
+        finally:
+            seconds = time.perf_counter() - start
+            self.waited += seconds
+            log.debug("waited %.6f s; %d batches are under way", seconds, self.submitted - self.done)
+
+    def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
+        progress, last = self.done, start
+        while True:
+            if self.watched.lost:
+                raise DeviceError(LOST)
+            with self.watched:
+                self.poll()
+            if reached():
+                return
+            held_back.let_through()
+            now = time.perf_counter()
+            if self.done != progress:
+                progress, last = self.done, now
+            elif now - last > timeout:
+                raise DeviceTimeoutError(
+                    f"the GPU has finished nothing for {timeout:g} seconds. It may be busy with a large computation, or hang: "
+                    "waiting again may help; VOLTA_GPU_TIMEOUT sets the seconds"
+                )
+            waited = now - start
+            if waited > 1e-4:
+                time.sleep(min(waited / 16, 1e-3))
+
+    def wait(self, batch: int | None = None, timeout: float | None = None) -> None:
+        """Wait for a batch; without one, for all commands."""
+        number = self.submit() if batch is None else batch
+        self.wait_for(lambda: self.done >= number, timeout)
+
+    def close(self) -> None:
+        """Finish at the end of the process.
+
+        Other threads are kept from calling the driver, and the GPU gets a short time to finish. If Python ended a thread within a callback
+        of the library, the process would crash.
+        """
+        with contextlib.suppress(DeviceError):
+            if self.lock.keep(_EXIT_TIMEOUT):
+                self.wait(timeout=_EXIT_TIMEOUT)
+        self.polling.acquire(timeout=_EXIT_TIMEOUT)
+
+    def hold_back(self) -> None:
+        """Wait while too many batches are in flight."""
+        if self.submitted - self.done >= _MOST_IN_FLIGHT:
+            self.wait(self.submitted - _MOST_IN_FLIGHT // 2)
+
+    # data
+
+    def write(self, block: Block, data: np.ndarray, offset: int = 0) -> None:
+        """Write bytes to a block that no pending command uses."""
+        size = data.nbytes
+        if size % 4:
+            data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
+        with self.watched:
+            self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, offset, self.ffi.from_buffer(data), data.nbytes)
+        self.written += data.nbytes
+        if self.written > _WRITTEN:
+            self.begin()
+            self.submit()
+
+    def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
+        """Return the bytes of a block as of the commands written so far."""
+        with self.lock:
+            readback = self.readbacks.request(block, size, offset)
+        return self.take(readback)
+
+    def take(self, readback: Readback) -> np.ndarray:
+        """Wait for a readback and return its bytes. Call it once."""
+        self.reads += 1
+        return self.readbacks.take(readback)
+
+
+# ------------------------------------------------------------------------------
+# Copy device memory to the host: readbacks are requested now and taken later.
+#
+# A readback arrives when the batch in which it was requested is done, whatever follows. So the readback of a result that is read after
+# each step, such as a loss, is requested with the step, and taking it waits for no later step.
+# ------------------------------------------------------------------------------
+
+_MAP_READ, _COPY_DST = 0x1, 0x8
+_ARRIVED = 1
+
+#: Buffers kept per size, and bytes of the largest that is kept.
+_KEPT, _LARGEST = 64, 1 << 24
+
+
+class _Copy:
+    """The buffer of a readback, which outlives it."""
+
+    __slots__ = ("capacity", "end", "handle", "number", "size")
+
+    def __init__(self, handle: Any, capacity: int, size: int) -> None:
+        #: The buffer that the host can read (None once taken), and its bytes.
+        self.handle = handle
+        self.capacity = capacity
+        self.size = size
+        #: Its number once it is submitted; 0 before.
+        self.number = 0
+        #: What tells that the readback is gone; None then.
+        self.end: _End | None = None
+
+
+class Readback:
+    """A pending copy to the host."""
+
+    __slots__ = ("__weakref__", "copy")
+
+    def __init__(self, copy: _Copy, gone: deque[_End]) -> None:
+        self.copy = copy
+        copy.end = _End(self, gone.append)
+        copy.end.copy = copy
+
+
+class _End(weakref.ref[Readback]):
+    """The end of a readback.
+
+    As with `memory.LeaseEnd`, no function of Python runs.
+    """
+
+    __slots__ = ("copy",)
+
+    copy: _Copy
+
+
+class Readbacks:
+    """The readbacks of a queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        library = native()
+        self.lib, self.ffi = library.lib, library.ffi
+        self.queue = queue
+        self.count = 0
+        #: Readbacks by state: requested; submitted, by number; arrived, with their status; gone, taken or not.
+        self.requested: list[Readback] = []
+        self.expected: set[int] = set()
+        self.arrived: dict[int, int] = {}
+        self.gone: deque[_End] = deque()
+        self.free: dict[int, list[Any]] = {}
+        self._callback = self.ffi.callback("WGPUBufferMapCallback", self._arrive)
+        self._info = self.ffi.new("WGPUBufferMapCallbackInfo *", {"mode": _ALLOW_PROCESS_EVENTS, "callback": self._callback})
+
+    def _arrive(self, status: int, message: Any, number: Any, unused: Any) -> None:
+        which = int(self.ffi.cast("uintptr_t", number))
+        if which in self.expected:
+            self.arrived[which] = status
+
+    def request(self, block: Block, size: int, offset: int = 0) -> Readback:
+        """Request a copy of `size` bytes of a block, as of the commands written so far.
+
+        Call it under the queue's lock.
+        """
+        self._collect()
+        padded = max(-(-size // 4) * 4, 4)
+        capacity = min(1 << max(padded - 1, 255).bit_length(), max(self.queue.pool.largest, padded))
+        free = self.free.get(capacity)
+        handle = free.pop() if free else self.queue.pool.create(capacity, _MAP_READ | _COPY_DST)
+        readback = Readback(_Copy(handle, capacity, size), self.gone)
+        self.queue.copy(handle, block.handle, offset, padded)
+        self.requested.append(readback)
+        return readback
+
+    def _collect(self) -> None:
+        """Reuse the buffers of arrived readbacks that were abandoned, oldest first.
+
+        They must have arrived: the library would otherwise report the next readback in such a buffer when the first one arrives.
+        """
+        while self.gone:
+            copy = self.gone[0].copy
+            if copy.handle is not None and copy.number not in self.arrived:
+                return
+            self.gone.popleft()
+            copy.end = None
+            if copy.handle is not None:
+                self.expected.discard(copy.number)
+                del self.arrived[copy.number]
+                self.lib.wgpuBufferUnmap(copy.handle)
+                self._keep(copy.handle, copy.capacity)
+
+    def submitted(self) -> None:
+        """Ask the library to report the arrival of the readbacks just submitted."""
+        for copy in [readback.copy for readback in self.requested]:
+            self.count += 1
+            copy.number = self.count
+            self.expected.add(copy.number)
+            self._info.userdata1 = self.ffi.cast("void *", copy.number)
+            self.lib.wgpuBufferMapAsync(copy.handle, _MAP_READ, 0, max(-(-copy.size // 4) * 4, 4), self._info[0])
+        self.requested.clear()
+
+    def take(self, readback: Readback) -> np.ndarray:
+        """Wait for a readback and return its bytes. Call it once."""
+        copy = readback.copy
+        if not copy.number:
+            self.queue.submit()
+        number = copy.number
+        self.queue.wait_for(lambda: number in self.arrived)
+        self.expected.discard(number)
+        if self.arrived.pop(number) != _ARRIVED:
+            self.queue.watched.lost = True  # a valid copy fails for no other reason
+            raise DeviceError(LOST)
+        self.queue.pool.check_device()
+        source = self.lib.wgpuBufferGetConstMappedRange(copy.handle, 0, max(-(-copy.size // 4) * 4, 4))
+        result = np.empty(copy.size, np.uint8)
+        self.ffi.memmove(self.ffi.from_buffer(result), source, copy.size)
+        self.lib.wgpuBufferUnmap(copy.handle)
+        handle, copy.handle = copy.handle, None
+        with self.queue.lock:
+            self._keep(handle, copy.capacity)
+        return result
+
+    def _keep(self, handle: Any, capacity: int) -> None:
+        free = self.free.setdefault(capacity, [])
+        if len(free) < _KEPT and capacity <= _LARGEST:
+            free.append(handle)
+        else:
+            self.lib.wgpuBufferRelease(handle)
+
+    def release(self) -> None:
+        """Release all buffers; nothing uses the device any more."""
+        self.clear()
+        while self.gone:
+            copy = self.gone.popleft().copy
+            if copy.handle is not None:
+                self.lib.wgpuBufferRelease(copy.handle)
+
+    def clear(self) -> None:
+        """Release the buffers that are kept for reuse."""
+        for handle in [handle for free in self.free.values() for handle in free]:
+            self.lib.wgpuBufferRelease(handle)
+        self.free.clear()

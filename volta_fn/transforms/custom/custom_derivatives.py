@@ -1,0 +1,555 @@
+"""Derivatives by the user: `custom_jvp`, `custom_vjp` and `custom_gradient`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from volta_fn import dtypes, tree
+from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.refs import Ref
+from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.trace import bind
+from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.reduction import reduce_sum
+from volta_fn.settings import current as settings
+from volta_fn.transforms.custom.custom_call import (
+    CustomFunction,
+    Rule,
+    as_tangent,
+    batch_custom_call,
+    call_types,
+    check_captured,
+    checked_outputs,
+)
+from volta_fn.transforms.grad import public_tangent
+from volta_fn.transforms.linearize import backward_pass, is_linear, is_nonzero, marked, merge, split_tangents, with_zeros
+from volta_fn.transforms.vmap import stack_at, vmap_stacked
+
+# ------------------------------------------------------------------------------
+# `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
+# ------------------------------------------------------------------------------
+
+
+class custom_jvp(CustomFunction):  # JAX's name
+    """A function with a custom derivative rule, set with `defjvp` or `defjvps`.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: positional arguments that are not differentiated (they may be anything, such as functions); the rule gets
+            them first.
+
+    >>> import volta_fn as vf
+    >>> @vf.custom_jvp
+    ... def log1pexp(x):
+    ...     return vf.numpy.log(1.0 + vf.numpy.exp(x))
+    >>> @log1pexp.defjvp
+    ... def _(primals, tangents):
+    ...     (x,), (t,) = primals, tangents
+    ...     return log1pexp(x), t * (1.0 - 1.0 / (1.0 + vf.numpy.exp(x)))
+    >>> vf.grad(log1pexp)(100.0)
+    Array(1., dtype=float32, weak_type=True)
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
+        self.jvp: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Set the rule ``jvp(*nondiff_args, primals, tangents) -> (out, out_tangent)``.
+
+        Returns the rule, so it serves as a decorator. With `symbolic_zeros`, the tangents that are zero are given as `Zero` objects.
+        """
+        self.jvp = jvp
+        self.symbolic_zeros = symbolic_zeros
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Set one rule ``(tangent, out, *primals) -> out_tangent`` per argument, or None.
+
+        The tangents of all rules are added up; None contributes nothing.
+        """
+        if self.nondiff:
+            raise ArgumentError(f"{self.name}: defjvps does not go with nondiff_argnums; give one rule with defjvp")
+
+        def jvp(primals: Any, tangents: Any) -> Any:
+            if len(primals) != len(jvps):
+                raise ArgumentError(f"{self.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
+            out = self(*primals)
+            terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
+            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).at_least_vspace()), out)
+            for term in terms[1:]:
+                total = tree.map(lambda a, b: a + b, total, term)
+            return out, total
+
+        self.defjvp(jvp)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.jvp is None:
+            raise UnsetRuleError(f"{self.name}: no derivative rule is set; give one with {self.name}.defjvp")
+        return self.call(custom_jvp_call_p, JvpRule, args, kwargs)
+
+
+class JvpRule(Rule):
+    """A derivative rule; tangents of fixed arguments are ignored."""
+
+    def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        count = len(self.arguments.traced)
+        fixed = self.arguments.fixed(primals[:count])
+        given = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
+        rule: Any = self.function.jvp
+        pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, given))
+        label = f"the derivative rule of {self.function.name}"
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TreeError(f"{label} must return (out, out_tangent), got {type(pair).__name__}")
+        values = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
+        out_tangents, structure = tree.flatten(pair[1])
+        if structure != self.out_tree:
+            raise TreeError(f"{label} must return a tangent of structure {self.out_tree}, like the function's value, got {structure}")
+        name = f"{label} returned a tangent"
+        return values, [as_tangent(t, v.aval, name, "a result") for t, v in zip(out_tangents, values, strict=True)]
+
+
+class _BatchedJvpRule:
+    """A rule on operands stacked along dimension 0 where `stacked`, like all results."""
+
+    def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
+        self.rule = rule
+        self.axis = axis
+        self.stacked = list(stacked)
+
+    def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        dims = [0 if s else None for s in self.stacked]
+        nonzero = is_nonzero(tangents)
+        out_nonzero: list[bool] = []
+
+        def one(*flat: Array) -> list[Array]:
+            values = flat[: len(dims)]
+            outs, out_tangents = self.rule(values, with_zeros(flat[len(dims) :], nonzero, values))
+            out_nonzero[:] = is_nonzero(out_tangents)
+            return [*outs, *marked(out_tangents, out_nonzero)]
+
+        flat = vmap_stacked(one, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
+        outs, out_tangents = split_tangents(flat, out_nonzero)
+        return list(outs), out_tangents
+
+
+def _jvp_custom_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
+) -> tuple[list[Array], list[Any]]:
+    check_captured(tangents, num_captured, "custom_jvp")
+    return rule(primals[num_captured:], tangents[num_captured:])
+
+
+def _batch_custom_jvp(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
+) -> tuple[Sequence[Array], list[int]]:
+    return batch_custom_call(custom_jvp_call_p, _BatchedJvpRule, axis, args, dims, params)
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
+    """Transpose the program of a linear function, which a rule applied to tangents."""
+    return backward_pass(call_jaxpr, is_linear(args), args, cotangents)
+
+
+custom_jvp_call_p = Primitive(
+    "custom_jvp_call", call_types, jvp=_jvp_custom_jvp, transpose=_transpose, batch=_batch_custom_jvp, multiple_results=True, views=True
+)
+custom_jvp_call_p.call_param = "call_jaxpr"
+
+
+# ------------------------------------------------------------------------------
+# `custom_vjp`: reverse derivatives by the user, as a forward and a backward pass.
+# ------------------------------------------------------------------------------
+
+#: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
+Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
+
+
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """Return the zero tangents of a pytree of values.
+
+    They have the values' dtypes, or float0 for integers. With `symbolic_zeros` they are `Zero`, which has no elements. Raises
+    `ArgumentTypeError` for leaves that are no arrays.
+
+    >>> zero_from_primal({"w": 3.0})
+    {'w': Array(0., dtype=float32)}
+    """
+
+    def zero_of(value: Any) -> Any:
+        zero = Zero(as_value(value).aval.at_least_vspace())
+        return zero if symbolic_zeros else instantiate(zero)
+
+    return tree.map(zero_of, val)
+
+
+class custom_vjp(CustomFunction):  # JAX's name
+    """A function with a custom reverse-mode rule, set with `defvjp`.
+
+    Forward mode raises `GradientError`.
+
+    Args:
+        fun: the function.
+        nondiff_argnums: positional arguments that are not differentiated (they may be anything, such as functions); `bwd` gets them
+            first.
+
+    >>> import volta_fn as vf
+    >>> @vf.custom_vjp
+    ... def clip_gradient(x):
+    ...     return x
+    >>> clip_gradient.defvjp(lambda x: (x, None), lambda _, g: (vf.lax.clamp(-1.0, g, 1.0),))
+    >>> vf.grad(lambda x: 100.0 * clip_gradient(x))(3.0)
+    Array(1., dtype=float32, weak_type=True)
+    """
+
+    def __init__(self, fun: Callable[..., Any], nondiff_argnums: Sequence[int] = (), nondiff_argnames: Sequence[str] = ()) -> None:
+        super().__init__(fun, nondiff_argnums, nondiff_argnames)
+        self.fwd: Callable[..., Any] | None = None
+        self.bwd: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
+        """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
+
+        `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents.
+
+        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one. With
+        `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which says whether it is differentiated. `optimize_remat` is
+        accepted for compatibility.
+        """
+        self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.fwd is None or self.bwd is None:
+            raise UnsetRuleError(f"{self.name}: no derivative rule is set; give one with {self.name}.defvjp(fwd, bwd)")
+        return self.call(custom_vjp_call_p, VjpRule, args, kwargs)
+
+
+@dataclass(frozen=True)
+class CustomVJPPrimal:
+    """An argument of a forward rule: its value, and whether it is differentiated."""
+
+    value: Any
+    perturbed: bool
+
+
+class VjpRule(Rule):
+    """A pair of rules, forward and backward."""
+
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
+        """Return the outputs, the residuals, and the backward pass."""
+        label = f"the forward rule of {self.function.name}"
+        fwd: Any = self.function.fwd
+        count = len(self.arguments.traced)
+        traced, values = primals[:count], primals[count:]
+        given: Sequence[Any] = values
+        if self.function.symbolic_zeros:
+            given = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
+        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, given)))
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
+        outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
+        residuals, residual_tree = tree.flatten(pair[1])
+        is_array = [_is_array_like(r) for r in residuals]
+        others = marked(residuals, is_array, False)
+        avals = [v.aval for v in values]
+
+        def backward(saved: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+            restored = tree.unflatten(residual_tree, merge(is_array, saved[count:], others))
+            not_differentiated = [Zero(t.aval.at_least_vspace()) for t in saved[:count]]
+            return [*not_differentiated, *self.backward(self.arguments.fixed(saved[:count]), restored, cotangents, avals)]
+
+        return outs, [*traced, *map(as_value, marked(residuals, is_array))], backward
+
+    def backward(self, fixed: Sequence[Any], residuals: Any, cotangents: Sequence[Any], avals: Sequence[ShapedArray]) -> list[Any]:
+        """Run the user's backward rule, and check the cotangents that it returns."""
+        name = self.function.name
+        bwd: Any = self.function.bwd
+        if not self.function.symbolic_zeros:
+            cotangents = [instantiate(c) for c in cotangents]
+        result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
+        args = tree.unflatten(self.in_tree, list(range(len(avals))))
+        if not isinstance(result, (tuple, list)) or len(result) != len(args):
+            given = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
+            raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {given}")
+        found: list[Any] = []
+        for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
+            if type(arg) is Ref:
+                continue
+            leaves = _leaves_like(arg, ct)
+            if leaves is None:
+                raise TreeError(
+                    f"the backward rule of {name} must return a cotangent of structure {tree.structure(arg)} for argument {position}, "
+                    f"got {tree.structure(ct)}"
+                )
+            found += leaves
+        label = f"the backward rule of {name} returned a cotangent"
+        if settings.disable_bwd_checks:
+            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(found, avals, strict=True)]
+        return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(found, avals, strict=True)]
+
+
+def _is_array_like(value: Any) -> bool:
+    return isinstance(value, Array) or (hasattr(value, "dtype") and type(value) is not Ref)
+
+
+def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
+    """Return a cotangent's leaves (None: zero subtrees); None if it does not fit."""
+    leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
+    try:
+        below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]
+    except TreeError:
+        return None
+    if any(leaf is not None and treedef != _LEAF for leaf, treedef in zip(leaves, below, strict=True)):
+        return None
+    return [leaf for leaf, treedef in zip(leaves, below, strict=True) for _ in range(treedef.num_leaves)]
+
+
+_LEAF = tree.structure(0)
+
+
+class _BatchedVjpRule:
+    """A rule on operands stacked along dimension 0 where `stacked`, like its results."""
+
+    def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
+        self.rule = rule
+        self.axis = axis
+        self.stacked = list(stacked)
+
+    def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
+        found: list[Any] = []
+
+        def one(*values: Array) -> list[Array]:
+            outs, residuals, backward = self.rule.forward(values, perturbed)
+            found[:] = [len(outs), backward]
+            return [*outs, *residuals]
+
+        flat = vmap_stacked(one, self.axis, primals, [0 if s else None for s in self.stacked])
+        count, backward = found
+        return flat[:count], flat[count:], functools.partial(self._backward, backward)
+
+    def _backward(self, backward: Backward, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+        found = _mapped(backward, self.axis, residuals, cotangents)
+        return [self._for_operand(ct, is_stacked) for ct, is_stacked in zip(found, self.stacked, strict=True)]
+
+    def _for_operand(self, ct: Any, is_stacked: bool) -> Any:
+        """Add up the examples' cotangents of an operand that is the same for all of them."""
+        if is_stacked:
+            return ct
+        return Zero(ct.aval.update(shape=ct.aval.shape[1:])) if type(ct) is Zero else reduce_sum(ct, (0,))
+
+
+def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+    """Run a backward pass for all examples of stacked values; its results are stacked."""
+    zeros: list[Zero] = []
+    nonzero: list[bool] = []
+    count, given = len(residuals), is_nonzero(cotangents)
+    absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, given, False)]
+
+    def one(*values: Array) -> list[Array]:
+        results = backward(values[:count], merge(given, values[count:], absent))
+        nonzero[:] = is_nonzero(results)
+        zeros[:] = [Zero(z.aval.update(shape=(axis.size, *z.aval.shape))) for z in marked(results, nonzero, False)]
+        return marked(results, nonzero)
+
+    stacked = vmap_stacked(one, axis, [*residuals, *marked(cotangents, given)], [0] * (count + sum(given)))
+    return merge(nonzero, stacked, zeros)
+
+
+def _jvp_custom_vjp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
+) -> tuple[list[Array], list[Any]]:
+    check_captured(tangents, num_captured, "custom_vjp")
+    outs, residuals, backward = rule.forward(primals[num_captured:], is_nonzero(tangents[num_captured:]))
+    live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
+    given = [instantiate(t) for t in marked(tangents[num_captured:], live)]
+    avals = tuple([o.aval.at_least_vspace() for o in outs])
+    is_real = [a.dtype != dtypes.float0 for a in avals]
+    real = tuple(marked(avals, is_real))
+    found = bind(custom_tangent_p, *residuals, *given, backward=_WithZeros(backward, avals), live=live, out_avals=real)
+    return outs, merge(is_real, found, map(Zero, marked(avals, is_real, False)))
+
+
+class _WithZeros:
+    """A backward pass that takes cotangents of the outputs with inexact dtype only."""
+
+    def __init__(self, backward: Backward, avals: Sequence[ShapedArray]) -> None:
+        self.backward = backward
+        self.avals = avals
+
+    def __call__(self, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+        given = iter(cotangents)
+        return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(given) for a in self.avals])
+
+
+def _batch_custom_vjp(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
+) -> tuple[Sequence[Array], list[int]]:
+    return batch_custom_call(custom_vjp_call_p, _BatchedVjpRule, axis, args, dims, params)
+
+
+custom_vjp_call_p = Primitive(
+    "custom_vjp_call", call_types, jvp=_jvp_custom_vjp, batch=_batch_custom_vjp, multiple_results=True, views=True
+)
+custom_vjp_call_p.call_param = "call_jaxpr"
+
+# The linear map from tangents to tangents, known only by its transpose.
+
+
+def _tangent_abstract(*avals: ShapedArray, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]) -> Any:
+    return out_avals
+
+
+def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
+    raise GradientError(
+        "forward-mode differentiation (jvp, jacfwd, linearize) reached a function with a custom_vjp rule, which has only a reverse "
+        "derivative. Use reverse mode (grad, vjp, jacrev), or define the function with custom_jvp."
+    )
+
+
+def _tangent_transpose(
+    cotangents: Sequence[Any], *args: Any, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
+) -> list[Any]:
+    count = len(args) - sum(live)
+    if any(is_linear(args[:count])):
+        _no_forward_mode()
+    results = backward(args[:count], cotangents)
+    return [None] * count + marked(results, live)
+
+
+def _tangent_batch(
+    axis: AxisData,
+    args: Sequence[Array],
+    dims: Sequence[int | None],
+    *,
+    backward: Backward,
+    live: tuple[bool, ...],
+    out_avals: tuple[ShapedArray, ...],
+) -> tuple[Sequence[Array], list[int]]:
+    stacked = [stack_at(a, d, 0, axis.size) for a, d in zip(args, dims, strict=True)]
+
+    def batched(residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
+        return _mapped(backward, axis, residuals, cotangents)
+
+    out = tuple([a.update(shape=(axis.size, *a.shape)) for a in out_avals])
+    outs = bind(custom_tangent_p, *stacked, backward=batched, live=live, out_avals=out)
+    return outs, [0] * len(outs)
+
+
+custom_tangent_p = Primitive(
+    "custom_tangent",
+    _tangent_abstract,
+    evaluate=_no_forward_mode,
+    jvp=_no_forward_mode,
+    transpose=_tangent_transpose,
+    batch=_tangent_batch,
+    multiple_results=True,
+)
+
+
+# ------------------------------------------------------------------------------
+# `closure_convert` (closed-over values as arguments) and `custom_gradient`.
+#
+# Custom rules have no derivative for values that their function closes over; as arguments these have one.
+# ------------------------------------------------------------------------------
+
+
+def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Array]]:
+    """Make closed-over traced values arguments of `fun`; return it and those values.
+
+    Args:
+        fun: a function of pytrees of arrays, that may close over values being differentiated, mapped or traced.
+        example_args: arguments of the structure and types that it will be called with.
+
+    Returns:
+        ``(converted, consts)`` such that ``converted(*args, *consts)`` is ``fun(*args)``. `consts` is empty where nothing is traced.
+
+    Raises:
+        TreeError, ShapeError: the converted function is called with other structures or types.
+
+    >>> import volta_fn as vf
+    >>> def half_of_derivative(y):
+    ...     converted, consts = vf.closure_convert(lambda x: x * y, 1.0)
+    ...     return converted(0.5, *consts)
+    >>> vf.grad(half_of_derivative)(3.0)
+    Array(0.5, dtype=float32, weak_type=True)
+    """
+    check_callable(fun, "closure_convert")
+    leaves, in_tree = tree.flatten((example_args, {}))
+    avals = [aval_of(x) for x in leaves]
+    flat = FlatFunction(fun, in_tree)
+    program, consts = hoist_tracers(trace_to_jaxpr(flat, avals, function_name(fun)))
+    return _Converted(program, in_tree, flat.out_tree, len(example_args), function_name(fun)), consts
+
+
+class _Converted:
+    """A program as a function of pytrees, hashed by identity to be a static argument."""
+
+    def __init__(self, program: ClosedJaxpr, in_tree: Any, out_tree: Any, count: int, name: str) -> None:
+        self.program = program
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+        self.count = count
+        self.__name__ = name
+
+    def __call__(self, *args_and_consts: Any) -> Any:
+        args, consts = args_and_consts[: self.count], args_and_consts[self.count :]
+        leaves, structure = tree.flatten((args, {}))
+        if structure != self.in_tree:
+            raise TreeError(f"{self.__name__} was converted for arguments of structure {self.in_tree}, got {structure}")
+        values = [as_value(x) for x in (*consts, *leaves)]
+        _check_types(values, self.program.in_avals, self.__name__)
+        return tree.unflatten(self.out_tree, eval_jaxpr(self.program, *values))
+
+
+def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: str) -> None:
+    given = [(v.shape, v.dtype) for v in values]
+    if given != [(a.shape, a.dtype) for a in avals]:
+        raise ShapeError(f"{name} was converted for consts and arguments of types {list(avals)}, got {[v.aval for v in values]}")
+
+
+def _cotangent_like(out: Any) -> Any:
+    """Return a value of the type of a result's cotangent (float0 zeros for integers)."""
+    value = as_value(out)
+    return value if value.dtype in dtypes.INEXACT else np.zeros(value.shape, dtypes.float0)
+
+
+def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function whose reverse-mode rule `fun` returns, as ``(value, vjp)``.
+
+    ``vjp(cotangent)`` returns the arguments' cotangents: a tuple, or the only one. It may use anything that `fun` has computed.
+
+    >>> import volta_fn as vf
+    >>> @vf.custom_gradient
+    ... def f(x):
+    ...     return x ** 2, lambda g: g * 10.0 * x
+    >>> vf.value_and_grad(f)(3.0)
+    (Array(9., dtype=float32, weak_type=True), Array(30., dtype=float32, weak_type=True))
+    """
+    check_callable(fun, "custom_gradient")
+
+    @functools.wraps(fun)
+    def value(*args: Any, **kwargs: Any) -> Any:
+        return fun(*args, **kwargs)[0]
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        out, rule = fun(*args, **kwargs)
+        return out, closure_convert(rule, tree.map(_cotangent_like, out))
+
+    def backward(residuals: Any, cotangent: Any) -> Any:
+        rule, consts = residuals
+        given = rule(cotangent, *consts)
+        return given if isinstance(given, tuple) else (given,)
+
+    wrapped = custom_vjp(value)
+    wrapped.defvjp(forward, backward)
+    return wrapped

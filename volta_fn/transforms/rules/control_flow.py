@@ -1,0 +1,540 @@
+"""The rules of `scan`, `while` and `cond`, for every transform."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from volta_fn.compiler.passes.loops import inline_calls
+from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, program_cache
+from volta_fn.core.primitive import AxisData, Zero
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import Tracer, bind
+from volta_fn.dtypes import INEXACT
+from volta_fn.errors import GradientError
+from volta_fn.primitives.call import jit_p, stop_gradient
+from volta_fn.primitives.control_flow.conditionals import cond_p
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, moveaxis, reshape
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.elementwise.selection import eq, select, select_n
+from volta_fn.primitives.reduction import reduce_or
+from volta_fn.transforms.linearize import (
+    LinearTrace,
+    fixed_point,
+    is_linear,
+    is_nonzero,
+    jvp_jaxpr,
+    marked,
+    merge,
+    split_tangents,
+    spread,
+    transpose_jaxpr,
+    with_zeros,
+)
+from volta_fn.transforms.rules.subprograms import reordered, split_program, with_unused
+from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
+
+# ------------------------------------------------------------------------------
+# The rules of `scan`.
+#
+# What one iteration makes of a value in the carry (differentiated, unknown or stacked) holds for all iterations. So each rule looks for
+# the smallest set of such values that an iteration does not extend: a fixed point.
+# ------------------------------------------------------------------------------
+
+
+class _Operands(NamedTuple):
+    """A list with an entry per operand of a scan, split by role."""
+
+    consts: Sequence[Any]
+    carry: Sequence[Any]
+    rows: Sequence[Any]
+
+    @classmethod
+    def of(cls, values: Sequence[Any], params: dict[str, Any]) -> _Operands:
+        start, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+        return cls(values[:start], values[start:end], values[end:])
+
+
+def _bind_scan(params: dict[str, Any], jaxpr: ClosedJaxpr, consts: Sequence[Array], carry: Sequence[Array], rows: Sequence[Array]) -> Any:
+    return bind(scan_p, *consts, *carry, *rows, **_scan_params(params, jaxpr, len(consts), len(carry)))
+
+
+def _scan_params(params: dict[str, Any], jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> dict[str, Any]:
+    return {**params, "jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry}
+
+
+# Forward mode.
+
+
+def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
+    closed, count = params["jaxpr"], params["num_carry"]
+    outputs = len(closed.out_avals)
+    nonzero = _Operands.of(is_nonzero(tangents), params)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = jvp_jaxpr(closed, [*nonzero.consts, *carry, *nonzero.rows], [*carry, *[False] * (outputs - count)])
+        return result, result[1][:count]
+
+    (forward, out_nonzero), carry_nonzero = fixed_point(nonzero.carry, step)
+    values = _Operands.of(primals, params)
+    marks = nonzero._replace(carry=carry_nonzero)
+    given = _Operands(*[marked(t, m) for t, m in zip(_Operands.of(tangents, params), marks, strict=True)])
+    inputs = _paired([len(group) for group in values], [len(group) for group in given])
+    body = reordered(forward, inputs, _paired([count, outputs - count], [sum(carry_nonzero), sum(out_nonzero[count:])]))
+    flat = _bind_scan(
+        params, body, [*values.consts, *given.consts], [*values.carry, *map(instantiate, given.carry)], [*values.rows, *given.rows]
+    )
+    carried = count + sum(carry_nonzero)
+    rows = flat[carried:]
+    outs = [*flat[:count], *rows[: outputs - count]]
+    return outs, with_zeros([*flat[count:carried], *rows[outputs - count :]], out_nonzero, outs)
+
+
+def _paired(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return positions that order groups a, b, a', b' of these sizes as a, a', b, b'."""
+    order: list[int] = []
+    start, other = 0, sum(first)
+    for size, size_other in zip(first, second, strict=True):
+        order += [*range(start, start + size), *range(other, other + size_other)]
+        start, other = start + size, other + size_other
+    return order
+
+
+# Partial evaluation: a known loop, and a waiting loop that reads the residuals of each iteration.
+
+
+class _Split(NamedTuple):
+    carry_unknown: list[bool]
+    out_unknown: list[bool]
+    #: From the known consts to the residuals that are the same in every iteration.
+    invariant: ClosedJaxpr
+    #: The known loop; after its own outputs it returns the residuals that must be stacked.
+    known: ClosedJaxpr
+    #: The waiting loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
+    waiting: ClosedJaxpr
+    #: For each residual that differs between iterations: the known row that it is, or None if the known loop stacks it.
+    rows: list[int | None]
+
+
+def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    unknown = [trace.is_unknown(a) for a in args]
+    split = _split(params, unknown)
+    values, marks = _Operands.of(args, params), _Operands.of(unknown, params)
+    consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
+    flat: Sequence[Array] = ()
+    if split.known.out_avals or any(map(has_effects, split.known.eqns)):
+        flat = _bind_scan(params, split.known, consts, marked(values.carry, split.carry_unknown, False), rows)
+    stacked = iter(flat[split.out_unknown.count(False) :])
+    residuals = [next(stacked) if i is None else rows[i] for i in split.rows]
+    waiting_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
+    waiting_carry = marked(values.carry, split.carry_unknown)
+    operands = [*waiting_consts, *waiting_carry, *residuals, *marked(values.rows, marks.rows)]
+    recorded = trace.record(scan_p, operands, _scan_params(params, split.waiting, len(waiting_consts), len(waiting_carry)))
+    return tuple(merge(split.out_unknown, recorded, flat))
+
+
+def _split(params: dict[str, Any], unknown: Sequence[bool]) -> _Split:
+    return _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
+
+
+@program_cache
+def _split_body(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
+    free = [False] * (len(closed.out_avals) - count)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = split_program(closed, [*unknown.consts, *carry, *unknown.rows], [*carry, *free])
+        return result, result[2][:count]
+
+    (known, waiting, out_unknown), carry_unknown = fixed_point(unknown.carry, step)
+    known = inline_calls(known, jit_p)
+    consts, carry = unknown.consts.count(False), carry_unknown.count(False)
+    outputs = out_unknown.count(False)
+    invars, residuals = known.jaxpr.invars, known.jaxpr.outvars[outputs:]
+    varying = _varying(known, consts)
+    row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
+    invariant = [type(v) is Literal or v not in varying for v in residuals]
+    stacked = [not i and v not in row_of for i, v in zip(invariant, residuals, strict=True)]
+    same = _without_inputs(known, consts, varying, marked(residuals, invariant))
+    loop = dce_jaxpr(known, [*[True] * outputs, *stacked])
+    # The waiting program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
+    positions, first_row = range(len(residuals)), len(residuals) + sum(unknown.consts) + sum(carry_unknown)
+    inputs = [
+        *marked(positions, invariant), *range(len(residuals), first_row),
+        *marked(positions, invariant, False), *range(first_row, len(waiting.in_avals)),
+    ]  # fmt: skip
+    body = reordered(waiting, inputs, range(len(waiting.out_avals)))
+    return _Split(carry_unknown, out_unknown, same, loop, body, [row_of.get(v) for v in marked(residuals, invariant, False)])
+
+
+def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
+    """Return the variables that may differ between iterations."""
+    varying: set[Atom] = set(closed.jaxpr.invars[consts:])
+    for eqn in closed.eqns:
+        if has_effects(eqn) or any(v in varying for v in eqn.invars):
+            varying.update(eqn.outvars)
+    return varying
+
+
+def _without_inputs(known: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+    """Return the program of outputs that depend on the constants alone."""
+    jaxpr = known.jaxpr
+    eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
+    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known.consts))
+
+
+# Reverse mode.
+
+
+def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
+    closed, count = params["jaxpr"], params["num_carry"]
+    linear, values = _Operands.of(tuple(is_linear(args)), params), _Operands.of(args, params)
+    ys_nonzero = is_nonzero(cotangents[count:])
+    backward, const_given, row_given = _backward_body(closed, linear, ys_nonzero)
+    sums = marked(marked(closed.in_avals[: params["num_consts"]], linear.consts), const_given)
+    carry = [*[instantiate(Zero(a)) for a in sums], *map(instantiate, cotangents[:count])]
+    rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
+    backwards = {**params, "reverse": not params["reverse"]}
+    flat = _bind_scan(backwards, backward, marked(values.consts, linear.consts, False), carry, rows)
+    return [
+        *spread(flat[: len(sums)], linear.consts, const_given),
+        *flat[len(sums) : len(sums) + count],
+        *spread(flat[len(sums) + count :], linear.rows, row_given),
+    ]
+
+
+@program_cache
+def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
+    start, count = len(linear.consts), len(linear.carry)
+    avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
+    for aval in avals.carry:
+        if aval.at_least_vspace().dtype != aval.dtype:
+            raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
+    transposed, given = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
+    consts, sums = linear.consts.count(False), sum(linear.consts)
+    const_given, carry_given, row_given = given[:sums], given[sums : sums + count], given[sums + count :]
+    accumulated = marked(marked(avals.consts, linear.consts), const_given)
+    residuals = linear.rows.count(False)
+
+    def run(*flat: Array) -> list[Array]:
+        known, rest = flat[:consts], flat[consts:]
+        totals, cts, rows = rest[: len(accumulated)], rest[len(accumulated) : len(accumulated) + count], rest[len(accumulated) + count :]
+        outs = iter(eval_jaxpr(transposed, *known, *rows[:residuals], *cts, *rows[residuals:]))
+        grown = [add(total, next(outs)) for total in totals]
+        carried = [next(outs) if nz else instantiate(Zero(a)) for nz, a in zip(carry_given, avals.carry, strict=True)]
+        return [*grown, *carried, *outs]
+
+    y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
+    inputs = [*marked(avals.consts, linear.consts, False), *accumulated, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
+    return trace_to_jaxpr(run, inputs, "backward"), const_given, row_given
+
+
+# Batching.
+
+
+def _scan_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
+) -> tuple[Sequence[Array], list[int | None]]:
+    closed, count = params["jaxpr"], params["num_carry"]
+    free = [False] * (len(closed.out_avals) - count)
+    stacked = _Operands.of([d is not None for d in dims], params)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = batch_jaxpr(closed, axis, [*stacked.consts, *carry, *stacked.rows], [*carry, *free])
+        return result, result[1][:count]
+
+    (body, out_stacked), carry_stacked = fixed_point(stacked.carry, step)
+    values, dims_of = _Operands.of(args, params), _Operands.of(dims, params)
+    carry = [stack_if(s, a, d, axis.size) for s, a, d in zip(carry_stacked, values.carry, dims_of.carry, strict=True)]
+    rows = [a if d is None else moveaxis(a, d, 1) for a, d in zip(values.rows, dims_of.rows, strict=True)]
+    outs = _bind_scan(params, body, to_front(values.consts, dims_of.consts), carry, rows)
+    return outs, [(0 if i < count else 1) if s else None for i, s in enumerate(out_stacked)]
+
+
+scan_p.jvp = _scan_jvp
+scan_p.partial_eval = _scan_partial_eval
+scan_p.transpose = _scan_transpose
+scan_p.batch = _scan_batch
+
+
+# ------------------------------------------------------------------------------
+# The rules of `while`, which cannot be transposed: it has no bound on iterations.
+# ------------------------------------------------------------------------------
+
+
+def _by_role(values: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+    """Split a list of operands: constants of condition and body, and the carry."""
+    start, end = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    return values[:start], values[start:end], values[end:]
+
+
+def _bind_while(
+    cond: ClosedJaxpr, body: ClosedJaxpr, cond_consts: Sequence[Array], body_consts: Sequence[Array], carry: Sequence[Array]
+) -> Any:
+    return bind(
+        while_p, *cond_consts, *body_consts, *carry,
+        cond_jaxpr=cond, body_jaxpr=body, cond_nconsts=len(cond_consts), body_nconsts=len(body_consts),
+    )  # fmt: skip
+
+
+def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
+    cond_consts, body_consts, carry = _by_role(primals, params)
+    _, const_tangents, carry_tangents = _by_role(tangents, params)
+    consts_nonzero = is_nonzero(const_tangents)
+
+    def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
+        return jvp_jaxpr(params["body_jaxpr"], [*consts_nonzero, *marks], marks)
+
+    forward, nonzero = fixed_point(is_nonzero(carry_tangents), step)
+    given = marked(const_tangents, consts_nonzero)
+    carried = [instantiate(t) for t in marked(carry_tangents, nonzero)]
+    start, end = len(body_consts), len(body_consts) + len(carry)
+    order = [*range(start), *range(end, end + len(given)), *range(start, end), *range(end + len(given), end + len(given) + len(carried))]
+    body = reordered(forward, order, range(len(forward.out_avals)))
+    cond = with_unused(params["cond_jaxpr"], [t.aval for t in carried])
+    flat = _bind_while(cond, body, cond_consts, [*body_consts, *given], [*carry, *carried])
+    outs = flat[: len(carry)]
+    return outs, with_zeros(flat[len(carry) :], nonzero, outs)
+
+
+def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    """Run the loop for the known values; the recorded loop computes them again."""
+    cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
+
+    def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
+        known, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
+        return known, out
+
+    known, unknown = fixed_point(start_unknown, step)
+    stops, _, (stops_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *unknown], [False])
+    recorded = trace.record(while_p, args, params)
+    if stops_unknown or all(unknown):
+        return recorded
+    body = reordered(known, range(len(known.in_avals)), range(unknown.count(False)))
+    cond = reordered(stops, range(len(stops.in_avals)), [0])
+    operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, unknown), strict=True)]
+    return tuple(merge(unknown, marked(recorded, unknown), _bind_while(cond, body, *operands)))
+
+
+def _while_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> NoReturn:
+    raise GradientError(
+        "reverse-mode differentiation cannot pass a while_loop (or a fori_loop with traced bounds): the number of its iterations is "
+        "unknown, so memory for the backward pass cannot be allocated. Use lax.scan, or lax.fori_loop with bounds that are Python "
+        "integers; or forward mode (jvp, jacfwd); or give the function a custom_vjp."
+    )
+
+
+def _while_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
+) -> tuple[Sequence[Array], list[int | None]]:
+    cond_consts, body_consts, carry = _by_role(args, params)
+    cond_dims, body_dims, carry_dims = _by_role(dims, params)
+    cond_stacked, body_stacked = [d is not None for d in cond_dims], [d is not None for d in body_dims]
+    cond_front, body_front = to_front(cond_consts, cond_dims), to_front(body_consts, body_dims)
+
+    def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
+        return batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *marks], marks)
+
+    body, stacked = fixed_point([d is not None for d in carry_dims], step)
+    cond, (differs,) = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *stacked])
+    if not differs:
+        start = [stack_if(s, a, d, axis.size) for s, a, d in zip(stacked, carry, carry_dims, strict=True)]
+        return _bind_while(cond, body, cond_front, body_front, start), [0 if s else None for s in stacked]
+    everything = [True] * len(carry)
+    start = [stack_if(True, a, d, axis.size) for a, d in zip(carry, carry_dims, strict=True)]
+    cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *everything], [True])[0]
+    body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *everything], everything)[0]
+    outs = _run_until_all_stop(cond, body, cond_front, body_front, start)
+    return outs, [0] * len(outs)
+
+
+def _run_until_all_stop(
+    cond: ClosedJaxpr, body: ClosedJaxpr, cond_consts: Sequence[Array], body_consts: Sequence[Array], start: Sequence[Array]
+) -> Sequence[Array]:
+    """Loop until no example's condition holds, changing only examples that still run."""
+    (running,) = eval_jaxpr(cond, *cond_consts, *start)
+    count, end = len(cond_consts), len(cond_consts) + len(body_consts)
+    avals = tuple([x.aval for x in (*cond_consts, *body_consts, running, *start)])
+    any_running, masked = _masked(cond, body, count, end, avals)
+    return _bind_while(any_running, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
+
+
+@program_cache
+def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """Return the condition that an example still runs, and the iteration for those."""
+
+    def step(*flat: Array) -> list[Array]:
+        consts, own, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
+        moved = eval_jaxpr(body, *own, *carry)
+        kept = [select(reshape(going, (*going.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, moved, strict=True)]
+        return [*eval_jaxpr(cond, *consts, *kept), *kept]
+
+    any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
+    return any_running, trace_to_jaxpr(step, avals, "step")
+
+
+while_p.jvp = _while_jvp
+while_p.partial_eval = _while_partial_eval
+while_p.transpose = _while_transpose
+while_p.batch = _while_batch
+
+
+# ------------------------------------------------------------------------------
+# The rules of `cond`: derived branches take and return the same types.
+# ------------------------------------------------------------------------------
+
+Branches = tuple[ClosedJaxpr, ...]
+#: (branch, marks to force on its outputs) -> (derived branch, marks of its outputs)
+Derive = Callable[[ClosedJaxpr, list[bool]], tuple[ClosedJaxpr, list[bool]]]
+
+
+def _any(rows: Sequence[Sequence[bool]]) -> list[bool]:
+    """Mark what any of the rows marks."""
+    return [any(column) for column in zip(*rows, strict=True)]
+
+
+def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
+    """Derive all branches, with an output marked in all of them if it is in any."""
+    free = [False] * len(branches[0].out_avals)
+    wanted = _any([derive(b, free)[1] for b in branches])
+    return tuple([derive(b, wanted)[0] for b in branches]), wanted
+
+
+def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Branches) -> tuple[Sequence[Array], Sequence[Any]]:
+    nonzero = is_nonzero(tangents[1:])
+    forward, out_nonzero = _derived(branches, lambda b, wanted: jvp_jaxpr(b, nonzero, wanted))
+    return split_tangents(bind(cond_p, *primals, *marked(tangents[1:], nonzero), branches=forward), out_nonzero)
+
+
+def _cond_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    index, operands = args[0], args[1:]
+    if trace.is_unknown(index):
+        return trace.record(cond_p, args, params)
+    unknown = [trace.is_unknown(a) for a in operands]
+    known, waiting, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], unknown)
+    flat = bind(cond_p, index, *marked(operands, unknown, False), branches=known)
+    residuals = flat[out_unknown.count(False) :]
+    recorded = trace.record(cond_p, [index, *residuals, *marked(operands, unknown)], {"branches": waiting})
+    return tuple(merge(out_unknown, recorded, flat))
+
+
+@program_cache
+def _split_branches(first: ClosedJaxpr, others: Branches, unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
+    """Split every branch, with equal unknown outputs and types of residuals."""
+    branches = (first, *others)
+    free = [False] * len(first.out_avals)
+    out_unknown = _any([split_program(b, unknown, free)[2] for b in branches])
+    splits = [split_program(b, unknown, out_unknown) for b in branches]
+    count = out_unknown.count(False)
+    slots = _residual_slots([[v.aval for v in known.jaxpr.outvars[count:]] for known, _, _ in splits])
+    pairs = [_with_slots(known, waiting, count, slots) for known, waiting, _ in splits]
+    return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
+
+
+def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]:
+    """Return types in which any branch's residuals fit; only one branch runs."""
+    most: Counter[ShapedArray] = Counter()
+    for avals in types:
+        most |= Counter([a.strip_weak_type() for a in avals])
+    return list(most.elements())
+
+
+def _with_slots(known: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """Assign a branch's residuals to slots; the known program fills others with zeros."""
+    residuals = known.jaxpr.outvars[count:]
+    free = list(range(len(residuals)))
+    assigned: list[int | None] = []
+    for slot in slots:
+        assigned.append(next((i for i in free if residuals[i].aval.strip_weak_type() is slot), None))
+        if assigned[-1] is not None:
+            free.remove(assigned[-1])
+
+    def run(*args: Array) -> list[Array]:
+        outs = eval_jaxpr(known, *args)
+        return [*outs[:count], *[instantiate(Zero(s)) if i is None else outs[count + i] for i, s in zip(assigned, slots, strict=True)]]
+
+    jaxpr = waiting.jaxpr
+    inputs = [Var(s) if i is None else jaxpr.invars[i] for i, s in zip(assigned, slots, strict=True)]
+    waits = Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[len(residuals) :]], jaxpr.outvars, jaxpr.eqns)
+    return trace_to_jaxpr(run, known.in_avals, "known"), ClosedJaxpr(waits, waiting.consts)
+
+
+def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
+    linear, nonzero = is_linear(operands), is_nonzero(cotangents)
+    backward, given = _transpose_branches(branches[0], branches[1:], linear, nonzero)
+    flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
+    return [None, *spread(flat, linear, given)]
+
+
+@program_cache
+def _transpose_branches(
+    first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
+) -> tuple[Branches, list[bool]]:
+    pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
+    given = _any([g for _, g in pairs])
+    avals = marked(first.in_avals, linear)
+    return tuple([_giving(backward, own, given, avals) for backward, own in pairs]), given
+
+
+def _giving(backward: ClosedJaxpr, own: Sequence[bool], wanted: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """Add zeros to a backward program for wanted cotangents that it does not compute."""
+    if list(own) == list(wanted):
+        return backward
+
+    def run(*args: Array) -> list[Array]:
+        cotangents = merge(own, eval_jaxpr(backward, *args), map(Zero, marked(avals, own, False)))
+        return [instantiate(ct) for ct in marked(cotangents, wanted)]
+
+    return trace_to_jaxpr(run, backward.in_avals, "backward")
+
+
+def _cond_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, branches: Branches
+) -> tuple[Sequence[Array], list[int | None]]:
+    front = to_front(args, dims)
+    stacked = [d is not None for d in dims[1:]]
+    if dims[0] is not None:
+        return _select_branch(axis, front, stacked, branches)
+    batched, out_stacked = _derived(branches, lambda b, wanted: batch_jaxpr(b, axis, stacked, wanted))
+    return bind(cond_p, *front, branches=batched), [0 if s else None for s in out_stacked]
+
+
+def _select_branch(
+    axis: AxisData, args: Sequence[Array], stacked: Sequence[bool], branches: Branches
+) -> tuple[list[Array], list[int | None]]:
+    """Run all branches for all examples, and select each example's branch.
+
+    Of the examples of other branches, a branch gets constants: their derivatives may be infinite, and zero times that is NaN. Operands
+    that are the same for all examples stay as they are, since these would have to be repeated.
+    """
+    index, operands = args[0], args[1:]
+    everything = [True] * len(branches[0].out_avals)
+    results = []
+    for number, branch in enumerate(branches):
+        chosen = eq(index, np.asarray(number, index.dtype))
+        own = [_constant_unless(chosen, x) if s else x for x, s in zip(operands, stacked, strict=True)]
+        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, everything)[0], *own))
+    outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
+    return outs, [0] * len(outs)
+
+
+def _constant_unless(chosen: Array, operand: Array) -> Array:
+    """Return an operand whose examples are constants, but those that are chosen."""
+    if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
+        return operand
+    mask = broadcast_in_dim(chosen, operand.shape, (0,))
+    return select_n(mask, stop_gradient(operand), operand)
+
+
+cond_p.jvp = _cond_jvp
+cond_p.partial_eval = _cond_partial_eval
+cond_p.transpose = _cond_transpose
+cond_p.batch = _cond_batch
