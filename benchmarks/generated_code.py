@@ -77,7 +77,8 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     Returns the device, and a function that forgets what has been compiled.
     """
     from volta_fn.runtime.llvm import machine
-    from volta_fn.targets.cpu.runtime import code_cache, compile
+    from volta_fn.targets.cpu.runtime import compile
+    from volta_fn.targets.cpu.runtime import compile as code_cache
 
     compile_object = machine.compile_object
 

@@ -21,8 +21,7 @@ import numpy as np
 import volta_fn as vf
 from benchmarks.workloads import named
 from benchmarks.workloads.case import library, map_arrays
-from volta_fn.compiler import pipeline
-from volta_fn.compiler.verification import kernels
+from volta_fn.compiler import pipeline, verification
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import compile as cpu
@@ -65,7 +64,7 @@ def measure(name: str, form: str, repeat: int) -> tuple[float, float]:
     for _ in range(repeat):
         for settings.verify in (False, True):
             vf.clear_caches()
-            kernels.problem_of.cache_clear()
+            verification.problem_of.cache_clear()
             start = time.process_time()
             lowered = function.lower(*args)
             closed = lowered.jaxpr.replace()  # without results that are kept on it

@@ -63,7 +63,7 @@ softsign: Elementwise = elementwise(
 #: A reduction: log(Σ exp(x)).
 REDUCTION = Addition(
     {
-        "volta_fn/primitives/elementwise/transcendental.py": """
+        "volta_fn/primitives/elementwise/arithmetic.py": """
 from volta_fn.core.primitive import Reduction
 from volta_fn.primitives.reduction import Reducer, reduce_sum, reduction, repeated
 
@@ -75,7 +75,7 @@ reduce_logsumexp: Reducer = reduction(
     doc="The logarithm of the sum of exponentials along `axes`.",
 )
 """,
-        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.transcendental import reduce_logsumexp as reduce_logsumexp\n",
+        "volta_fn/lax.pyi": "from volta_fn.primitives.elementwise.arithmetic import reduce_logsumexp as reduce_logsumexp\n",
         "tests/samples/reduction.py": """
 SAMPLES += _family("reduce_logsumexp", np.logaddexp, ("float32", "float64"), normal())
 """,

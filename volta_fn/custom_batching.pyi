@@ -1,2 +1,2 @@
-from volta_fn.transforms.custom.custom_vmap import custom_vmap as custom_vmap
-from volta_fn.transforms.custom.custom_vmap import sequential_vmap as sequential_vmap
+from volta_fn.transforms.custom.custom_call import custom_vmap as custom_vmap
+from volta_fn.transforms.custom.custom_call import sequential_vmap as sequential_vmap

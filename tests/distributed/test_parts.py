@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import volta_fn as vf
-from volta_fn.core.distribution import world
+from volta_fn.core import distribution
 from volta_fn.distributed import watch
 from volta_fn.distributed.communicator import LARGE, buckets_of, digest, first_difference, text_of, wire_dtype
 from volta_fn.distributed.watch import FOLDER, Calls, Connection, Switchboard, cause, report
@@ -241,7 +241,7 @@ def test_one_process_is_a_world_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     vf.distributed.initialize(num_processes=1, process_id=0)
     assert vf.distributed.is_initialized()
     assert (vf.process_index(), vf.process_count(), vf.local_device_count()) == (0, 1, len(vf.local_devices()))
-    assert world.current().run_once(lambda: 3) == 3
+    assert distribution.current().run_once(lambda: 3) == 3
     with pytest.raises(ArgumentError, match="num_processes=2, but MPI says 1"):
         vf.distributed.initialize(num_processes=2)
     with pytest.raises(ArgumentError, match="positive number of seconds"):
@@ -260,6 +260,6 @@ def test_several_processes_need_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_processes_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "current", lambda: SimpleNamespace(size=2))
+    monkeypatch.setattr(distribution, "current", lambda: SimpleNamespace(size=2))
     with pytest.raises(DistributedError, match="initialize was called before; call distributed.shutdown first"):
         vf.distributed.initialize()

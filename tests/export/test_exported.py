@@ -33,8 +33,7 @@ from volta_fn.errors import (
     TreeError,
     VoltaError,
 )
-from volta_fn.export.parameters import KINDS, check_parameters
-from volta_fn.export.reading import pack, unpack
+from volta_fn.export.reading import KINDS, check_parameters, pack, unpack
 
 
 def model(params: Any, x: Any) -> Any:

@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import LoweringError
 from volta_fn.extend import ir
 from volta_fn.extend import stablehlo as hlo
-from volta_fn.extend.func import CallOp, func
+from volta_fn.extend.ir import CallOp, func
 from volta_fn.process import get_backend
 
 

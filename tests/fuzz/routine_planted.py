@@ -13,7 +13,7 @@ from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
 from volta_fn.targets.cpu.convolution import winograd
 from volta_fn.targets.cpu.fourier.butterflies import Complex
 from volta_fn.targets.cpu.fourier.routine import Passes
-from volta_fn.targets.cpu.library import radix
+from volta_fn.targets.cpu.library import sort
 from volta_fn.targets.cpu.library.emission import map_run
 from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
@@ -108,7 +108,7 @@ PLANTED = [
     ),
     Planted("a mask of one lane too many", "cumulative", _one_lane_more),
     Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scanning", "_last", lambda scan, lanes: lanes // 2)),
-    Planted("a digit is not sorted by", "sort", _replaced("cpu.library.sort", "digits", lambda bits, wide: radix.digits(bits, wide)[1:])),
+    Planted("a digit is not sorted by", "sort", _replaced("cpu.library.sort", "digits", lambda bits, wide: sort.digits(bits, wide)[1:])),
     Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),
     Planted("indices are not checked", "gather", _replaced("cpu.library.gather", "are_inside", lambda *_: Value("i1", "true"))),
     Planted("an index is clamped one too far", "gather", _replaced("cpu.library.gather", "clamped", _one_too_far)),

@@ -17,10 +17,10 @@ from tests.samples import samples_of_code
 from tests.samples.sample import Sample
 from volta_fn import lax
 from volta_fn.core.primitive import PRIMITIVES
-from volta_fn.inspection import bisection
+from volta_fn.inspection import crosscheck
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.targets.cpu.runtime import cache
-from volta_fn.targets.cpu.runtime.code_cache import CODE_CACHE, CodeCache
+from volta_fn.targets.cpu.runtime.compile import CODE_CACHE, CodeCache
 
 #: One sample in so many; `check_samples` takes all.
 SAMPLES = list(samples_of_code())[::24]
@@ -93,4 +93,4 @@ def test_grads_and_float16_are_within_rounding() -> None:
 @pytest.mark.parametrize("name, function", [("eigh", lax.linalg.eigh), ("svd", lax.linalg.svd)])
 def test_of_decompositions_only_values_are_compared(name: str, function: Callable[..., Any]) -> None:
     (eqn,) = [e for e in vf.make_jaxpr(function)(vnp.eye(3)).eqns if e.primitive.name == name]
-    assert [eqn.outvars[number].aval.shape for number in bisection.UNIQUE[name]] == [(3,)]
+    assert [eqn.outvars[number].aval.shape for number in crosscheck.UNIQUE[name]] == [(3,)]

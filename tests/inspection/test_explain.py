@@ -19,7 +19,7 @@ import volta_fn.numpy as vnp
 from volta_fn import errors, lax, nn
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.ir.nodes import KernelCall
-from volta_fn.inspection.passes import changes_of
+from volta_fn.inspection.explanation import changes_of
 from volta_fn.targets.cpu.target import TARGET
 
 

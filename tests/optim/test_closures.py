@@ -15,7 +15,7 @@ from tests.optim.oracle import run
 from tests.optim.test_optimizers import BRANCHING, OPTIMIZERS, STRUCTURAL
 from volta_fn import optim, tree
 from volta_fn.errors import SerializationError
-from volta_fn.optim.closures import Closure, restored
+from volta_fn.optim.numerics import Closure, restored
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in (*BRANCHING, *STRUCTURAL)])

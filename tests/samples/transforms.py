@@ -15,7 +15,7 @@ from tests.samples.sample import ALL, FLOATS, INEXACT, NUMBERS, REALS, Arg, Samp
 from volta_fn import lax
 from volta_fn.core.trace import bind
 from volta_fn.lax import custom_linear_solve
-from volta_fn.primitives.collectives.varying import pcast_p
+from volta_fn.primitives.collectives.exchanges import pcast_p
 
 # Custom rules.
 

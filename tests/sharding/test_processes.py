@@ -12,11 +12,10 @@ import volta_fn.numpy as vnp
 from volta_fn import P, lax
 from volta_fn.compiler.passes.dce import overlap_sums
 from volta_fn.compiler.pipeline import optimize
-from volta_fn.core import process
+from volta_fn.core import distribution, process
 from volta_fn.core.device import RemoteDevice
-from volta_fn.core.distribution import world
-from volta_fn.core.distribution.placement import names_processes
 from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.placement import names_processes
 from volta_fn.errors import ArgumentError, DeviceError
 
 Mesh = vf.sharding.Mesh
@@ -30,7 +29,7 @@ class Two:
 
 @pytest.fixture
 def mesh(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(world, "_world", Two())
+    monkeypatch.setattr(distribution, "_world", Two())
     monkeypatch.setattr(process, "_rank", Two.rank)
     monkeypatch.setattr(process, "_size", Two.size)
     return vf.make_mesh({"data": 2})

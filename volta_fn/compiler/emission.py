@@ -22,7 +22,7 @@ from volta_fn.settings import current as settings
 # The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
 # ------------------------------------------------------------------------------
 
-_MEMORY = deferred("volta_fn.compiler.verification.memory")
+_MEMORY = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
 
 

@@ -28,8 +28,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, p
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_PROGRAMS = deferred("volta_fn.compiler.verification.programs")
-_MEMORY = deferred("volta_fn.compiler.verification.memory")
+_PROGRAMS = deferred("volta_fn.compiler.verification")
+_MEMORY = deferred("volta_fn.compiler.verification")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (

@@ -1,14 +1,12 @@
-"""Arrays: the immutable values that programs work on.
+"""Arrays.
 
-`Array` is what a user sees: both arrays with numbers in them (`ConcreteArray`) and the tracers that stand for arrays while a
-function is traced are instances of it. Its operators and methods are attached by the layers that define them
-(`attach`), so this file names no operation.
+Immutable values on a device, how notebooks show them, and the buffer of deleted ones.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,18 +14,167 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
-from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
+
+# ------------------------------------------------------------------------------
+# The buffer of arrays that were donated or deleted: any use of it raises.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# The buffer of arrays that were donated or deleted: any use of it raises.
+#
+# A thread may find an array's program by its type, and take the array's buffer only after another thread has donated the array. It then
+# gets `GONE`, an array of NumPy's (so that machine code can read its flags) whose elements do not lie one after another (so that
+# machine code refuses it) and whose attributes, ufuncs and functions raise.
+# ------------------------------------------------------------------------------
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    raise DonatedBufferError(
+        "an array was donated to a jitted function (donate_argnums or donate_argnames), or deleted, by another thread while this call "
+        "began to use it. Use the function's result instead, or do not donate an array that other threads use."
+    )
+
+
+#: What debuggers and documentation tools ask any object for.
+_OF_ANY_OBJECT = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__"})
+
+
+class _Gone(np.ndarray):
+    """Elements that nothing may read."""
+
+    __array_ufunc__ = __array_function__ = _refuse
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name) if name in _OF_ANY_OBJECT else _refuse()
+
+
+#: The buffer of all arrays that were donated or deleted.
+GONE: Any = np.full((2, 2), np.nan)[:, :1].view(_Gone)
+
+
+# ------------------------------------------------------------------------------
+# HTML for notebooks: arrays with statistics; trees and programs that fold.
+# ------------------------------------------------------------------------------
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BINS = 16
+
+
+def escaped(text: Any) -> str:
+    """Return text with the characters that have a meaning in HTML replaced."""
+    result: str = deferred("html").escape(str(text))
+    return result
+
+
+def folded(title: str, body: str, opened: bool = False) -> str:
+    """Return a line that unfolds to `body`, which is HTML."""
+    return f"<details{' open' if opened else ''}><summary><code>{escaped(title)}</code></summary>{body}</details>"
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return a list of items that are HTML."""
+    return "<ul style='list-style:none;margin:0'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+
+
+def preformatted(text: str) -> str:
+    """Return text with its lines and spaces."""
+    return f"<pre>{escaped(text)}</pre>"
+
+
+def program(text: str) -> str:
+    """Return the text of a jaxpr, in which the programs inside it unfold.
+
+    Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
+    """
+    head, *body = text.splitlines()
+    shown, depth = [escaped(head), "\n"], 0
+    for row in body:
+        ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
+        if begins and not ends:
+            shown.append(f"<details open><summary>{escaped(row)}</summary>")
+        else:
+            shown.append(f"{escaped(row)}\n")
+        if ends:
+            shown.append("</details>")
+        if ends and begins:  # the next of several programs
+            shown.append("<details open><summary>…</summary>")
+        depth += begins - ends
+    return f"<pre>{''.join(shown)}</pre>"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first row is its head."""
+    head, *body = [
+        "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
+    ]
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody></table>"
+
+
+def sparkline(values: np.ndarray) -> str:
+    """Return the histogram of finite numbers in sixteen bars.
+
+    >>> sparkline(np.array([0.0, 1.0, 1.0]))
+    '▅▁▁▁▁▁▁▁▁▁▁▁▁▁▁█'
+    """
+    if not values.size:
+        return ""
+    values, _ = _scaled(values)
+    low, width = values.min(), np.ptp(values)
+    bins = np.minimum((values - low) / width * _BINS, _BINS - 1) if width else np.full(values.shape, _BINS // 2)
+    counts = np.bincount(bins.astype(np.int64), minlength=_BINS)
+    return "".join(_BARS[int(np.ceil(count / counts.max() * (len(_BARS) - 1)))] for count in counts)
+
+
+def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return finite numbers divided by a power of 2, to at most 1, and its exponent.
+
+    Their differences and sums neither overflow nor underflow.
+    """
+    wide = values.astype(np.float64)
+    exponent = int(np.frexp(np.abs(wide).max())[1])
+    return np.ldexp(wide, -exponent), exponent
+
+
+def statistics(values: np.ndarray) -> str:
+    """Return range, mean, the number of NaN and infinite elements, and a sparkline."""
+    if values.dtype.kind == "c" or not values.size:
+        return ""
+    wide = values.astype(np.float64).ravel()
+    finite = wide[np.isfinite(wide)]
+    if values.size == finite.size and finite.min() == finite.max():
+        return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
+    found = []
+    if finite.size:
+        scaled, exponent = _scaled(finite)
+        found.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
+    counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
+    found += [f"{count:,} {name}" for name, count in counts if count]
+    return f"{', '.join(found)} {sparkline(finite)}".rstrip()
+
+
+def array_html(title: str, values: np.ndarray, text: str) -> str:
+    """Return an array's type and statistics, which unfold to its elements."""
+    return folded(f"{title}  {statistics(values)}".rstrip(), preformatted(text))
+
+
+# ------------------------------------------------------------------------------
+# Arrays: the immutable values that programs work on.
+#
+# `Array` is what a user sees: both arrays with numbers in them (`ConcreteArray`) and the tracers that stand for arrays while a
+# function is traced are instances of it. Its operators and methods are attached by the layers that define them
+# (`attach`), so this file names no operation.
+# ------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from volta_fn.core.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
 else:
     ArrayMethods = object
 
-_ADVICE, _HTML = deferred("volta_fn.advice"), deferred("volta_fn.core.html")
+_ADVICE, _HTML = deferred("volta_fn.advice"), deferred("volta_fn.core.array")
 _DLPACK = deferred("volta_fn.core.memory")
 
 

@@ -25,7 +25,7 @@ from volta_fn.source import SourceLocation, portable
 # A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
 # ------------------------------------------------------------------------------
 
-_HTML = deferred("volta_fn.core.html")
+_HTML = deferred("volta_fn.core.array")
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -126,7 +126,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     if device is None or isinstance(device, (str, Device)):
         target = None if device is None else find_device(device)
         return tree.map(lambda leaf: _put(leaf, target), x)
-    placement = load("volta_fn.core.distribution.placement")
+    placement = load("volta_fn.core.placement")
     leaves, structure = tree.flatten(x)
     wanted = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
     return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
@@ -165,7 +165,7 @@ def constrained(x: T, sharding: Any) -> T:
     """
     if sharding is None:
         return x
-    result: T = load("volta_fn.core.distribution.placement").with_sharding_constraint(x, sharding)
+    result: T = load("volta_fn.core.placement").with_sharding_constraint(x, sharding)
     return result
 
 

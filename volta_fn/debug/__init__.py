@@ -6,17 +6,17 @@ from volta_fn.debug.monitor import Checkpoint as Checkpoint
 from volta_fn.debug.monitor import Health as Health
 from volta_fn.debug.monitor import Monitor as Monitor
 from volta_fn.debug.monitor import MonitorStats as MonitorStats
+from volta_fn.debug.monitor import View as View
 from volta_fn.debug.monitor import health as health
 from volta_fn.debug.monitor import indices as indices
+from volta_fn.debug.monitor import inspect_array_sharding as inspect_array_sharding
 from volta_fn.debug.monitor import nans as nans
+from volta_fn.debug.monitor import view as view
+from volta_fn.debug.monitor import visualize_array_sharding as visualize_array_sharding
+from volta_fn.debug.monitor import visualize_sharding as visualize_sharding
 from volta_fn.debug.printing import breakpoint as breakpoint
 from volta_fn.debug.printing import callback as callback
 from volta_fn.debug.printing import print as print
-from volta_fn.debug.viewing import View as View
-from volta_fn.debug.viewing import inspect_array_sharding as inspect_array_sharding
-from volta_fn.debug.viewing import view as view
-from volta_fn.debug.viewing import visualize_array_sharding as visualize_array_sharding
-from volta_fn.debug.viewing import visualize_sharding as visualize_sharding
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
 __getattr__ = _advice.guard(__name__)

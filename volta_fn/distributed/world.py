@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from volta_fn.core.distribution import world
+from volta_fn.core import distribution
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.distributed.communicator import Background, MpiCommunicator, digest, first_difference, text_of
 from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard, Watch, parse_address
@@ -184,13 +184,13 @@ def initialize(
         raise ArgumentError(f"distributed.initialize: timeout is a positive number of seconds, got {timeout!r}")
     if coordinator_address is not None:
         _control.parse_address(coordinator_address)
-    if world.current().size > 1:
+    if distribution.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
     count = _started()
     if count > 1:
         _connect(count, limit, coordinator_address)
-    _check("num_processes", num_processes, world.current().size)
-    _check("process_id", process_id, world.current().rank)
+    _check("num_processes", num_processes, distribution.current().size)
+    _check("process_id", process_id, distribution.current().rank)
     _initialized = True
 
 
@@ -208,7 +208,7 @@ def _connect(count: int, limit: float, address: str | None) -> None:
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
     found = _mpi_world.connected(limit, address)
-    world.set_current(found)
+    distribution.set_current(found)
     _end_all_after_exceptions(found)
     atexit.register(shutdown)
 
@@ -219,7 +219,7 @@ def _end_all_after_exceptions(found: Any) -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         before(kind, error, trace)
-        if world.current() is found:  # not after `shutdown`
+        if distribution.current() is found:  # not after `shutdown`
             sys.stderr.flush()
             sys.stdout.flush()
             watch.fail(f"{kind.__name__}: {error}")
@@ -238,10 +238,10 @@ def shutdown() -> None:
     False
     """
     global _initialized
-    found: Any = world.current()
-    if found is not world.ALONE:
+    found: Any = distribution.current()
+    if found is not distribution.ALONE:
         found.stop()
-        world.set_current(world.ALONE)
+        distribution.set_current(distribution.ALONE)
     _initialized = False
 
 
@@ -272,7 +272,7 @@ def statistics() -> Statistics:
     >>> vf.distributed.statistics()
     Statistics(sums=0, seconds=0.0, waited=0.0)
     """
-    found: Any = world.current()
-    if found is world.ALONE:
+    found: Any = distribution.current()
+    if found is distribution.ALONE:
         return Statistics(0, 0.0, 0.0)
     return Statistics(found.background.sums, found.background.seconds, found.background.waited)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.core import distribution
 from volta_fn.core.device import synchronize
-from volta_fn.core.distribution import world
 from volta_fn.core.memory import device_get
 from volta_fn.errors import DistributedError
 
 
-def _everyone() -> world.Communicator:
-    return world.current().communicator(tuple(range(world.current().size)))
+def _everyone() -> distribution.Communicator:
+    return distribution.current().communicator(tuple(range(distribution.current().size)))
 
 
 def _in_all(one: Callable[[np.ndarray], np.ndarray], values: Any) -> Any:
@@ -33,7 +33,7 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
     """
 
     def gathered(x: np.ndarray) -> np.ndarray:
-        rows = x[None] if world.current().size == 1 else _everyone().gather(x, "process_allgather")
+        rows = x[None] if distribution.current().size == 1 else _everyone().gather(x, "process_allgather")
         return np.concatenate([np.atleast_1d(row) for row in rows]) if tiled else rows
 
     return _in_all(gathered, in_tree)
@@ -41,9 +41,9 @@ def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     """Return the values of the first process, or of the one that is the source."""
-    if world.current().size == 1:
+    if distribution.current().size == 1:
         return device_get(in_tree)
-    sources = process_allgather(np.array(world.current().rank == 0 if is_source is None else is_source))
+    sources = process_allgather(np.array(distribution.current().rank == 0 if is_source is None else is_source))
     if sources.sum() != 1:
         raise DistributedError(f"broadcast_one_to_all: one process is the source, not {np.flatnonzero(sources).tolist()}")
     return _in_all(lambda x: _everyone().gather(x, "broadcast_one_to_all")[int(np.argmax(sources))], in_tree)
@@ -52,7 +52,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 def sync_global_devices(name: str) -> None:
     """Wait until all processes have come here, and their devices are idle."""
     synchronize()
-    if world.current().size > 1:
+    if distribution.current().size > 1:
         _everyone().gather(np.zeros(1, np.uint8), f"sync_global_devices({name!r})")
 
 

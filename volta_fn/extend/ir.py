@@ -1,9 +1,4 @@
-"""Programs that are built of operations, by the names of MLIR's Python module.
-
-A value is a traced array, a block a program that is being traced, and a module the program of its function `main`. So what
-`volta_fn.extend.stablehlo` and `func` build runs like any other program; its text is a jaxpr with a number, by which `compile_and_load`
-finds the program again.
-"""
+"""Modules that are built by operations, by the names of MLIR."""
 
 from __future__ import annotations
 
@@ -21,10 +16,18 @@ from volta_fn.core.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import JaxprTrace, eval_jaxpr
+from volta_fn.core.staging import JaxprTrace, eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import current_trace, set_trace
 from volta_fn.errors import LoweringError
 from volta_fn.jit import jit
+
+# ------------------------------------------------------------------------------
+# Programs that are built of operations, by the names of MLIR's Python module.
+#
+# A value is a traced array, a block a program that is being traced, and a module the program of its function `main`. So what
+# `volta_fn.extend.stablehlo` and `func` build runs like any other program; its text is a jaxpr with a number, by which `compile_and_load`
+# finds the program again.
+# ------------------------------------------------------------------------------
 
 #: Values of operations.
 Value = Array
@@ -238,3 +241,40 @@ def batched_device_put(aval: Any, sharding: Any, values: Sequence[Any], devices:
     (value,), (device,) = values, devices
     with Context():
         return from_host(np.asarray(value), device=find_device(device))
+
+
+# ------------------------------------------------------------------------------
+# Functions of a module that is built by operations (`volta_fn.extend.ir`).
+# ------------------------------------------------------------------------------
+
+
+class FuncOp:
+    """A function that was built: its program."""
+
+    def __init__(self, name: str, program: ClosedJaxpr) -> None:
+        self.name, self.program = name, program
+
+    @property
+    def func_op(self) -> FuncOp:
+        """The function itself."""
+        return self
+
+
+def func(*types: ShapedArray) -> Callable[[Callable[..., Any]], FuncOp]:
+    """Return the decorator that builds a function with arguments of some types."""
+
+    def build(body: Callable[..., Any]) -> FuncOp:
+        scope = current_scope()
+        made = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
+        if isinstance(scope, Module):
+            scope.functions[made.name] = made.program
+        return made
+
+    return build
+
+
+class CallOp:
+    """A call of a function that was built."""
+
+    def __init__(self, function: FuncOp, operands: Sequence[Array]) -> None:
+        self.results = eval_jaxpr(function.program, *operands)

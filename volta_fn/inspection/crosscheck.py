@@ -1,27 +1,41 @@
-"""`crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits."""
+"""`crosscheck`.
+
+Compare a program with its equations in 64-bit floats, and find the pass or kernel that is wrong.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import tree
+from volta_fn import dtypes, tree
+from volta_fn.compiler.ir.kernel import Kernel, format_kernel, interpret
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
 from volta_fn.core.memory import device_put
 from volta_fn.core.staging import check_callable
-from volta_fn.inspection.bisection import UNIQUE, CompiledProgram, Miscompilation, differ, find_miscompilations
-from volta_fn.inspection.reference import Expected, excess, expected
+from volta_fn.inspection.explanation import Attribution, locations_of
+from volta_fn.inspection.reference import Expected, elements, excess, expected, expected_outputs, expected_values
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
+from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 from volta_fn.transforms.make_jaxpr import make_jaxpr
+
+# ------------------------------------------------------------------------------
+# `crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits.
+# ------------------------------------------------------------------------------
 
 
 class Difference(NamedTuple):
@@ -262,3 +276,436 @@ class _Run:
 
 def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
     return arrays
+
+
+# ------------------------------------------------------------------------------
+# Find what makes a compiled program wrong: a pass, a kernel, or memory.
+#
+# A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. What each
+# kernel gives is compared with the equations that it computes, in 64 bits, for the same operands: the kernel that is wrong is told from
+# those that read its results. If all are right, the programs before and after each pass are compared, and what remains is memory that
+# is shared too early.
+# ------------------------------------------------------------------------------
+
+#: Values by their variables, on the host.
+Values = dict[Var, np.ndarray]
+
+#: Primitives whose results are not unique: signs of eigenvectors, order of equal elements. Only the results numbered here are compared.
+UNIQUE: dict[str, tuple[int, ...]] = {
+    "eigh": (1,), "eig": (), "svd": (0,), "qr": (), "householder_product": (), "geqrf": (), "lu": (), "lu_pivots_to_permutation": (0,),
+    "schur": (), "hessenberg": (), "tridiagonal": (), "approx_top_k": (),
+}  # fmt: skip
+
+#: The most iterations of a kernel that is interpreted, in arrays of that many elements.
+_MOST_INTERPRETED = 1 << 24
+#: Units in the last digit by which two runs of a program may differ before that is looked into.
+_UNITS = 16.0
+#: The byte that memory is filled with before a program runs: half of all floats made of it are huge, and integers are no indices.
+_PATTERN = 0xA5
+
+
+class Miscompilation(NamedTuple):
+    """A stage of the compiler that made a program wrong.
+
+    Attributes:
+        stage: the pass, the code generator of a kernel or routine, or what assigns memory.
+        equations: the equations that it computes, as primitives with the user's lines.
+        locations: these lines, each once.
+        result: the type of the result that is wrong.
+        element: the index of the element that is off the most.
+        found, wanted: what it is there, and what the equations give in 64 bits.
+        excess: how many times the difference is what rounding explains.
+        kernel: the text of the wrong kernel, or nothing.
+        unwritten: whether the element was not written at all.
+    """
+
+    stage: str
+    equations: tuple[str, ...]
+    locations: tuple[SourceLocation, ...]
+    result: str
+    element: tuple[int, ...]
+    found: Any
+    wanted: Any
+    excess: float
+    kernel: str = ""
+    unwritten: bool = False
+
+    def __str__(self) -> str:
+        listed = ", ".join(self.equations[:6]) + (", …" if len(self.equations) > 6 else "")
+        text = (
+            f"{self.stage} is wrong for {listed or 'no equation'}: element {self.element} of the result {self.result} is "
+            f"{'not written' if self.unwritten else self.found}, and {self.wanted} by the equations in 64 bits, "
+            f"{self.excess:.3g} times what rounding explains"
+        )
+        return "\n".join(filter(None, [text, textwrap.indent(self.kernel, "    ")]))
+
+
+def differ(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return True if two runs of a program differ by more than the last digits.
+
+    These are some units in the last digit of the largest element.
+    """
+    if one.dtype not in dtypes.INEXACT:
+        return not np.array_equal(one, other)
+    kind = np.complex128 if one.dtype in dtypes.COMPLEX else np.float64
+    with np.errstate(all="ignore"):
+        left, right = one.astype(kind), other.astype(kind)
+        finite = np.abs(np.where(np.isfinite(right), right, 0))
+        tolerance = _UNITS * float(dtypes.finfo(one.dtype).eps) * float(finite.max(initial=0))
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) | (np.abs(left - right) <= tolerance)
+    return not bool(np.all(same))
+
+
+class _Given(NamedTuple):
+    """A pipeline that gives a program which is lowered already."""
+
+    program: LoweredProgram
+
+    def lower(self, closed: ClosedJaxpr, target: Target) -> LoweredProgram:
+        """Return the program."""
+        return self.program
+
+    def early_routine_keys(self, closed: ClosedJaxpr, target: Target) -> Iterator[RoutineKey]:
+        """Yield nothing."""
+        yield from ()
+
+
+class CompiledProgram:
+    """A program as `jit` runs it on a device, and its items."""
+
+    def __init__(self, closed: ClosedJaxpr, device: Device) -> None:
+        self.closed, self.device = closed.replace(), device  # without the results of passes, which are observed
+        self.target: Target | None = device.backend.target
+        #: The passes that changed the program, with what it was before and after each.
+        self.changes: list[tuple[Pass, ClosedJaxpr, ClosedJaxpr]] = []
+        self._compiled: dict[int, tuple[Any, Callable[..., Any]]] = {}
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it runs as the CPU's machine code."""
+        return self.target is not None and self.target.name == "cpu"
+
+    def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs, in memory that holds a pattern before."""
+        donated = (False,) * len(arguments)
+        with PIPELINE.observed(self._note_change):
+            if self.target is not None:  # the program may be in a cache of machine code, which needs no passes
+                PIPELINE.lower(self.closed, self.target)
+            if self.is_native:
+                run = _in_marked_memory(load("volta_fn.targets.cpu.runtime.program").Program.of(self.closed, donated, PIPELINE))
+            else:
+                run = self.device.backend.compile(self.closed, donated, PIPELINE)
+        return self._called(run, arguments, self.closed.jaxpr.outvars)
+
+    def _note_change(self, one: Pass, before: Any, after: Any) -> None:
+        latest = self.changes[-1][2] if self.changes else self.closed
+        if before is latest and isinstance(after, ClosedJaxpr) and after is not before:  # not of a program inside
+            self.changes.append((one, before, after))
+
+    def _called(self, run: Callable[..., Any], arguments: Sequence[np.ndarray], outputs: Sequence[Atom]) -> list[np.ndarray]:
+        backend = self.device.backend
+        if not self.is_native:
+            for out in outputs:  # memory that is used again has a pattern, not what an earlier run left
+                backend.put(_marked(np.empty, out.aval.shape, out.aval.dtype))
+        buffers = [backend.put(np.array(x)) for x in arguments]
+        found = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(run(False, *buffers), outputs, strict=True)]
+        return [np.array(host_buffer(x)) for x in found]
+
+    def run_items(
+        self, program: LoweredProgram, items: Sequence[Item], values: Mapping[Var, np.ndarray], results: Sequence[Var]
+    ) -> list[Any]:
+        """Return results of some items, which run as a program of their own."""
+        key = id(items[-1]) if len(items) == 1 else -len(items)
+        produced = {v for item in items for v in item.results}
+        read = [program.root(v) for item in items for v in item.operands if isinstance(v, Var)]
+        inputs = [v for v in dict.fromkeys(read) if v not in produced]
+        if key not in self._compiled:
+            last = {program.root(v): n for n, item in enumerate(items) for v in item.operands if isinstance(v, Var)}
+            last.update(dict.fromkeys(results, len(items)))
+            producers = {v: n for n, item in enumerate(items) for v in item.results}
+            closed = ClosedJaxpr(Jaxpr([], inputs, [*results], []))
+            program_of_items = LoweredProgram(program.target, closed, tuple(items), program.roots, last, producers)
+            self._compiled[key] = program_of_items, self._compile(program_of_items)
+        program_of_items, run = self._compiled[key]
+        return self._called(run, [values[v] for v in inputs], results)
+
+    def _compile(self, program: LoweredProgram) -> Callable[..., Any]:
+        donated = (False,) * len(program.closed.in_avals)
+        if not self.is_native:
+            run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _Given(program))
+            return run
+        building, runtime = load("volta_fn.targets.cpu.runtime.compile"), load("volta_fn.targets.cpu.runtime.program")
+        built = building.written(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
+        launches = built.launches
+        return _in_marked_memory(runtime.Program(built.artifact, [x.address for x in launches], [x.code for x in launches], built.hosts))
+
+
+def _in_marked_memory(program: Any) -> Callable[..., Any]:
+    """Return machine code that runs on results filled with a pattern."""
+    program.specs = [(partial(_marked, empty), shape, dtype) for empty, shape, dtype in program.specs]
+    run: Callable[..., Any] = program.__call__
+    return run
+
+
+def _marked(empty: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    array = empty(shape, dtype)
+    array.reshape(-1).view(np.uint8)[:] = _PATTERN
+    return array
+
+
+def find_miscompilations(compiled: CompiledProgram, arguments: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[Miscompilation]:
+    """Return what made a program's outputs wrong; nothing if rounding explains them."""
+    walk = _Walk(compiled)
+    if compiled.target is None:
+        alone = _in_numpy(PIPELINE.optimize(compiled.closed), arguments)
+    else:
+        lowered = PIPELINE.lower(compiled.closed, compiled.target)
+        alone = walk.program(lowered, arguments)
+    if walk.found:
+        return walk.found
+    wrong = _wrong_pass(compiled, arguments)
+    if wrong is not None:
+        return [wrong]
+    for number, (mine, other) in enumerate(zip(outputs, alone, strict=True)):
+        if np.array_equal(_bits(mine), _bits(other)) or not (compiled.is_native or compiled.target is None or differ(mine, other)):
+            continue
+        if compiled.target is None:
+            return [_of_memory("the assignment of registers and memory", [], number, mine, other)]
+        return [walk.memory(lowered, arguments, number, mine, other)]
+    return []
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _in_numpy(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a program's equations in NumPy, each result in memory of its own."""
+    backend = load("volta_fn.targets.numpy.backend")
+    jaxpr = program.jaxpr
+    values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    with np.errstate(all="ignore"):
+        for eqn in program.eqns:
+            kernel = backend.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params, PIPELINE)
+            results = kernel(*[_read(values, v).copy() for v in eqn.invars])
+            many = results if eqn.primitive.multiple_results else (results,)
+            values.update(zip(eqn.outvars, map(np.asarray, many), strict=True))
+    return [_read(values, v) for v in jaxpr.outvars]
+
+
+def _read(values: Mapping[Var, np.ndarray], atom: Atom) -> np.ndarray:
+    return host_buffer(atom.val) if isinstance(atom, Literal) else values[atom]
+
+
+# kernels
+
+
+class _Walk:
+    """Runs items of lowered programs one by one, and compares their results."""
+
+    def __init__(self, compiled: CompiledProgram) -> None:
+        self.compiled = compiled
+        self.found: list[Miscompilation] = []
+        self._attributions: dict[int, Attribution] = {}
+        self._wrong: set[int] = set()
+
+    def program(self, program: LoweredProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs of a lowered program."""
+        jaxpr = program.closed.jaxpr
+        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        for item in program.items:
+            if not item.is_needed:
+                values.update({v: np.zeros(v.aval.shape, v.aval.dtype) for v in item.results})
+                continue
+            results = self._control_flow(program, item, values) if item.programs else self._item(program, item, values)
+            values.update(zip(item.results, results, strict=True))
+        return [self._read(program, values, v) for v in jaxpr.outvars]
+
+    def _read(self, program: LoweredProgram, values: Values, atom: Atom) -> np.ndarray:
+        value = host_buffer(atom.val) if isinstance(atom, Literal) else values[program.root(atom)]
+        return value.reshape(atom.aval.shape)
+
+    def _item(self, program: LoweredProgram, item: Item, values: Values) -> list[np.ndarray]:
+        results = self.compiled.run_items(program, [item], values, item.results)
+        if id(item) not in self._wrong:
+            self._compare(program, item, values, results)
+        return results
+
+    def _compare(self, program: LoweredProgram, item: Item, values: Values, results: Sequence[np.ndarray]) -> None:
+        attribution = self._attributions.setdefault(id(program), Attribution(program))
+        equations = attribution.equations(item)
+        computed = {v: n for n, v in enumerate(item.results) if any(v in eqn.outvars for eqn in equations)}
+        if isinstance(item.node, Equation) and item.node.primitive.name in UNIQUE:
+            unique = UNIQUE[item.node.primitive.name]
+            computed = {v: n for v, n in computed.items() if n in unique}
+        known = dict(values)
+        known.update({v: self._read(program, values, v) for v in item.operands if isinstance(v, Var)})
+        made = {v for eqn in equations for v in eqn.outvars}
+        read = {v for eqn in equations for v in eqn.invars if isinstance(v, Var)} - made
+        known.update({v: self._read(program, values, v) for v in read if program.root(v) in values})
+        wanted = expected_values(equations, {v: x for v, x in known.items() if v in read}, computed)
+        for (var, number), right in zip(computed.items(), wanted, strict=True):
+            off = excess(results[number], right)
+            if off is not None:
+                stage, kernel = self._stage(program, item, values, number, right)
+                self._wrong.add(id(item))
+                self.found.append(_miscompilation(stage, equations, var, off, results[number], right, kernel))
+                return
+
+    def _stage(self, program: LoweredProgram, item: Item, values: Values, number: int, right: Expected) -> tuple[str, str]:
+        """Return which stage made an item wrong, and the text of its kernel.
+
+        If the interpreter gives the right results for a kernel, its code is wrong, else fusion is.
+        """
+        if not isinstance(item.node, KernelCall):
+            return f"the {program.target.name} target's routine of {item.node.primitive}", ""
+        kernel = item.node.kernel
+        stage = "fusion, or the code generation of a kernel,"
+        if math.prod(kernel.sizes) <= _MOST_INTERPRETED:
+            by_interpreter = _interpreted(kernel, [self._read(program, values, v) for v in item.node.operands])[number]
+            is_right = excess(by_interpreter.reshape(right.values.shape), right) is None
+            stage = "the code generation of a kernel" if is_right else "the fusion to a kernel"
+        return stage, format_kernel(kernel)
+
+    def _control_flow(self, program: LoweredProgram, item: Item, values: Values) -> list[np.ndarray]:
+        """Return the results of a loop or conditional, whose programs run item by item."""
+        assert isinstance(item.node, Equation)
+        operands = [self._read(program, values, v) for v in item.operands]
+        return _CONTROL_FLOW[item.node.primitive.name](partial(self.program), item, operands)
+
+    # memory
+
+    def memory(
+        self, program: LoweredProgram, arguments: Sequence[np.ndarray], output: int, mine: np.ndarray, other: np.ndarray
+    ) -> Miscompilation:
+        """Return the first item that is wrong after those before it only.
+
+        Its memory, or that of its operands, is shared too early.
+        """
+        jaxpr = program.closed.jaxpr
+        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
+        values.update(zip(jaxpr.invars, arguments, strict=True))
+        items = [item for item in program.items if item.is_needed]
+        together = dict(values)
+        for item in items:
+            together.update(zip(item.results, self.compiled.run_items(program, [item], together, item.results), strict=True))
+        low, high = 0, len(items)  # items[:low] are right together, items[:high] are not
+        while high - low > 1:
+            middle = (low + high) // 2
+            last = items[middle - 1]
+            found = self.compiled.run_items(program, items[:middle], values, last.results)
+            right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(found, last.results, strict=True))
+            low, high = (middle, high) if right else (low, middle)
+        equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
+        merging = "" if self.compiled.is_native else ", or the merging of dispatches,"
+        return _of_memory(f"the assignment of memory{merging} for {program.target.name}", equations, output, mine, other)
+
+
+def _interpreted(kernel: Kernel, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    return interpret(kernel, *operands)
+
+
+def _of_memory(stage: str, equations: Sequence[Equation], output: int, mine: np.ndarray, other: np.ndarray) -> Miscompilation:
+    position = int(np.argmax((_elements(mine) != _elements(other)).reshape(-1)))
+    index = tuple(map(int, np.unravel_index(position, mine.shape)))
+    named, locations = _named(equations)
+    kind = f"output {output}, {mine.dtype}{list(mine.shape)}"
+    return Miscompilation(stage, named, locations, kind, index, _number(mine[index]), _number(other[index]), math.inf)
+
+
+def _elements(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(f"V{array.dtype.itemsize}").reshape(array.shape)
+
+
+def _miscompilation(
+    stage: str, equations: Sequence[Equation], var: Var, off: tuple[int, float], result: np.ndarray, right: Expected, kernel: str = ""
+) -> Miscompilation:
+    position, factor = off
+    index = tuple(map(int, np.unravel_index(position, result.shape)))
+    named, locations = _named(equations)
+    unwritten = set(result[index].tobytes()) == {_PATTERN}
+    found, wanted = _number(result[index]), _number(right.values[index])
+    return Miscompilation(stage, named, locations, str(var.aval), index, found, wanted, factor, kernel, unwritten)
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value.dtype.kind == "V" else value.item()
+
+
+def _named(equations: Sequence[Equation]) -> tuple[tuple[str, ...], tuple[SourceLocation, ...]]:
+    names = [f"{eqn.primitive}{'' if eqn.source is None else f' at {eqn.source}'}" for eqn in equations]
+    return tuple(dict.fromkeys(names)), tuple(locations_of(equations))
+
+
+Run = Callable[[LoweredProgram, Sequence[np.ndarray]], list[np.ndarray]]
+
+
+def _params(item: Item) -> dict[str, Any]:
+    assert isinstance(item.node, Equation)
+    return item.node.params
+
+
+def _scan(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
+    params, (body,) = _params(item), item.programs
+    length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
+    state, xs = operands[consts : consts + carry], operands[consts + carry :]
+    ys = [np.zeros(v.aval.shape, v.aval.dtype) for v in item.results[carry:]]
+    for number in reversed(range(length)) if params["reverse"] else range(length):
+        outs = run(body, [*operands[:consts], *state, *[x[number] for x in xs]])
+        state = outs[:carry]
+        for stacked, y in zip(ys, outs[carry:], strict=True):
+            stacked[number] = y
+    return [*state, *ys]
+
+
+def _while(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
+    params, (condition, body) = _params(item), item.programs
+    first = params["cond_nconsts"]
+    second = first + params["body_nconsts"]
+    state = operands[second:]
+    while bool(run(condition, [*operands[:first], *state])[0]):
+        state = run(body, [*operands[first:second], *state])
+    return state
+
+
+def _cond(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
+    return run(item.programs[min(max(int(operands[0]), 0), len(item.programs) - 1)], operands[1:])
+
+
+_CONTROL_FLOW: dict[str, Callable[[Run, Item, list[np.ndarray]], list[np.ndarray]]] = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+# passes
+
+
+def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
+    """Return the first pass after which a program computes something else.
+
+    The programs are those of its compilation: once constants are known, passes may do something else.
+    """
+    changes = compiled.changes
+    wanted = expected_outputs(compiled.closed, arguments)
+
+    def fault(program: ClosedJaxpr) -> tuple[int, tuple[int, float], np.ndarray] | None:
+        for number, (right, output) in enumerate(zip(wanted, expected_outputs(program, arguments), strict=True)):
+            dtype = compiled.closed.out_avals[number].dtype
+            off = excess(output.values.astype(dtype), right)
+            if off is not None:
+                return number, off, output.values.astype(dtype)
+        return None
+
+    if not changes or fault(changes[-1][2]) is None:
+        return None
+    low, high = -1, len(changes) - 1  # right after low, wrong after high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fault(changes[middle][2]) is None else (low, middle)
+    one, before, after = changes[high]
+    wrong = fault(after)
+    assert wrong is not None
+    number, off, output = wrong
+    old = set(map(id, before.eqns))
+    equations = [eqn for eqn in after.eqns if id(eqn) not in old]
+    return _miscompilation(f"the pass {one.name!r}", equations, Var(compiled.closed.out_avals[number]), off, output, wanted[number])

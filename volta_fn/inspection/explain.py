@@ -22,6 +22,7 @@ from volta_fn.inspection.explanation import (
     Roofline,
     Step,
     bytes_of,
+    changes_of,
     describe,
     flops_of,
     lifetimes_of,
@@ -31,7 +32,6 @@ from volta_fn.inspection.explanation import (
     timeline_of,
 )
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
-from volta_fn.inspection.passes import changes_of
 from volta_fn.jit import jit
 from volta_fn.jit.arguments import Request
 from volta_fn.jit.compile import TracedProgram, with_full

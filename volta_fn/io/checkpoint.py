@@ -20,9 +20,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from volta_fn import dtypes, tree
+from volta_fn.core import distribution
 from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import ShapeDtypeStruct
-from volta_fn.core.distribution import world
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -372,10 +372,10 @@ class Checkpointer:
             SystemExit: SIGTERM has arrived; the state is on the disk.
         """
         path = self._path(step)
-        terminated = world.current().run_once(lambda: self._terminated)
+        terminated = distribution.current().run_once(lambda: self._terminated)
         if terminated or force or int(step) % self.save_every == 0:
             wait = terminated or not self.asynchronous
-            world.current().run_once(lambda: self._save(path, int(step), state, wait=wait))
+            distribution.current().run_once(lambda: self._save(path, int(step), state, wait=wait))
         if terminated:
             raise SystemExit(128 + signal.SIGTERM)
 
@@ -469,7 +469,7 @@ class Checkpointer:
 
     def all_steps(self) -> list[int]:
         """Return the steps that have checkpoints, in order."""
-        return world.current().run_once(self._steps_on_disk)
+        return distribution.current().run_once(self._steps_on_disk)
 
     def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()

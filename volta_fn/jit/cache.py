@@ -1,6 +1,6 @@
 """The programs of one jitted function, and how a call finds its own.
 
-A warning says why a function is compiled again and again.
+Limits of memory that programs must notice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
-from volta_fn.core.device import current_default_device
+from volta_fn.core.device import Device, current_default_device, limit_memory
 from volta_fn.core.interned import Attached
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name
@@ -25,6 +25,7 @@ from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import Request, call_key, static_values
 from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
+from volta_fn.jit.eager import forget_kernels
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
@@ -32,6 +33,12 @@ from volta_fn.source import user_location
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
 
+
+# ------------------------------------------------------------------------------
+# The programs of one jitted function, and how a call finds its own.
+#
+# A warning says why a function is compiled again and again.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Why a function is compiled again: a warning, and what `log_compiles` logs.
@@ -352,3 +359,32 @@ def _with_arguments(run: Run, positions: list[int]) -> Run:
     if last - first == len(positions):
         return lambda args: run(args[first:last])
     return lambda args: run([args[i] for i in positions])
+
+
+# ------------------------------------------------------------------------------
+# Limits of memory, which compiled programs and kernels must notice.
+# ------------------------------------------------------------------------------
+
+
+def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:
+    """Limit the bytes that arrays and programs hold on a device (None: no limit).
+
+    An operation or program whose results and temporary values would exceed it raises `OutOfMemoryError` before it runs; the error names the
+    largest array and the user's line. Initially the limits are VOLTA_MEMORY bytes on the CPU and VOLTA_GPU_MEMORY on GPUs. On the CPU,
+    arrays are counted that are made while there is a limit, which costs microseconds for each operation; memory of NumPy arrays outside of
+    this package is not.
+
+    Raises `ArgumentError` for a limit that is no number of bytes.
+
+    >>> import volta_fn as vf
+    >>> vf.set_memory_limit(1_000_000, "cpu")
+    >>> try:
+    ...     vf.numpy.ones((1000, 1000)) + 1
+    ... except vf.errors.OutOfMemoryError as error:
+    ...     print(error.message[:78])
+    add of f32[1000,1000], f32[], giving f32[1000,1000]: 4,000,000 bytes more than
+    >>> vf.set_memory_limit(None, "cpu")
+    """
+    limit_memory(most, device)
+    forget_kernels()
+    clear_caches()

@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, array_spec, wrap
+from volta_fn.core.array import GONE, Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device
-from volta_fn.core.distribution.placement import at_home, checked, group_of, moved, of_equation, of_program, split
-from volta_fn.core.distribution.sharding import Sharding
+from volta_fn.core.distribution import Sharding
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
+from volta_fn.core.placement import at_home, checked, group_of, moved, of_equation, of_program, split
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import read_mesh
@@ -78,7 +77,7 @@ def _contracted(eqn: Equation, axes: Any) -> int:
 # Calls with arrays that are split between devices.
 #
 # One device computes, as all share its memory. How the results are split follows from the program
-# (`volta_fn.core.distribution.placement`).
+# (`volta_fn.core.placement`).
 # ------------------------------------------------------------------------------
 
 

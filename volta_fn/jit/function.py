@@ -1,4 +1,4 @@
-"""`jit`: each call looks up its program (`cache` tells how), and traces on a miss."""
+"""Jitted functions: `jit`, and its calls that read and write references."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
-from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name
+from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
+from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
@@ -29,6 +30,78 @@ from volta_fn.settings import current as settings
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
     from volta_fn.jit.lowered import Traced as PublicTraced
+
+
+# ------------------------------------------------------------------------------
+# Calls of jitted functions that use mutable references; loaded on use.
+#
+# A program takes the references' values as further arguments, and returns the last ones as further results.
+# ------------------------------------------------------------------------------
+
+
+class ImpureCalls:
+    """A jitted function that closes over `refs`, or gets references as arguments."""
+
+    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Any]) -> None:
+        self.name = function_name(fun)
+        self.refs = list(refs)
+        self.statics = statics
+        self.jitted = jitted
+        self.fun = fun
+        self.closing_over = jitted(self._with_values(), statics) if refs else None
+        #: Functions of arguments with values in place of references, by where these are.
+        self.by_positions: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.closing_over is not None:
+            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
+            write_all(self.refs, values)
+            return result
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        key = structure, positions
+        if key not in self.by_positions:
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+        function = self.by_positions[key]
+        if not positions:
+            return function(*args, **kwargs)
+
+        def run(plain: list[Any]) -> Any:
+            given, named = tree.unflatten(structure, plain)
+            return function(*given, **named)
+
+        return RefArguments(leaves, positions, self.name).run(run)
+
+    def _with_values(self) -> Callable[..., Any]:
+        fun, refs = self.fun, self.refs
+
+        @wraps(fun)
+        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
+            with bound(refs, _ref_values):
+                result = fun(*args, **kwargs)
+                check_no_refs(result, self.name)
+                return result, read_all(refs)
+
+        return run
+
+    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
+        fun = self.fun
+
+        @wraps(fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = tree.flatten((args, kwargs))
+            inner, own = with_refs_at(positions, leaves)
+            given, named = tree.unflatten(structure, inner)
+            result = fun(*given, **named)
+            check_no_refs(result, self.name)
+            return result, read_all(own)
+
+        return run
+
+
+# ------------------------------------------------------------------------------
+# `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
+# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
@@ -124,7 +197,7 @@ def jit(
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        constrained = load("volta_fn.core.distribution.placement").constrained_function
+        constrained = load("volta_fn.core.placement").constrained_function
         fun = constrained(fun, in_shardings, out_shardings, statics.argnums)
     return Jitted(fun, statics, shared_cache(fun, statics))
 
@@ -174,7 +247,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
-        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.refs`).
+        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.function`).
         self._impure: Callable[..., Any] | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -305,7 +378,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _by_values(self, refs: Sequence[Any]) -> Callable[..., Any]:
         """Call it by its references' values from now on."""
-        made: Callable[..., Any] = load("volta_fn.jit.refs").ImpureCalls(self._fun, self._statics, refs, Jitted)
+        made: Callable[..., Any] = load("volta_fn.jit.function").ImpureCalls(self._fun, self._statics, refs, Jitted)
         self._impure = made
         return made
 

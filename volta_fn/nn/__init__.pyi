@@ -6,12 +6,9 @@ from volta_fn.nn.attention import *
 from volta_fn.nn.filtering import *
 from volta_fn.nn.layers.containers import *
 from volta_fn.nn.layers.conv import *
-from volta_fn.nn.layers.dropout import *
 from volta_fn.nn.layers.linear import *
 from volta_fn.nn.layers.normalization import *
-from volta_fn.nn.layers.padding import *
 from volta_fn.nn.layers.resampling import *
-from volta_fn.nn.layers.weight_norm import *
 from volta_fn.nn.losses.classification import *
 from volta_fn.nn.losses.regression import *
 from volta_fn.nn.model_summary import *
@@ -20,8 +17,6 @@ from volta_fn.nn.pooling.adaptive import *
 from volta_fn.nn.pooling.sliding import *
 from volta_fn.nn.recurrent import *
 from volta_fn.nn.sampling import *
-from volta_fn.nn.scaled_products import *
-from volta_fn.nn.transformer.gpt import *
 from volta_fn.nn.transformer.layers import *
 from volta_fn.nn.transformer.multi_head_attention import *
 from volta_fn.scipy.special import logsumexp as logsumexp

@@ -13,7 +13,7 @@ from volta_fn.dtypes import INTEGERS, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import relu, sigmoid, tanh
 from volta_fn.nn.layers.arguments import check_features, check_sizes, split_key, uniform_by_fan
-from volta_fn.nn.layers.dropout import Dropout
+from volta_fn.nn.layers.containers import Dropout
 from volta_fn.nn.module import Module, static
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]

@@ -15,6 +15,7 @@ from volta_fn.core.aval import as_integer, canonical_shape
 from volta_fn.core.trace import is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OutOfBoundsError, ShapeError
 from volta_fn.jit.fused import fused
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import (
     INDEX,
     as_index,
@@ -31,7 +32,6 @@ from volta_fn.numpy.arguments import (
 )
 from volta_fn.numpy.creation import array, diagonal_offset, ones
 from volta_fn.numpy.elementwise.logic import truth
-from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.array_operations.array_indexing import read_by_numpy, read_slices
 from volta_fn.primitives.array_operations.indices import check_traced_indices, checks_indices, known_array
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised

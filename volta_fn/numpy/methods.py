@@ -13,9 +13,8 @@ from volta_fn.core.device import Device
 from volta_fn.core.memory import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from volta_fn.lazy_imports import load
-from volta_fn.numpy import creation, indexing, products, scalar_types, shapes, sorting
+from volta_fn.numpy import creation, indexing, products, reductions, scalar_types, shapes, sorting
 from volta_fn.numpy.elementwise import arithmetic
-from volta_fn.numpy.statistics import reductions
 
 # ------------------------------------------------------------------------------
 # Arrays whose bits are read as another dtype, as NumPy's views are.
@@ -232,11 +231,11 @@ def _rmatmul(self: Array, other: Any) -> Any:
 
 
 def _sharding(self: Array) -> Any:
-    return load("volta_fn.core.distribution.placement").sharding_of(self)
+    return load("volta_fn.core.placement").sharding_of(self)
 
 
 def _shards(self: Array) -> Any:
-    return load("volta_fn.core.distribution.placement").shards_of(self)
+    return load("volta_fn.core.placement").shards_of(self)
 
 
 def _shard_data(self: Array, index: int) -> Array:

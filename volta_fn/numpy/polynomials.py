@@ -12,6 +12,7 @@ from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import BOOL, INDEX, concrete, full_like_scalar, operand, promote, promote_inexact
 from volta_fn.numpy.creation import array, ones
 from volta_fn.numpy.elementwise.transcendental import i0
@@ -20,7 +21,6 @@ from volta_fn.numpy.joining import trim_zeros
 from volta_fn.numpy.linalg.decompositions import eigvals, inv, lstsq
 from volta_fn.numpy.products import matmul, outer
 from volta_fn.numpy.sorting import searchsorted
-from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.settings import current as settings

@@ -18,8 +18,6 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.jit.fused import fused, fused_by_results
 from volta_fn.primitives.contraction import dot_general, dot_general_p, product_params
-from volta_fn.primitives.data_movement.indexing import index_in_dim, slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import (
     broadcast_in_dim,
     canonical_axes,
@@ -30,6 +28,7 @@ from volta_fn.primitives.data_movement.movement import (
     squeeze,
     transpose,
 )
+from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.cast import convert_element_type

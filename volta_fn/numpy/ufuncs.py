@@ -13,10 +13,10 @@ from volta_fn import lax
 from volta_fn.core.array import Array
 from volta_fn.core.aval import canonical_shape
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, dtype_or, no_out, operand
 from volta_fn.numpy.creation import arange
 from volta_fn.numpy.elementwise import arithmetic, logic, transcendental
-from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import check_ranks
 from volta_fn.settings import current as settings

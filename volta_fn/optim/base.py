@@ -20,17 +20,18 @@ from volta_fn import numpy as vnp
 from volta_fn.advice import explained
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError, TreeError
-from volta_fn.optim.closures import described, restored
 from volta_fn.optim.numerics import (
     Rule,
     at_path,
     branch,
     cast_like,
     count_zero,
+    described,
     factor,
     is_leaf,
     map_leaves,
     map_with_state,
+    restored,
     safe_increment,
     widened,
 )

@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.slicing import instantiate
 
 # ------------------------------------------------------------------------------
 # `jit`'s primitive: a call of a sub-program.
@@ -154,7 +154,7 @@ def after_all(*operands: Any) -> Array:
 # - ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
 # tangent's transpose; with the statistics a routine needs no array of all weights.
 #
-# Their derivatives and batching rules are in `volta_fn.transforms.rules.calls`.
+# Their derivatives and batching rules are in `volta_fn.transforms.rules`.
 # ------------------------------------------------------------------------------
 
 

@@ -18,13 +18,12 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError
-from volta_fn.primitives.data_movement.indexing import slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
+from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice_in_dim
 from volta_fn.primitives.elementwise import selection
+from volta_fn.primitives.elementwise.arithmetic import gap, logistic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.elementwise.transcendental import gap, logistic
 
 
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:

@@ -16,9 +16,8 @@ from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.data_movement.indexing import index_in_dim, slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
 from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type

@@ -22,9 +22,8 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
-from volta_fn.primitives.data_movement.indexing import slice
-from volta_fn.primitives.data_movement.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast, linear_primitive, moveaxis
+from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 

@@ -1,10 +1,7 @@
-from volta_fn.random.basic import bernoulli as bernoulli
-from volta_fn.random.basic import bits as bits
-from volta_fn.random.basic import rademacher as rademacher
-from volta_fn.random.basic import randint as randint
-from volta_fn.random.basic import uniform as uniform
 from volta_fn.random.continuous import ball as ball
+from volta_fn.random.continuous import bernoulli as bernoulli
 from volta_fn.random.continuous import beta as beta
+from volta_fn.random.continuous import bits as bits
 from volta_fn.random.continuous import cauchy as cauchy
 from volta_fn.random.continuous import chisquare as chisquare
 from volta_fn.random.continuous import dirichlet as dirichlet
@@ -23,10 +20,13 @@ from volta_fn.random.continuous import multivariate_normal as multivariate_norma
 from volta_fn.random.continuous import normal as normal
 from volta_fn.random.continuous import orthogonal as orthogonal
 from volta_fn.random.continuous import pareto as pareto
+from volta_fn.random.continuous import rademacher as rademacher
+from volta_fn.random.continuous import randint as randint
 from volta_fn.random.continuous import rayleigh as rayleigh
 from volta_fn.random.continuous import t as t
 from volta_fn.random.continuous import triangular as triangular
 from volta_fn.random.continuous import truncated_normal as truncated_normal
+from volta_fn.random.continuous import uniform as uniform
 from volta_fn.random.continuous import wald as wald
 from volta_fn.random.continuous import weibull_min as weibull_min
 from volta_fn.random.discrete import binomial as binomial

@@ -19,8 +19,7 @@ from volta_fn.numpy import cumsum, moveaxis, searchsorted, take
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axis
 from volta_fn.primitives.declare import promote_args
 from volta_fn.primitives.random import random_bits, random_split
-from volta_fn.random.basic import randint, uniform
-from volta_fn.random.continuous import gumbel
+from volta_fn.random.continuous import gumbel, randint, uniform
 from volta_fn.random.keys import FLOAT, INT, float_dtype, int_dtype, shape_with, single_key, split
 
 # ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from volta_fn.core.array import Array
 from volta_fn.dtypes import complex_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, is_complex, promote_inexact
-from volta_fn.numpy.fft.transforms import count_of, resized
+from volta_fn.numpy.fft import count_of, resized
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
 

@@ -23,7 +23,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import Shape, as_integer
 from volta_fn.errors import ArgumentError, MissingDependencyError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, converted, is_complex, no_out, promote_inexact, promote_numeric
-from volta_fn.numpy.padding import pad
+from volta_fn.numpy.joining import pad
 from volta_fn.primitives.data_movement.movement import broadcast_to
 
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "csd", "detrend", "fftconvolve", "istft", "stft", "welch"]

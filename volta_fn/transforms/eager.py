@@ -29,12 +29,11 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
+from volta_fn.core.array import GONE, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.deleted import GONE
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.distribution.placement import checked
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
+from volta_fn.core.placement import checked
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, check_alive, current_trace, run_under

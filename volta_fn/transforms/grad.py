@@ -28,7 +28,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import structural_difference
-from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly

@@ -11,9 +11,8 @@ from volta_fn.core.staging import check_callable
 from volta_fn.errors import ArgumentError
 from volta_fn.primitives.control_flow.bodies import Adapted
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.data_movement.indexing import slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.transforms.vmap import vmap
 
 

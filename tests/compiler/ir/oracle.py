@@ -10,8 +10,7 @@ import numpy as np
 import volta_fn as vf
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel, check_kernel
+from volta_fn.compiler.ir.kernel import Kernel, check_kernel, interpret
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, writes
 from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.compiler.target import Target, TargetCapabilities

@@ -13,10 +13,8 @@ from tests.compiler.ir.oracle import SimpleTarget, equations_apart, fuse_functio
 from tests.targets.contractions import outer_product_and_sum, products_and_more
 from volta_fn import nn
 from volta_fn.codegen.loops import restricted
-from volta_fn.compiler.ir.contraction import Contraction, contraction_of
-from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel, check_kernel, format_kernel
-from volta_fn.compiler.ir.nodes import FusedProgram
+from volta_fn.compiler.ir.kernel import Kernel, check_kernel, format_kernel, interpret
+from volta_fn.compiler.ir.nodes import Contraction, FusedProgram, contraction_of
 
 PRODUCTS_AND_MORE = products_and_more()
 TARGET = SimpleTarget(contracts=lambda kernel: contraction_of(kernel) is not None)

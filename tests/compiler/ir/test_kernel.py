@@ -12,7 +12,6 @@ from tests.compiler.fusion.test_fuse import X
 from tests.compiler.ir.oracle import fuse_function
 from volta_fn import lax, nn
 from volta_fn.compiler.ir.index import Range, along
-from volta_fn.compiler.ir.interpret import interpret
 from volta_fn.compiler.ir.kernel import (
     Apply,
     Buffer,
@@ -23,6 +22,7 @@ from volta_fn.compiler.ir.kernel import (
     Reduce,
     Store,
     check_kernel,
+    interpret,
     levels,
     remainder,
     stages,

@@ -14,13 +14,12 @@ import volta_fn.numpy as jnp
 from tests.compiler.fusion.test_fuse import SimpleTarget
 from tests.compiler.verification.planting import X, with_kernel
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.ir import contraction
+from volta_fn.compiler import verification as verification
+from volta_fn.compiler.ir import nodes as contraction
 from volta_fn.compiler.ir.index import Range, along
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.ir.nodes import FusedProgram
-from volta_fn.compiler.verification import kernels as verification
-from volta_fn.compiler.verification.kernels import problem_of
-from volta_fn.compiler.verification.programs import verify_pass
+from volta_fn.compiler.verification import problem_of, verify_pass
 
 F32 = np.dtype(np.float32)
 

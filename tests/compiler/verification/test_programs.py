@@ -17,7 +17,7 @@ from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.ir.nodes import FusedProgram
 from volta_fn.compiler.target import ProgramPass
-from volta_fn.compiler.verification.programs import effects_of, is_kept, verify_lowered, verify_pass
+from volta_fn.compiler.verification import effects_of, is_kept, verify_lowered, verify_pass
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var
 from volta_fn.errors import CompilerError
 from volta_fn.settings import current as settings

@@ -16,7 +16,7 @@ import volta_fn as vf
 import volta_fn.numpy as vnp
 from volta_fn import P
 from volta_fn.core import device as core_device
-from volta_fn.core.distribution.placement import placed_aval
+from volta_fn.core.placement import placed_aval
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,11 +12,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.axes import rewritten, simplified
-from volta_fn.compiler.ir.contraction import Contraction, contraction_of
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Reduce, Store, operands
 from volta_fn.compiler.ir.kernel import Node as KernelNode
-from volta_fn.compiler.ir.nodes import DefUse, FusedProgram, KernelCall, Node, writes
+from volta_fn.compiler.ir.nodes import Contraction, DefUse, FusedProgram, KernelCall, Node, contraction_of, writes
 from volta_fn.compiler.ir.nodes import Node as ProgramNode
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Var

@@ -1,13 +1,28 @@
-"""Kernel calls and equations, the nodes of a fused program, and who uses whom."""
+"""Nodes of kernels: scalar operations, contractions, and attention."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
-from volta_fn.compiler.ir.kernel import Kernel
+import numpy as np
+
+from volta_fn.compiler.contractions import Operand, Problem, Walk, merged
+from volta_fn.compiler.ir.axes import simplified
+from volta_fn.compiler.ir.index import Affine, along, row_major
+from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Load, Reduce, affines, remainder
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
+from volta_fn.core.primitive import Primitive
+from volta_fn.dtypes import can_cast
+from volta_fn.primitives.call import Axes as attention_Axes
+from volta_fn.primitives.call import Form
+
+# ------------------------------------------------------------------------------
+# Kernel calls and equations, the nodes of a fused program, and who uses whom.
+# ------------------------------------------------------------------------------
 
 
 class KernelCall(NamedTuple):
@@ -114,3 +129,216 @@ class DefUse:
     def users(self, var: Var) -> list[Equation]:
         """Return the equations that read a variable."""
         return [node for n in self.consumers.get(var, ()) if isinstance(node := self.nodes[n], Equation)]
+
+
+# ------------------------------------------------------------------------------
+# Contractions: kernels that sum products of elements of two arrays.
+#
+# Every target has schedules of its own for them. A contraction is a kernel like any other. Its rows are the elements of a result C[b,
+# m, n]; an element sums, along its row k, the products A(b, m, k) · B(b, k, n), whose operands are loads: views of arrays are other
+# indices. What a row does with its sum is the *epilogue*: elementwise operations on further loads, and stores through indices of their
+# own. `contraction_of` finds these in a kernel, so that a code generator may use its best loops for the sum, and print the epilogue as
+# the elementwise kernel that it is.
+# ------------------------------------------------------------------------------
+
+#: Sums, and the products that they are of.
+_PRODUCTS = {"reduce_sum": "mul", "reduce_or": "and"}
+
+Axes = tuple[int, ...]
+
+
+class Contraction(NamedTuple):
+    """A kernel in as few axes as possible, with its operands, sum and axes."""
+
+    kernel: Kernel
+    lhs: Load
+    rhs: Load
+    #: The node that is the sum.
+    total: int
+    #: The axes of stacked products, of rows (which only the left operand has), and of columns (only the right one).
+    batch: Axes
+    rows: Axes
+    columns: Axes
+
+    @property
+    def summed(self) -> Axes:
+        """The axes of the sum."""
+        return self.kernel.reduction_axes
+
+    def swapped(self) -> Contraction:
+        """Return the contraction with operands, and rows and columns, swapped."""
+        return self._replace(lhs=self.rhs, rhs=self.lhs, rows=self.columns, columns=self.rows)
+
+    def size(self, axes: Axes) -> int:
+        """Return the number of iterations along some axes."""
+        return math.prod(self.kernel.sizes[a] for a in axes)
+
+    def problem(self) -> Problem:
+        """Return the sums as a stack of matrix products, in the dtype of the sums."""
+        sizes, offsets = self.kernel.sizes, [row_major(x.index, x.shape) for x in (self.lhs, self.rhs)]
+        strides = [dict(offset.terms) for offset in offsets]
+
+        def walks(axes: Sequence[int], *sides: dict[int, int]) -> list[Walk]:
+            return merged([sizes[a] for a in axes], [[side.get(a, 0) for a in axes] for side in sides])
+
+        orders = [sorted(self.summed, key=lambda a: (-side.get(a, 0), a)) for side in strides]
+        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda found: len(found[0].sizes))
+        outer = [walks(axes, side)[0] for axes, side in zip((self.rows, self.columns), strides, strict=True)]
+        lhs, rhs = [
+            Operand(x.dtype, stack[n], outer[n], inner[n], offset.offset)
+            for n, (x, offset) in enumerate(zip((self.lhs, self.rhs), offsets, strict=True))
+        ]
+        return Problem(lhs, rhs, self.kernel.nodes[self.total].dtype)
+
+    def epilogue(self, width: int | None = None) -> tuple[Kernel, Axes]:
+        """Return what follows from the sums as an elementwise kernel.
+
+        Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
+        batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
+        """
+        epilogue = self._remainder(width)
+        assert epilogue is not None, "contraction_of refuses such kernels"
+        return epilogue
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the sums and an epilogue are all that the kernel computes."""
+        return self._remainder(None) is not None
+
+    def _remainder(self, width: int | None) -> tuple[Kernel, Axes] | None:
+        row, dtype = (*self.batch, *self.rows), self.kernel.nodes[self.total].dtype
+        shape = self.size(row), width or self.size(self.columns)
+        sums = Load(dtype, 0, shape, (self._number(row), self._number(self.columns)), (), Constant.of(0, dtype))
+        return remainder(self.kernel, {self.total: sums})
+
+    def _number(self, axes: Axes) -> Affine:
+        """Return the row-major number of an iteration along some axes."""
+        return row_major(tuple(map(along, axes)), tuple([self.kernel.sizes[a] for a in axes]))
+
+
+@lru_cache(maxsize=1024)
+def contraction_of(kernel: Kernel) -> Contraction | None:
+    """Return a kernel as a contraction with rows and columns; None for other kernels."""
+    sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
+    if len(sums) != 1 or 0 in kernel.sizes:
+        return None
+    kernel = simplified(kernel)
+    sums = [n for n, node in enumerate(kernel.nodes) if isinstance(node, Reduce)]
+    product = _product(kernel, sums[0]) if sums else None
+    if product is None:
+        return None
+    lhs, rhs = product
+    left, right = _axes(lhs), _axes(rhs)
+    outer = range(kernel.parallel)
+    rows, columns = tuple([a for a in outer if a in left - right]), tuple([a for a in outer if a in right - left])
+    batch = tuple([a for a in outer if a not in (*rows, *columns)])
+    contraction = Contraction(kernel, lhs, rhs, sums[0], batch, rows, columns)
+    return contraction if rows and columns and contraction.is_complete else None
+
+
+def _product(kernel: Kernel, total: int) -> tuple[Load, Load] | None:
+    """Return the operands of a summed product; None if the node sums something else.
+
+    An operand may be converted to a dtype that represents all of its numbers: such a conversion changes no product.
+    """
+    reduce = kernel.nodes[total]
+    assert isinstance(reduce, Reduce)
+    product = kernel.nodes[reduce.operand]
+    if not isinstance(product, Apply) or product.op != _PRODUCTS.get(reduce.op):
+        return None
+    operands = []
+    for n in product.operands:
+        node = kernel.nodes[n]
+        if isinstance(node, Apply) and node.op == "convert_element_type" and can_cast(kernel.nodes[node.operands[0]].dtype, node.dtype):
+            node = kernel.nodes[node.operands[0]]
+        if not isinstance(node, Load) or node.mask:
+            return None
+        operands.append(node)
+    return operands[0], operands[1]
+
+
+def _axes(load: Load) -> frozenset[int]:
+    return frozenset([axis for affine in affines(load) for axis in affine.axes])
+
+
+# ------------------------------------------------------------------------------
+# Attention and its gradient as primitives, which only the attention pass uses.
+#
+# ``attention(q, k, v[, mask])`` gives the result and, for each query, its largest logit and the sum of its weights relative to that, as
+# float32 of the shape (heads, queries, 2). ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents
+# of q, k and v. Results have the layout of the operand they belong to: the first that of q, gradients that of their primal.
+# ------------------------------------------------------------------------------
+
+_FLOAT = np.dtype(np.float32)
+
+
+def result_avals(form: Form, q: ShapedArray, v: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
+    """Return the types of the results of `attention`."""
+    shape = list(q.shape)
+    shape[form.q.features] = v.shape[form.v.features]
+    rows = [math.prod(q.shape[a] for a in form.q.heads), q.shape[form.q.rows]]
+    return ShapedArray(tuple(shape), q.dtype), ShapedArray((*rows, 2), _FLOAT)
+
+
+def _abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
+    return result_avals(form, q, v)
+
+
+def _gradient_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
+    return q, k, v
+
+
+def _rows(x: np.ndarray, axes: attention_Axes, heads: int = 0) -> np.ndarray:
+    """Return an array as float32 matrices (…, heads, rows, features).
+
+    Heads are repeated to the given number.
+    """
+    found = np.asarray(x, _FLOAT).transpose(axes.order)
+    return np.repeat(found, heads // found.shape[-3], -3) if heads else found
+
+
+def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Return the weights, the statistics, and which query sees which key."""
+    logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
+    t, s = logits.shape[-2:]
+    seen = np.ones((t, s), np.bool_) if mask is None else mask
+    if form.causal:
+        seen = seen & np.tri(t, s, dtype=np.bool_)
+    logits = np.where(seen, logits, np.float32(form.unseen))
+    top = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - top)
+    total = weights.sum(-1, keepdims=True)
+    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), seen
+
+
+def _evaluate(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
+    queries = _rows(q, form.q)
+    heads = queries.shape[-3]
+    weights, statistics, _ = _weights(queries, _rows(k, form.k, heads), others[0] if form.masked else None, form)
+    return (weights @ _rows(v, form.v, heads)).transpose(form.q.inverse).astype(q.dtype), statistics
+
+
+def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, ...]:
+    assert form.cotangent is not None
+    queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
+    heads = queries.shape[-3]
+    keys, values = _rows(k, form.k, heads), _rows(v, form.v, heads)
+    weights, _, seen = _weights(queries, keys, others[0] if form.masked else None, form)
+    slopes = cotangent @ values.swapaxes(-1, -2)
+    slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
+    slopes = np.where(seen, slopes, 0) * np.float32(form.scale)
+
+    def summed(x: np.ndarray, like: np.ndarray, axes: attention_Axes) -> np.ndarray:
+        """Sum over the heads that share a key or value."""
+        groups = like.shape[axes.heads[-1]]
+        total = x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:]).sum(-3)
+        return total.transpose(axes.inverse).astype(like.dtype)
+
+    to_k, to_v = slopes.swapaxes(-1, -2) @ queries, weights.swapaxes(-1, -2) @ cotangent
+    return summed(slopes @ keys, q, form.q), summed(to_k, k, form.k), summed(to_v, v, form.v)
+
+
+attention_routine_p = Primitive("attention_routine", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
+attention_gradient_routine_p = Primitive(
+    "attention_gradient_routine", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False
+)

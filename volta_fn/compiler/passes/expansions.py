@@ -19,9 +19,8 @@ from volta_fn.core.primitive import PRIMITIVES, Primitive
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.contraction import dot_general
-from volta_fn.primitives.data_movement.indexing import GatherScatterMode, slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import moveaxis, reshape, rev
+from volta_fn.primitives.data_movement.slicing import GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, real
 from volta_fn.primitives.linalg.solvers import swap

@@ -20,9 +20,8 @@ from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.indexing import slice_p
-from volta_fn.primitives.data_movement.joining import concatenate_p
 from volta_fn.primitives.data_movement.movement import reshape_p, transpose
+from volta_fn.primitives.data_movement.slicing import concatenate_p, slice_p
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.vmap import batch_jaxpr
 

@@ -14,8 +14,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, called_program, program_cache
 from volta_fn.core.primitive import Primitive
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.control_flow.conditionals import cond_p
-from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 

@@ -16,7 +16,7 @@ from volta_fn.dtypes import BOOL, FLOATS, accumulator, as_dtype, result_type
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.attention import attend, least_logit
 from volta_fn.nn.layers.arguments import broadcasts_to, check_features, check_sizes
-from volta_fn.nn.layers.dropout import Dropout
+from volta_fn.nn.layers.containers import Dropout
 from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
 

@@ -18,7 +18,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, narrowed, promote_inexact, wide
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
-from volta_fn.primitives.elementwise import transcendental
+from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.scipy.special import polynomials
 from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
@@ -134,7 +134,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Array:
     Array([1000.6932,    0.    ], dtype=float32)
     """
     a, b = promote_inexact("logaddexp", x1, x2)
-    return _complex_log_add_exp(a, b) if is_complex(a) else transcendental.logaddexp(a, b)
+    return _complex_log_add_exp(a, b) if is_complex(a) else arithmetic.logaddexp(a, b)
 
 
 @fused

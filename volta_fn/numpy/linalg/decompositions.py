@@ -12,10 +12,10 @@ from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import as_index, operand, promote_inexact
 from volta_fn.numpy.products import matmul
 from volta_fn.numpy.shapes import matrix_transpose
-from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.data_movement.movement import broadcast_to, canonical_axes
 from volta_fn.primitives.elementwise.selection import conj
 from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve, qr_without_q

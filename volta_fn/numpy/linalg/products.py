@@ -12,10 +12,9 @@ from volta_fn import lax
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import as_integer
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.numpy import indexing, products
+from volta_fn.numpy import indexing, products, reductions
 from volta_fn.numpy.arguments import axes_of, axis_of, narrowed, operand, promote, promote_inexact, wide
 from volta_fn.numpy.linalg.decompositions import identity_like, inv, last_axis, matrices, safe_root, squared, svdvals
-from volta_fn.numpy.statistics import reductions
 from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
 from volta_fn.transforms.custom.custom_derivatives import custom_jvp

@@ -3,14 +3,14 @@
 Importing this package declares all of them.
 """
 
-from volta_fn.onnx.operators import arithmetic, control_flow, networks, shapes, signals
+from volta_fn.onnx.operators import arithmetic, networks, shapes, signals
 from volta_fn.onnx.operators.registry import OPERATORS as OPERATORS
 from volta_fn.onnx.operators.registry import Node as Node
 
 FAMILIES = (
     arithmetic,
     arithmetic,
-    control_flow,
+    shapes,
     networks,
     signals,
     shapes,

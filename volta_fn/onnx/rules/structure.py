@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import Writer, aval, ints, result, rule, scalar, shaped
-from volta_fn.primitives.data_movement.indexing import GatherScatterMode
+from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 
 # ------------------------------------------------------------------------------
 # Shapes, slices and padding.

@@ -23,10 +23,9 @@ from volta_fn.errors import BroadcastError, OutOfBoundsError
 from volta_fn.primitives.array_operations.indices import Entry, Flag, Indices, NewAxis, Point, Span, known_array, parse_index
 from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p
 from volta_fn.primitives.data_movement.gather import gather, gather_p
-from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode
-from volta_fn.primitives.data_movement.indexing import slice as slice_
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, reshape, rev
+from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate
+from volta_fn.primitives.data_movement.slicing import slice as slice_
 from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings

@@ -15,8 +15,8 @@ from volta_fn.core.trace import Tracer, bind, concrete_or_raise, is_concrete
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, OutOfBoundsError, TracerError, TracerMaskError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.data_movement.dynamic_slicing import normalised
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
 

@@ -1,4 +1,7 @@
-"""Values exchanged, gathered, scattered or reduced between positions."""
+"""Values exchanged, gathered, scattered or reduced between positions.
+
+Casts of what types say of named axes.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ from volta_fn.core import trace as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
+from volta_fn.core.trace import ProcessAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
-from volta_fn.core.trace import bind, bound_axes
+from volta_fn.core.trace import axis_size as varying_axis_size
 from volta_fn.errors import ArgumentError, DTypeError, GradientError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
@@ -29,12 +33,15 @@ from volta_fn.primitives.collectives.groups import (
     one_name,
     to_groups,
 )
-from volta_fn.primitives.data_movement.indexing import index_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis, reshape
-from volta_fn.primitives.elementwise.arithmetic import mul
+from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
+from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
+
+# ------------------------------------------------------------------------------
+# Values exchanged, gathered, scattered or reduced between positions.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Values exchanged between positions: `ppermute`, `all_to_all`, ….
@@ -555,3 +562,74 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Array([1, 1, 1], dtype=int32)
     """
     return _extreme(pmin_p, x, axis_name, axis_index_groups)
+
+
+# ------------------------------------------------------------------------------
+# Casts of what a type says of named axes: whether values vary along them.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# The border of a program on several processes, which derivatives see.
+#
+# Inside, a cotangent is that of a process's own value. Outside, a value that does not vary along an axis is one value, with one
+# cotangent: the sum of those of all processes. So `pcast` does nothing to values, but its transpose adds or shares out cotangents.
+# ------------------------------------------------------------------------------
+
+
+def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int | None]:
+    return bind(pcast_p, *args, **params), dims[0]
+
+
+def _transpose(ct: Array, operand: Linear, *, axis_names: Names, to: str) -> list[Array]:
+    if to == "varying":
+        return list(bind(psum_p, ct, axis_names=axis_names, axis_index_groups=None, compression=None))
+    return [div(ct, as_value(np.asarray(varying_axis_size(axis_names)).astype(ct.dtype)))]
+
+
+pcast_p = Primitive(
+    "pcast",
+    lambda operand, *, axis_names, to: operand,
+    evaluate=lambda operand, *, axis_names, to: operand,
+    batch=_batch,
+    transpose=_transpose,
+    views=True,
+)
+pcast_p.jvp = linear_jvp(pcast_p)
+
+
+def border_cast(x: Array, axes: Names, to: str) -> Array:
+    """Mark a value as "varying", on entering, or "replicated", on leaving."""
+    return bind(pcast_p, x, axis_names=axes, to=to) if axes else x
+
+
+# ------------------------------------------------------------------------------
+# Casts of what a type says of named axes: whether values vary along them.
+# ------------------------------------------------------------------------------
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """Say that a pytree of values may vary along named axes.
+
+    Values stay as they are: along axes of a `vmap` or of this process's devices, types need not say it. Along axes of processes,
+    cotangents are summed over the positions.
+
+    Raises `ArgumentError` unless `to` is "varying", and `AxisNameError` for a name that is not bound.
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda row: vf.lax.pcast(row, "i", to="varying"), axis_name="i")(vf.numpy.arange(2))
+    Array([0, 1], dtype=int32)
+    """
+    if to != "varying":
+        raise ArgumentError(f"pcast: values can be cast to 'varying' only, got to={to!r}; sums over positions are lax.psum's")
+    processes = tuple([axis for axis in bound_axes(axis_name) if isinstance(axis, ProcessAxis)])
+    return tree.map(lambda leaf: border_cast(as_value(leaf), processes, to), x)
+
+
+def pvary(x: Any, axis_name: Any) -> Any:
+    """Say that a pytree of values may vary along named axes: `pcast` to "varying".
+
+    >>> import volta_fn as vf
+    >>> vf.vmap(lambda row: vf.lax.pvary(row, "i"), axis_name="i")(vf.numpy.arange(2))
+    Array([0, 1], dtype=int32)
+    """
+    return pcast(x, axis_name, to="varying")

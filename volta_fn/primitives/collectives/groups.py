@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.core import distribution
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.distribution import world
 from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import ProcessAxis, axis_size, bind, bound_axes
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.primitives.data_movement.indexing import index_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 
 # ------------------------------------------------------------------------------
 # What collectives have in common: names, groups, rules.
@@ -111,8 +110,8 @@ RankGroups = tuple[tuple[int, ...], ...] | None
 Outs = Sequence[np.ndarray | None] | None
 
 
-def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> world.Communicator:
-    return world.current().communicator(world.members_of(axis_names, axis_index_groups))
+def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> distribution.Communicator:
+    return distribution.current().communicator(distribution.members_of(axis_names, axis_index_groups))
 
 
 def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
@@ -148,7 +147,7 @@ def extreme(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups
 
 
 _tickets = itertools.count()
-_pending: dict[int, world.Pending] = {}
+_pending: dict[int, distribution.Pending] = {}
 
 
 def psum_start(*arrays: np.ndarray, axis_names: Axes, axis_index_groups: RankGroups, compression: str | None) -> np.ndarray:
@@ -166,14 +165,14 @@ def psum_done(ticket: np.ndarray, *, result_avals: Sequence[ShapedArray]) -> Seq
 
 @functools.cache
 def _index(axis_names: Axes, rank: int) -> np.ndarray:
-    index = np.array(world.members_of(axis_names, None).index(rank), np.int32)
+    index = np.array(distribution.members_of(axis_names, None).index(rank), np.int32)
     index.flags.writeable = False
     return index
 
 
 def axis_index(*, axis_names: Axes) -> np.ndarray:
     """Return this process's position along an axis."""
-    return _index(axis_names, world.current().rank)
+    return _index(axis_names, distribution.current().rank)
 
 
 def all_gather(array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, axis: int, size: int) -> np.ndarray:

@@ -19,8 +19,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import axis_environment
 from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import reshape
+from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
 # ------------------------------------------------------------------------------

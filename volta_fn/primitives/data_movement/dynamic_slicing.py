@@ -17,9 +17,14 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_p
-from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
-from volta_fn.primitives.data_movement.joining import concatenate, instantiate
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, expand_dims, iota, moveaxis, reshape, squeeze
+from volta_fn.primitives.data_movement.slicing import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    concatenate,
+    instantiate,
+)
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type

@@ -17,15 +17,16 @@ from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
-from volta_fn.primitives.data_movement.indexing import (
+from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
     check_numbers,
+    concatenate,
+    instantiate,
     shift_dims,
 )
-from volta_fn.primitives.data_movement.joining import concatenate, instantiate
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type

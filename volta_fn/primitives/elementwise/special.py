@@ -12,19 +12,9 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import GradientError
 from volta_fn.primitives.declare import Domain, Elementwise, elementwise
-from volta_fn.primitives.elementwise.arithmetic import pow, sign
+from volta_fn.primitives.elementwise.arithmetic import cos, exp, log, log1p, pow, sign, sin, sqrt, tanh
 from volta_fn.primitives.elementwise.selection import bitwise_and, eq, gt, lt, select
-from volta_fn.primitives.elementwise.transcendental import cos, exp, log, log1p, sin, sqrt, tanh
-from volta_fn.primitives.formulas import (
-    error,
-    exponential_integrals,
-    gamma,
-    hypergeometric,
-    incomplete_beta,
-    incomplete_gamma,
-    power_transforms,
-    special,
-)
+from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplete_beta, incomplete_gamma, special
 from volta_fn.primitives.formulas import special as dilogarithm
 from volta_fn.primitives.formulas import special as owen
 
@@ -207,7 +197,7 @@ def _expn_slope(n: Array, x: Array, out: Array) -> Array:
 
 
 expn: Elementwise = elementwise(
-    "expn", formula=exponential_integrals.expn, operands=dtypes.FLOATS,
+    "expn", formula=hypergeometric.expn, operands=dtypes.FLOATS,
     derivatives=[undefined("expn", "n"), lambda g, out, n, x: g * _expn_slope(n, x, out)],
     domain=Domain(0.2, 4.0, operands={0: (2.0, 2.0)}), doc="En(x), the integral of exp(-x t) / t^n from t = 1 to infinity.",
 )  # fmt: skip
@@ -219,7 +209,7 @@ def _expi_slope(x: Array) -> Array:
 
 
 expi: Elementwise = elementwise(
-    "expi", formula=exponential_integrals.expi, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _expi_slope(x)],
+    "expi", formula=hypergeometric.expi, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _expi_slope(x)],
     domain=Domain(avoid=(0.0,), margin=0.2), doc="The integral of exp(t) / t from -infinity to x, as a principal value.",
 )  # fmt: skip
 
@@ -236,7 +226,7 @@ def _erfcx_slope(x: Array, out: Array) -> Array:
 
 
 erfcx: Elementwise = elementwise(
-    "erfcx", formula=exponential_integrals.erfcx, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _erfcx_slope(x, out)],
+    "erfcx", formula=hypergeometric.erfcx, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * _erfcx_slope(x, out)],
     doc="exp(x^2) erfc(x).",
 )  # fmt: skip
 
@@ -636,12 +626,12 @@ def _by_power(logarithm: Array, power: Array) -> Array:
 
 
 boxcox: Elementwise = elementwise(
-    "boxcox", formula=power_transforms.boxcox, operands=dtypes.FLOATS,
+    "boxcox", formula=hypergeometric.boxcox, operands=dtypes.FLOATS,
     derivatives=[lambda g, out, x, power: g * (pow(x, power) / x), lambda g, out, x, power: g * _by_power(log(x), power)],
     domain=Domain(0.2, 4.0), doc="(x^power - 1) / power, and log(x) for the power 0.",
 )  # fmt: skip
 boxcox1p: Elementwise = elementwise(
-    "boxcox1p", formula=power_transforms.boxcox1p, operands=dtypes.FLOATS,
+    "boxcox1p", formula=hypergeometric.boxcox1p, operands=dtypes.FLOATS,
     derivatives=[
         lambda g, out, x, power: g * exp(power * log1p(x)) / (1.0 + x),
         lambda g, out, x, power: g * _by_power(log1p(x), power),

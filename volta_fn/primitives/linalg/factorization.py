@@ -14,9 +14,8 @@ from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.data_movement.gather import gather
-from volta_fn.primitives.data_movement.indexing import GatherDimensionNumbers, GatherScatterMode, slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate, pad
 from volta_fn.primitives.data_movement.movement import broadcasted_iota, expand_dims
+from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg.solvers import (
     adjoint,

@@ -18,7 +18,6 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
 from volta_fn.primitives.contraction import batch_matmul
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.data_movement.joining import pad
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
     broadcast_in_dim,
@@ -30,11 +29,12 @@ from volta_fn.primitives.data_movement.movement import (
     squeeze,
     transpose,
 )
+from volta_fn.primitives.data_movement.slicing import pad
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import max as maximum
+from volta_fn.primitives.elementwise.arithmetic import sqrt
 from volta_fn.primitives.elementwise.selection import conj, ge, is_finite, select
-from volta_fn.primitives.elementwise.transcendental import sqrt
 from volta_fn.primitives.reduction import reduce_and, reduce_max, reduce_sum
 
 # ------------------------------------------------------------------------------

@@ -15,16 +15,14 @@ from volta_fn.core.primitive import AxisData, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.array_operations.operators import full
-from volta_fn.primitives.control_flow.conditionals import cond
-from volta_fn.primitives.control_flow.loops import while_loop
-from volta_fn.primitives.data_movement.indexing import slice_in_dim
-from volta_fn.primitives.data_movement.joining import concatenate
+from volta_fn.primitives.control_flow.loops import cond, while_loop
 from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, broadcasted_iota, expand_dims, moveaxis
+from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import abs as absolute
+from volta_fn.primitives.elementwise.arithmetic import cbrt, sqrt
 from volta_fn.primitives.elementwise.selection import select
-from volta_fn.primitives.elementwise.transcendental import cbrt, sqrt
 from volta_fn.primitives.linalg.factorization import linear_solve, qr
 from volta_fn.primitives.linalg.solvers import (
     adjoint,

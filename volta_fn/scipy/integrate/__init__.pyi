@@ -1,1 +1,1 @@
-from volta_fn.numpy.statistics.reductions import trapezoid as trapezoid
+from volta_fn.numpy.reductions import trapezoid as trapezoid

@@ -29,11 +29,14 @@ from volta_fn.scipy.special.exponential import xlog1py as xlog1py
 from volta_fn.scipy.special.exponential import xlogy as xlogy
 from volta_fn.scipy.special.gamma_family import bernoulli as bernoulli
 from volta_fn.scipy.special.gamma_family import beta as beta
+from volta_fn.scipy.special.gamma_family import betainc as betainc
 from volta_fn.scipy.special.gamma_family import betaln as betaln
 from volta_fn.scipy.special.gamma_family import comb as comb
 from volta_fn.scipy.special.gamma_family import digamma as digamma
 from volta_fn.scipy.special.gamma_family import factorial as factorial
 from volta_fn.scipy.special.gamma_family import gamma as gamma
+from volta_fn.scipy.special.gamma_family import gammainc as gammainc
+from volta_fn.scipy.special.gamma_family import gammaincc as gammaincc
 from volta_fn.scipy.special.gamma_family import gammaln as gammaln
 from volta_fn.scipy.special.gamma_family import gammasgn as gammasgn
 from volta_fn.scipy.special.gamma_family import loggamma as loggamma
@@ -41,9 +44,6 @@ from volta_fn.scipy.special.gamma_family import multigammaln as multigammaln
 from volta_fn.scipy.special.gamma_family import poch as poch
 from volta_fn.scipy.special.gamma_family import polygamma as polygamma
 from volta_fn.scipy.special.gamma_family import zeta as zeta
-from volta_fn.scipy.special.incomplete import betainc as betainc
-from volta_fn.scipy.special.incomplete import gammainc as gammainc
-from volta_fn.scipy.special.incomplete import gammaincc as gammaincc
 from volta_fn.scipy.special.polynomials import bessel_jn as bessel_jn
 from volta_fn.scipy.special.polynomials import hyp1f1 as hyp1f1
 from volta_fn.scipy.special.polynomials import hyp2f1 as hyp2f1

@@ -13,7 +13,7 @@ from volta_fn.errors import ArgumentError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise.special import normal_pdf
-from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.gamma_family import composite
 from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
 # ------------------------------------------------------------------------------

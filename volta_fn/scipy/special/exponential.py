@@ -20,8 +20,7 @@ from volta_fn.numpy.arguments import narrowed, wide
 from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.gamma_family import rising
+from volta_fn.scipy.special.gamma_family import composite, rising
 from volta_fn.transforms.custom.custom_derivatives import custom_jvp
 
 # ------------------------------------------------------------------------------

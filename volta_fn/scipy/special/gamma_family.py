@@ -1,8 +1,11 @@
-"""The gamma function's family, with quotients by Stirling's series."""
+"""The gamma function's family, and its incomplete functions."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from math import comb as exact_comb
 from typing import Any
@@ -15,11 +18,48 @@ from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import as_integer
 from volta_fn.core.trace import concrete_or_raise
 from volta_fn.dtypes import as_dtype
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.arguments import composite
+
+# ------------------------------------------------------------------------------
+# Promotion of the arguments of special functions that are composed of others.
+# ------------------------------------------------------------------------------
+
+Function = Callable[..., Array]
+
+
+def composite(function: Function) -> Function:
+    """Let a function of float arrays of one dtype take arrays and scalars of any.
+
+    It is `fused`. Integers become floats. float16 and bfloat16 compute in float32, so that rounding errors do not accumulate.
+    """
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    @fused
+    @functools.wraps(function)
+    def promoting(*args: Any, **options: Any) -> Array:
+        while len(args) < len(names) and names[len(args)] in options:
+            args += (options.pop(names[len(args)]),)
+        if not args:
+            return function(**options)  # which says what is missing
+        name = function.__name__.lstrip("_")
+        values = promote_args(name, args, dtypes.FLOATS)
+        dtype = values[0].dtype
+        if dtype in dtypes.COMPLEX:
+            raise DTypeError(f"{name} is not defined for {dtype.name}; it takes real numbers")
+        wide = dtypes.accumulator(dtype)
+        if dtype == wide:
+            return function(*values, **options)
+        return lax.convert_element_type(function(*[lax.convert_element_type(v, wide) for v in values], **options), dtype)
+
+    return promoting
+
+
+# ------------------------------------------------------------------------------
+# The gamma function's family, with quotients by Stirling's series.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Bernoulli's numbers.
@@ -332,3 +372,76 @@ def polygamma(n: Any, x: Any) -> Array:
     Array(0.6449, dtype=float32)
     """
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))
+
+
+# ------------------------------------------------------------------------------
+# The incomplete gamma and beta functions with all derivatives.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# The incomplete gamma functions (the gamma distribution function), derivatives.
+# ------------------------------------------------------------------------------
+
+
+@composite
+def gammainc(a: Any, x: Any) -> Array:
+    """Return the regularised lower incomplete gamma function.
+
+    It is the probability that a gamma random number of shape `a` is at most x. NaN for a < 0 or x < 0.
+
+    >>> vf.scipy.special.gammainc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
+    Array([0.    , 0.6321, 0.8647], dtype=float32)
+    """
+    return special.igamma(*vnp.broadcast_arrays(a, x))
+
+
+@composite
+def gammaincc(a: Any, x: Any) -> Array:
+    """Return the upper incomplete gamma function 1 - gammainc(a, x), precise if small.
+
+    >>> vf.scipy.special.gammaincc(1.0, vf.numpy.array([0.0, 1.0, 2.0])).round(4)
+    Array([1.    , 0.3679, 0.1353], dtype=float32)
+    """
+    return special.igammac(*vnp.broadcast_arrays(a, x))
+
+
+#: Their names in `jax.lax`.
+igamma, igammac = gammainc, gammaincc
+
+
+@composite
+def random_gamma_grad(a: Any, sample: Any) -> Array:
+    """Return dx/da of a gamma number x at a fixed quantile (Figurnov et al. 2018).
+
+    >>> vf.lax.random_gamma_grad(2.0, vf.numpy.array([1.0, 2.0])).round(3)
+    Array([0.751, 1.086], dtype=float32)
+    """
+    return special.random_gamma_grad(*vnp.broadcast_arrays(a, sample))
+
+
+@composite
+def igamma_grad_a(a: Any, x: Any) -> Array:
+    """Return the derivative of `lax.igamma` by its first argument.
+
+    >>> vf.lax.igamma_grad_a(2.0, vf.numpy.array([1.0, 2.0])).round(3)
+    Array([-0.276, -0.294], dtype=float32)
+    """
+    return special.igamma_grad_a(*vnp.broadcast_arrays(a, x))
+
+
+# ------------------------------------------------------------------------------
+# The incomplete beta function (the beta distribution function).
+# ------------------------------------------------------------------------------
+
+
+@composite
+def betainc(a: Any, b: Any, x: Any) -> Array:
+    """Return the regularised incomplete beta function of x with shape `a` and `b`.
+
+    It is the probability that a beta random number is at most x. All arguments broadcast, and it is differentiable by each. NaN for
+    negative a or b, if both are 0 or infinite, and unless 0 <= x <= 1.
+
+    >>> vf.scipy.special.betainc(2.0, 3.0, vf.numpy.array([0.0, 0.5, 1.0])).round(4)
+    Array([0.    , 0.6875, 1.    ], dtype=float32)
+    """
+    return special.regularized_incomplete_beta(*vnp.broadcast_arrays(a, b, x))

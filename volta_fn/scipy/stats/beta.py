@@ -14,8 +14,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.gamma_family import betaln, log_beta_weight
-from volta_fn.scipy.special.incomplete import betainc
+from volta_fn.scipy.special.gamma_family import betainc, betaln, log_beta_weight
 from volta_fn.scipy.stats.declarations import UNIT, Continuous, log_lower_beta, log_or_tail, log_power, log_upper_beta
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.incomplete import gammainc, gammaincc
+from volta_fn.scipy.special.gamma_family import gammainc, gammaincc
 from volta_fn.scipy.stats.declarations import POSITIVE, Continuous
 from volta_fn.scipy.stats.gamma import log_density, log_distribution, log_survival
 

@@ -17,8 +17,7 @@ import numpy as np
 from volta_fn import dtypes, lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.gamma_family import log_beta_weight, log_gamma_weight
+from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
 
 # ------------------------------------------------------------------------------
 # Public functions of formulas: with a signature, promotion and a docstring.

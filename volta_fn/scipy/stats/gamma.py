@@ -13,8 +13,7 @@ from typing import Any
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.gamma_family import gammaln, log_gamma_weight
-from volta_fn.scipy.special.incomplete import gammainc, gammaincc
+from volta_fn.scipy.special.gamma_family import gammainc, gammaincc, gammaln, log_gamma_weight
 from volta_fn.scipy.stats.declarations import POSITIVE, Continuous, log_lower_gamma, log_or_tail, log_power, log_upper_gamma
 
 

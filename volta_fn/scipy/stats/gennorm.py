@@ -13,8 +13,7 @@ from typing import Any
 
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.scipy.special.gamma_family import gammaln
-from volta_fn.scipy.special.incomplete import gammaincc
+from volta_fn.scipy.special.gamma_family import gammaincc, gammaln
 from volta_fn.scipy.stats.declarations import Continuous
 
 

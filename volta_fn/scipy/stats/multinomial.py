@@ -15,8 +15,7 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import DTypeError
 from volta_fn.primitives.declare import promote_args
-from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.gamma_family import gammaln
+from volta_fn.scipy.special.gamma_family import composite, gammaln
 from volta_fn.scipy.stats.declarations import log_power
 
 

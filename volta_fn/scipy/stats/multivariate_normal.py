@@ -13,7 +13,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.scipy.special.arguments import composite
+from volta_fn.scipy.special.gamma_family import composite
 
 
 def logpdf(x: Any, mean: Any, cov: Any, allow_singular: bool | None = None) -> Array:

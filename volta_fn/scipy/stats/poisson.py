@@ -16,9 +16,7 @@ import numpy as np
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
-from volta_fn.scipy.special.arguments import composite
-from volta_fn.scipy.special.gamma_family import log_gamma_weight, rising
-from volta_fn.scipy.special.incomplete import gammaincc
+from volta_fn.scipy.special.gamma_family import composite, gammaincc, log_gamma_weight, rising
 from volta_fn.scipy.stats.declarations import Discrete, from_zero, log_power
 
 

@@ -18,7 +18,7 @@ from volta_fn.core.refs import Ref
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
-from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom.custom_call import (

@@ -15,7 +15,7 @@ from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_body
-from volta_fn.primitives.data_movement.joining import instantiate
+from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom.custom_derivatives import closure_convert, custom_jvp

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+import volta_fn.primitives.elementwise.arithmetic
 import volta_fn.primitives.elementwise.special
-import volta_fn.primitives.elementwise.transcendental
 from tests.targets.cpu.scalars.running import run
 from tests.targets.scalar_functions import FLOAT32, FLOAT64, ORACLES, SPECIAL, UNITS, arguments, assert_within, edges, tail_of_range
 from volta_fn.core.primitive import PRIMITIVES

@@ -22,7 +22,7 @@ from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
 from volta_fn.codegen.loops import Pass
 from volta_fn.compiler.ir.axes import KernelAnalysis
-from volta_fn.compiler.ir.interpret import interpret
+from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import JaxprError
 from volta_fn.targets.wgsl.loops import routine, rows, schedule, tiles

@@ -5,9 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-import volta_fn.primitives.elementwise.arithmetic
-import volta_fn.primitives.elementwise.special
-import volta_fn.primitives.elementwise.transcendental  # noqa: F401  # declare what programs ask for late
+import volta_fn.primitives.elementwise.arithmetic  # noqa: F401  # declare what programs ask for late
 from tests.targets.scalar_samples import CASES, assert_same_bits
 from tests.targets.wgsl import running
 from volta_fn import dtypes

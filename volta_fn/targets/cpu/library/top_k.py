@@ -15,8 +15,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, nest, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, nothing, task_range
 from volta_fn.targets.cpu.library.movement import alignment, unit
-from volta_fn.targets.cpu.library.radix import SHORT, fill_padding, padded, rank_of, widen
-from volta_fn.targets.cpu.library.sort import Radix, SortKey, SortProblem
+from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, fill_padding, padded, rank_of, widen
 from volta_fn.targets.cpu.routine import Routine
 
 #: How many are inserted one by one at most, and how many elements there are for each of them at least.

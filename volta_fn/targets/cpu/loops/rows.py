@@ -21,8 +21,8 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, greatest, i64, lanes_of, least, rounded_down
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorAxis, VectorScope, emit_unrolled
 from volta_fn.targets.cpu.scalars import Number, combine, constant, horizontal, position
-from volta_fn.targets.cpu.scalars.cost import cost
 from volta_fn.targets.cpu.scalars.number import convert
+from volta_fn.targets.cpu.scalars.operations import cost
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # ------------------------------------------------------------------------------

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.buffers import Slot
-from volta_fn.compiler.ir.interpret import interpret
-from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.core.jaxpr import Equation
 from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
 from volta_fn.runtime.internals.array_calls import INTERRUPTED

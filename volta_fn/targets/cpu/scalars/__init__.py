@@ -5,7 +5,6 @@ In the order in which to read: `values` (vectors with operators), `number` (dtyp
 `cost`, and `avx512` (instructions that some CPUs have).
 """
 
-from volta_fn.targets.cpu.scalars.cost import cost as cost
 from volta_fn.targets.cpu.scalars.number import Number as Number
 from volta_fn.targets.cpu.scalars.number import constant as constant
 from volta_fn.targets.cpu.scalars.number import load as load
@@ -13,6 +12,7 @@ from volta_fn.targets.cpu.scalars.number import splat as splat
 from volta_fn.targets.cpu.scalars.number import store as store
 from volta_fn.targets.cpu.scalars.operations import apply as apply
 from volta_fn.targets.cpu.scalars.operations import combine as combine
+from volta_fn.targets.cpu.scalars.operations import cost as cost
 from volta_fn.targets.cpu.scalars.operations import horizontal as horizontal
 from volta_fn.targets.cpu.scalars.operations import position as position
 from volta_fn.targets.cpu.scalars.operations import supports as supports

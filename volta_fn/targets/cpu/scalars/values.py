@@ -1,7 +1,6 @@
-"""Vectors of machine numbers with operators: `x * y` writes the instruction.
+"""Numbers in registers.
 
-`Lanes` is a `Value` in the function that is being written. Operators write the plain instruction for its type: nothing is contracted or
-reassociated. Python numbers stand for vectors of copies. Comparisons are methods, and give vectors of i1.
+Formulas written as instructions, with those of AVX-512 that split floats.
 """
 
 from __future__ import annotations
@@ -14,8 +13,63 @@ import numpy as np
 
 from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
-from volta_fn.targets.cpu.scalars import avx512
+
+# ------------------------------------------------------------------------------
+# AVX-512 instructions that split floats into exponent and significand.
+# ------------------------------------------------------------------------------
+
+#: The rounding mode that is set.
+_CURRENT = Value("i32", "4")
+#: A significand in [3/4, 3/2); NaN for negative numbers.
+_FROM_THREE_QUARTERS = Value("i32", "15")
+_WIDTH = {"float": 32, "double": 64}
+
+
+def has_avx512(x: Value) -> bool:
+    """Return True if this machine has them for vectors such as `x`."""
+    return host().vector_bytes == 64 and lanes_of(x.type) * _WIDTH[element_of(x.type)] >= 512
+
+
+def avx512_scale(f: Function, x: Value, n: Value) -> Value:
+    """Return x 2^n for integers n, rounded once."""
+    return _by_register(f, "scalef", lambda a, b: [a, b, a, _all(a), _CURRENT], x, n)
+
+
+def avx512_exponent(f: Function, x: Value) -> Value:
+    """Return the exponent of |x| as a float: -inf of 0, inf of infinities."""
+    return _by_register(f, "getexp", lambda a: [a, a, _all(a), _CURRENT], x)
+
+
+def avx512_significand(f: Function, x: Value) -> Value:
+    """Return the number in [3/4, 3/2) that is x times a power of 2.
+
+    It is 1 for zeros and inf, NaN for negative numbers.
+    """
+    return _by_register(f, "getmant", lambda a: [a, _FROM_THREE_QUARTERS, a, _all(a), _CURRENT], x)
+
+
+def _all(x: Value) -> Value:
+    return Value(f"i{lanes_of(x.type)}", "-1")
+
+
+def _by_register(f: Function, name: str, operands: Callable[..., list[Value]], *args: Value) -> Value:
+    lanes, width = lanes_of(args[0].type), _WIDTH[element_of(args[0].type)]
+    if lanes * width > 512:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = [_by_register(f, name, operands, *[f.taken(a, half) for a in args]) for half in halves]
+        return f.taken(low, range(lanes), high)
+    suffix = "ps" if width == 32 else "pd"
+    return f.intrinsic(f"llvm.x86.avx512.mask.{name}.{suffix}.512", args[0].type, *operands(*args))
+
+
+# ------------------------------------------------------------------------------
+# Vectors of machine numbers with operators: `x * y` writes the instruction.
+#
+# `Lanes` is a `Value` in the function that is being written. Operators write the plain instruction for its type: nothing is contracted or
+# reassociated. Python numbers stand for vectors of copies. Comparisons are methods, and give vectors of i1.
+# ------------------------------------------------------------------------------
 
 FLOATS = ("half", "float", "double")
 _BITS = {"half": 16, "float": 32, "double": 64}
@@ -281,16 +335,16 @@ class Lanes(Values):
 
     def scaled(self, n: Lanes) -> Lanes:
         """Return self 2^n, by an instruction if there is one."""
-        if avx512.has_instructions(self.value):
-            return self.new(avx512.scale(self.f, self.value, n.value))
+        if has_avx512(self.value):
+            return self.new(avx512_scale(self.f, self.value, n.value))
         return super().scaled(n)
 
     def exponent_and_significand(self) -> tuple[Lanes, Lanes] | None:
         """Return exponent and significand in [3/4, 3/2), if instructions exist."""
-        if not avx512.has_instructions(self.value):
+        if not has_avx512(self.value):
             return None
-        significand = self.new(avx512.significand(self.f, self.value))
-        return self.new(avx512.exponent(self.f, self.value)), significand
+        significand = self.new(avx512_significand(self.f, self.value))
+        return self.new(avx512_exponent(self.f, self.value)), significand
 
     def quarter_periods(self) -> tuple[Lanes, Lanes, Lanes]:
         """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.

@@ -23,10 +23,9 @@ from typing import Any
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
-from volta_fn.targets.wgsl.library.cumulative import cumulative
+from volta_fn.targets.wgsl.library.cumulative import cumulative, reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
 from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather, pad
-from volta_fn.targets.wgsl.library.pooling import reduce_window, select_and_gather_add, select_and_scatter_add
 from volta_fn.targets.wgsl.library.scatter import scatter
 from volta_fn.targets.wgsl.library.sort import sort
 from volta_fn.targets.wgsl.library.top_k import top_k

@@ -13,8 +13,7 @@ from volta_fn.codegen.indices import Dims, Layout, Starts, WindowStart, gather_o
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.data_movement.gather import gather_p
-from volta_fn.primitives.data_movement.indexing import default_fill
-from volta_fn.primitives.data_movement.joining import pad_p
+from volta_fn.primitives.data_movement.slicing import default_fill, pad_p
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from volta_fn.codegen.loops import of_nothing, restricted
 from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
-from volta_fn.compiler.ir.contraction import contraction_of
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep

@@ -17,9 +17,9 @@ import numpy as np
 from volta_fn.compiler import contractions
 from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
-from volta_fn.compiler.ir.contraction import Axes, Contraction, contraction_of
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Kernel, Load
+from volta_fn.compiler.ir.nodes import Axes, Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype

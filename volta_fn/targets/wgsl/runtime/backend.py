@@ -15,9 +15,8 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
 from volta_fn.targets.wgsl.runtime.device.adapter import adapters
 from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
-from volta_fn.targets.wgsl.runtime.device.handle import GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
-from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
+from volta_fn.targets.wgsl.runtime.device.recovery import GpuHandle, Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.scalars import is_supported
 
@@ -158,7 +157,7 @@ class GpuBackend:
 
         Raises `DeviceError` if the device has no timestamp queries.
         """
-        return load("volta_fn.targets.wgsl.runtime.timed").TimedProgram(self.gpu, closed, donated, pipeline)
+        return load("volta_fn.targets.wgsl.runtime.program").TimedProgram(self.gpu, closed, donated, pipeline)
 
     def hardware(self) -> Hardware:
         """Describe the device as it was opened, with the limits in force."""

@@ -1,26 +1,32 @@
-"""Commands, the form in which the runtime executes a program.
-
-Split, merged and fused.
-"""
+"""The commands of programs on a GPU, and their verification."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Block, Slot, Slots
 from volta_fn.compiler.ir.kernel import Kernel
+from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, TargetCapabilities
-from volta_fn.errors import OutOfMemoryError
+from volta_fn.compiler.verification import SlotUses, describe
+from volta_fn.core.jaxpr import Equation
+from volta_fn.errors import CompilerError, OutOfMemoryError
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
+
+# ------------------------------------------------------------------------------
+# Commands, the form in which the runtime executes a program.
+#
+# Split, merged and fused.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Define commands, the form in which the runtime executes a program.
@@ -497,3 +503,148 @@ class Batch:
             return None
         inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
         return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
+
+
+# ------------------------------------------------------------------------------
+# Verify the commands of programs for GPUs: bindings, limits, order, lifetimes.
+#
+# That needs no device. wgpu validates the text of shaders when their pipelines are made.
+# ------------------------------------------------------------------------------
+
+
+def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
+    """Raise `CompilerError` unless dispatches bind what their shaders declare.
+
+    Ranges lie in their slots, and all is within the limits of a device.
+    """
+    for run, iterations in _runs(commands, {}):
+        shader = run.shader
+        _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
+        written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
+        _require(written == run.written, f"bindings {sorted(written)} are written, but {sorted(run.written)} are said to be", run)
+        _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
+        memory = sum(variable.bytes for variable in shader.workgroup_variables)
+        _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
+        _require(all(0 <= n <= capabilities.groups for n in run.groups), f"{run.groups} workgroups exceed the device's", run)
+        _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
+        for span in run.ranges:
+            first, end = _extent(span, iterations)
+            aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
+            _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
+            room = -(-span.slot.size // 4) * 4
+            _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
+        for number in run.written:
+            others = [span for other, span in enumerate(run.ranges) if other != number]
+            _require(not any(_meet(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
+
+
+def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
+    """Yield dispatches, with the iterations of the loops around each."""
+    for command in commands:
+        if isinstance(command, Run):
+            yield command, loops
+        elif isinstance(command, Loop):
+            yield from _runs(command.body, {**loops, command.number: command.iterations})
+        elif isinstance(command, While):
+            yield from _runs(command.body, loops)
+
+
+def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]:
+    """Return the first byte, and the one after the last, of a range in all iterations."""
+    moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
+    return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
+
+
+def _meet(one: BufferRange, other: BufferRange) -> bool:
+    if one.slot is not other.slot or one.strides != other.strides:
+        return False
+    return one.offset < other.offset + other.size and other.offset < one.offset + one.size
+
+
+def _require(condition: bool, problem: str, run: Run) -> None:
+    if not condition:
+        _fail("dispatches", problem, run)
+
+
+def _fail(stage: str, problem: str, run: Run) -> NoReturn:
+    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
+    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
+    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
+    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
+
+
+# order
+
+
+def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
+    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
+
+    Each dispatch is in one of the new commands, after all earlier ones that write what it reads or writes, or read what it writes.
+    """
+    if [*map(id, before)] == [*map(id, after)]:
+        return
+    positions = _positions(stage, before, after)
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in before:
+        assert isinstance(run, Run)
+        position = positions[id(run)]
+        for binding, span in enumerate(run.ranges):
+            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written else -1)
+            if earlier >= position:
+                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
+        for binding, span in enumerate(run.ranges):
+            times = wrote if binding in run.written else read
+            times[span.slot] = max(times.get(span.slot, -1), position)
+
+
+def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
+    """Return the new position of each dispatch, by its identity.
+
+    Fused dispatches are found by their ranges.
+    """
+    found = {id(command): position for position, command in enumerate(after)}
+    left = [command for command in before if id(command) not in found]
+    known = set(map(id, before))
+    for position, command in enumerate(after):
+        if id(command) in known:
+            continue
+        assert isinstance(command, Run)
+        ranges = command.ranges
+        while ranges:
+            member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
+            if member is None:
+                _fail(stage, "a new dispatch binds what none did before", command)
+            found[id(member)] = position
+            left.remove(member)
+            ranges = ranges[len(member.ranges) :]
+    if left:
+        _fail(stage, "a dispatch was lost", next(runs(left)))
+    return found
+
+
+# lifetimes
+
+
+def uses_of(commands: Iterable[Command]) -> SlotUses:
+    """Return when commands use each slot."""
+    uses = SlotUses()
+    _add_uses(uses, commands)
+    return uses
+
+
+def _add_uses(uses: SlotUses, commands: Iterable[Command]) -> None:
+    for command in commands:
+        if isinstance(command, Run):
+            grids = [] if command.region is None else [command.region.grids]
+            uses.command([*[span.slot for span in command.ranges], *grids])
+        elif isinstance(command, Host):
+            flags = [] if command.flag is None else [command.flag]
+            uses.command([*[span.slot for span, _, _ in (*command.operands, *command.results)], *[flag.slot for flag in flags]])
+        elif not isinstance(command, Submit):
+            begin = uses.time
+            if isinstance(command, While):
+                uses.command([command.flag.slot])
+            _add_uses(uses, command.body)
+            if uses.time > begin:
+                uses.loop(begin)

@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from volta_fn.compiler.buffers import Lifetime, Output
 from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.verification.memory import Extent, verify_extents
+from volta_fn.compiler.verification import Extent, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.runtime.caches import Recent
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, While, longest, runs, stays_alone
+from volta_fn.targets.wgsl.runtime.commands import (
+    Command,
+    Loop,
+    Run,
+    While,
+    longest,
+    runs,
+    stays_alone,
+    uses_of,
+    verify_commands,
+    verify_order,
+)
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
-from volta_fn.targets.wgsl.runtime.verification import uses_of, verify_commands, verify_order
 from volta_fn.targets.wgsl.runtime.writer import CONTROL_FLOW, Writer
 from volta_fn.targets.wgsl.target import WgslTarget
 

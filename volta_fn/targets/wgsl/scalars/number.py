@@ -1,4 +1,4 @@
-"""Numbers of any dtype in a shader, and halves, which are kept as float32."""
+"""Numbers in shaders: registers, memory, and helper functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
+
+# ------------------------------------------------------------------------------
+# Numbers of any dtype in a shader, and halves, which are kept as float32.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Numbers of any dtype in a shader, and how they are made from constants.
@@ -196,3 +201,202 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
     if dtype == BFLOAT16:
         return f"bitcast<f32>({bits} << 16u)"
     return f"{f.helper('float16_value', _FLOAT16_VALUE)}({bits})"
+
+
+# ------------------------------------------------------------------------------
+# WGSL functions for what devices compute inaccurately, or not at all.
+# ------------------------------------------------------------------------------
+
+#: A number that is 1.0, which `Shader` sets when it runs, so that no compiler knows.
+ONE = "one"
+
+
+def one(f: Function) -> str:
+    """Return its name."""
+    return f.module.declare(ONE, f"var<private> {ONE}: f32;")
+
+
+_FMA = """fn fma_{0}(x: {0}, y: {0}, z: {0}) -> {0} {{
+  let is_product = abs(x) <= {most} && abs(y) <= {most};
+  if (!is_product || !(abs(z) <= {most})) {{ return select(x * y + z, z, is_product); }}
+  let size = max(abs(x * y), abs(z));
+  let is_tiny = size < {tiny} && max(abs(x), abs(y)) < {large};
+  let scale = select(select({0}(1), {up}, is_tiny), {down}, size > {huge});
+  let a = x * scale;
+  let b = y * scale;
+  let c = z * scale * scale;
+  let product = a * b;
+  let a1 = bitcast<{0}>((bitcast<{bits}>(a) + {half}) & {mask});
+  let b1 = bitcast<{0}>((bitcast<{bits}>(b) + {half}) & {mask});
+  let a2 = a - a1;
+  let b2 = b - b1;
+  let lost = (((a1 * b1 - product) + a1 * b2) + a2 * b1) + a2 * b2;
+  let total = product + c;
+  let part = total * {0}(one) - product;
+  let lost_too = (product - (total * {0}(one) - part)) + (c - part);
+  let result = total + (lost + lost_too);
+  return select(total, result, abs(result) <= {most}) / scale / scale;
+}}"""
+
+_FMA_32 = {
+    "bits": "u32", "half": "0x800u", "mask": "0xfffff000u", "most": "0x1.fffffep127f",
+    "tiny": "0x1p-60f", "large": "0x1p90f", "huge": "0x1p100f", "up": "0x1p32f", "down": "0x1p-32f",
+}  # fmt: skip
+_FMA_64 = {
+    "bits": "u64", "half": "0x4000000lu", "mask": "0xfffffffff8000000lu", "most": "1.7976931348623157e308lf",
+    "tiny": "1e-150lf", "large": "1e200lf", "huge": "1e270lf", "up": literal("f64", 2.0**250), "down": literal("f64", 2.0**-100),
+}  # fmt: skip
+
+
+def fma(f: Function, type_: str) -> str:
+    """Return x y + z rounded once, or nearly so (Dekker, Knuth).
+
+    Of the product's and the sum's errors only the sum is rounded.
+
+    What is large or small is scaled, so that errors are in range.
+    """
+    one(f)
+    return f.helper(f"fma_{type_}", _FMA.format(type_, **(_FMA_32 if type_ == "f32" else _FMA_64)))
+
+
+_QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
+  let x_is_small = abs(x) < 0x1p-60f;
+  let scale = select(select(1.0f, 0x1p-64f, abs(y) > 0x1p64f), 0x1p64f, abs(y) < 0x1p-64f);
+  let back = bitcast<f32>(bitcast<u32>(scale) | (bitcast<u32>(y) & 0x80000000u));
+  let a = x * select(1.0f, 0x1p60f, x_is_small);
+  let b = abs(y) * scale;
+  let inverse = 1.0f / b;
+  let near = bitcast<f32>(bitcast<u32>(a * inverse) ^ (bitcast<u32>(one) ^ 0x3f800000u));
+  let better = fma(-fma(near, min(b, 0x1.fffffep127f), -a), inverse, near);
+  return select(near, better, abs(near) <= 0x1.fffffep127f) * select(back, back * 0x1p-60f, x_is_small);
+}"""
+
+
+def quotient(f: Function) -> str:
+    """Return x / y, corrected by a fused multiply-add.
+
+    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal factors for zeros: so divisors are
+    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends to where what is left of them can be told. What depends on
+    the divisor alone is computed once for many dividends; with its sign put back in the end, zeros keep theirs. The first quotient passes
+    through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
+    the difference.
+    """
+    one(f)
+    return f.helper("quotient", _QUOTIENT)
+
+
+_NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
+  let inverse = 1.0f / y;
+  let near = bitcast<f32>(bitcast<u32>(x * inverse) ^ bitcast<u32>(one) ^ 0x3f800000u);
+  return fma(fma(-near, y, x), inverse, near);
+}"""
+
+
+def near_quotient(f: Function) -> str:
+    """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
+    one(f)
+    return f.helper("near_quotient", _NEAR_QUOTIENT)
+
+
+_ROOT = """fn root(x: f32) -> f32 {
+  let near = bitcast<f32>(bitcast<u32>(sqrt(x)) | (bitcast<u32>(one) ^ 0x3f800000u));
+  let better = fma(fma(-near, near, x), 0.5f / near, near);
+  return select(near, better, x > 0x1p-100f && x < 0x1p127f);
+}"""
+
+
+def root(f: Function) -> str:
+    """Return the square root with such a correction.
+
+    It passes through integers: NVIDIA's compiler takes the square of a root for its argument, be that negative.
+    """
+    one(f)
+    return f.helper("root", _ROOT)
+
+
+_WIDE_PRODUCT = """fn wide_product(x: u32, y: u32) -> vec2<u32> {
+  let low = (x & 0xffffu) * (y & 0xffffu);
+  let left = (x >> 16u) * (y & 0xffffu) + (low >> 16u);
+  let right = (x & 0xffffu) * (y >> 16u) + (left & 0xffffu);
+  return vec2<u32>((right << 16u) | (low & 0xffffu), (x >> 16u) * (y >> 16u) + (left >> 16u) + (right >> 16u));
+}"""
+
+_QUARTERS = """fn quarters(x: f32) -> vec3<f32> {
+  let bits = bitcast<u32>(x);
+  let place = max((bits >> 23u) & 0xffu, 122u) - 88u;
+  let whole = (bits & 0x7fffffu) | 0x800000u;
+  let word = place >> 5u;
+  let shift = place & 31u;
+  var window: vec3<u32>;
+  for (var k = 0u; k < 3u; k++) {
+    window[k] = (two_over_pi[word + k] << shift) | ((two_over_pi[word + k + 1u] >> 1u) >> (31u - shift));
+  }
+  let third = wide_product(whole, window.z);
+  let second = wide_product(whole, window.y);
+  let middle = second.x + third.y;
+  let top = whole * window.x + second.y + select(0u, 1u, middle < second.x);
+  var turns = top >> 30u;
+  var high = (top << 2u) | (middle >> 30u);
+  var low = (middle << 2u) | (third.x >> 30u);
+  var is_negative = high >= 0x80000000u;
+  if (is_negative) {
+    turns += 1u;
+    low = ~low + 1u;
+    high = ~high + select(0u, 1u, low == 0u);
+  }
+  var scale = 0x1p-32f;
+  if (high == 0u) {
+    high = low;
+    low = 0u;
+    scale = 0x1p-64f;
+  }
+  let zeros = min(countLeadingZeros(high), 31u);
+  high = (high << zeros) | ((low >> 1u) >> (31u - zeros));
+  low = low << zeros;
+  scale *= bitcast<f32>((127u - zeros) << 23u);
+  if (bits >> 31u != 0u) {
+    turns = 0u - turns;
+    is_negative = !is_negative;
+  }
+  if (is_negative) { scale = -scale; }
+  var first = f32(high & 0xffffff00u) * scale;
+  if ((bits & 0x7f800000u) == 0x7f800000u) { first = bits_f32(0x7fc00000u); }
+  return vec3<f32>(f32(turns & 3u), first, f32(((high & 0xffu) << 16u) | (low >> 16u)) * (scale * 0x1p-16f));
+}"""
+
+
+def quarters(f: Function) -> str:
+    """Reduce |x| >= 2^-5 to quarter periods.
+
+    The result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
+
+    After Payne and Hanek (1983): x = m 2^e with a whole number m of 24 bits, and of 2^e 2/pi only 96 bits matter, the first of which is
+    worth 2. They are cut out of a table. Their product with m is, modulo 4, the number of quarter periods.
+    """
+    digits = TWO_OVER_PI >> (TWO_OVER_PI_BITS - 32 * 8)
+    words = ", ".join(f"0x{(digits >> (32 * k)) & 0xFFFFFFFF:08x}u" for k in reversed(range(8)))
+    f.module.declare(
+        "two_over_pi",
+        f"const two_over_pi_digits = array<u32, 10>(0u, 0u, {words});\nvar<private> two_over_pi: array<u32, 10> = two_over_pi_digits;",
+    )
+    f.helper("wide_product", _WIDE_PRODUCT)
+    return f.helper("quarters", _QUARTERS)
+
+
+_BITS_OF_TABLE = """var<private> {0}: array<u32, {1}> = array<u32, {1}>({2});
+fn bits_of_{0}(byte: i64) -> i64 {{
+  let place = u32(byte);
+  let word = place >> 2u;
+  let shift = (place & 3u) * 8u;
+  let low = u64({0}[word]) | (u64({0}[word + 1u]) << 32u);
+  let high = (u64({0}[word + 2u]) << 32u) << (32u - shift);
+  return bitcast<i64>(select((low >> shift) | high, low, shift == 0u));
+}}"""
+
+
+def bits_of_table(f: Function, name: str, table: bytes) -> str:
+    """Return the 64 bits of a table that begin at a byte."""
+    padded = table + bytes(-len(table) % 4 + 4)
+    words = [int.from_bytes(padded[k : k + 4], "little") for k in range(0, len(padded), 4)]
+    text = _BITS_OF_TABLE.format(name, len(words), ", ".join(f"0x{w:08x}u" for w in words))
+    return f.helper(f"bits_of_{name}", text)

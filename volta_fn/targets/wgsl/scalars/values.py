@@ -18,7 +18,7 @@ import numpy as np
 
 from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values, exact_product
-from volta_fn.targets.wgsl.scalars import helpers
+from volta_fn.targets.wgsl.scalars import number as helpers
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
 

@@ -11,8 +11,18 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
-from volta_fn.targets.wgsl.library.linalg.blocks import count_blocks, repeated, together
-from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, real_part, rotation, round_robin, tile_rotations, written
+from volta_fn.targets.wgsl.library.linalg.rotations import (
+    HUGE,
+    count_blocks,
+    field_shader,
+    real_part,
+    repeated,
+    rotation,
+    round_robin,
+    tile_rotations,
+    together,
+    written,
+)
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 

@@ -21,16 +21,20 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     ranked,
     scale_dispatch,
 )
-from volta_fn.targets.wgsl.library.linalg.blocks import INVOCATIONS, SMALL, element_dispatch, element_shader, over_elements, together
 from volta_fn.targets.wgsl.library.linalg.rotations import (
     HUGE,
+    INVOCATIONS,
     LARGEST,
+    SMALL,
     SWEEPS,
     Method,
     declare_rotations,
+    element_dispatch,
+    element_shader,
     field_shader,
     is_field,
     lanes,
+    over_elements,
     real_part,
     rotate,
     rotated,
@@ -38,6 +42,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     state_size,
     swept,
     tile_rotations,
+    together,
     workers,
     written,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
-from volta_fn.targets.wgsl.library.linalg.blocks import (
+from volta_fn.targets.wgsl.library.linalg.rotations import (
     COUNTERS,
     INVOCATIONS,
     SMALL,
@@ -19,12 +19,14 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     count_blocks,
     element_dispatch,
     element_shader,
+    field_shader,
     over_elements,
+    real_part,
     repeated,
     streamed,
     together,
+    written,
 )
-from volta_fn.targets.wgsl.library.linalg.rotations import field_shader, real_part, written
 from volta_fn.targets.wgsl.loops.reductions import has_rows
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
-from volta_fn.targets.wgsl.library.linalg.blocks import (
+from volta_fn.targets.wgsl.library.linalg.rotations import (
     COUNTERS,
     INVOCATIONS,
     SMALL,
@@ -18,12 +18,16 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     count_blocks,
     element_dispatch,
     element_shader,
+    field_shader,
+    invocations,
+    is_field,
     over_elements,
+    real_part,
     repeated,
     streamed,
     together,
+    written,
 )
-from volta_fn.targets.wgsl.library.linalg.rotations import field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 

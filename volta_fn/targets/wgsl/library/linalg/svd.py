@@ -23,18 +23,24 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     ranked,
     scale_dispatch,
 )
-from volta_fn.targets.wgsl.library.linalg.blocks import SMALL, Moved, element_dispatch, element_shader, over_elements, repeated, streamed
 from volta_fn.targets.wgsl.library.linalg.qr import blocked_qr, is_blocked_qr
 from volta_fn.targets.wgsl.library.linalg.rotations import (
     LARGEST,
+    SMALL,
     Method,
+    Moved,
     declare_rotations,
+    element_dispatch,
+    element_shader,
     field_shader,
     is_field,
     lanes,
+    over_elements,
     real_part,
+    repeated,
     rotated,
     state_size,
+    streamed,
     swept,
     workers,
     written,

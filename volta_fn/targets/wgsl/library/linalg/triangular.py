@@ -10,8 +10,10 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
-from volta_fn.targets.wgsl.library.linalg.blocks import (
+from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
+from volta_fn.targets.wgsl.library.linalg.rotations import (
     COUNTERS,
+    HUGE,
     INVOCATIONS,
     SMALL,
     begin_count,
@@ -19,11 +21,14 @@ from volta_fn.targets.wgsl.library.linalg.blocks import (
     count_blocks,
     element_dispatch,
     element_shader,
+    field_shader,
+    invocations,
+    is_field,
     over_elements,
+    real_part,
     repeated,
+    written,
 )
-from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
-from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.loops.reductions import has_rows
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader

@@ -1,7 +1,6 @@
-"""Meshes and shardings: how arrays lie on devices.
+"""Arrays on several devices or processes.
 
-Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one device may stand at several positions of a mesh. Where the
-CPU is several devices (`core.distribution.placement`), an array may be split between them; else a sharding says which device it lies on.
+The world of processes, and how arrays lie on devices.
 """
 
 from __future__ import annotations
@@ -10,16 +9,132 @@ import copy
 import enum
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
+from volta_fn.core import process
 from volta_fn.core.device import Device, devices, find_device
-from volta_fn.core.distribution import world
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
+
+# ------------------------------------------------------------------------------
+# The processes that run a program together, as the package sees them.
+#
+# Without `distributed.initialize`, and with one process, the world is this process alone.
+# ------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+class Pending(Protocol):
+    """A collective under way."""
+
+    def results(self) -> list[np.ndarray]:
+        """Wait for the results, and return them."""
+
+
+class Communicator(Protocol):
+    """Collectives of NumPy arrays, which all processes call in the same order.
+
+    `description` describes the call in messages.
+    """
+
+    #: The number of processes, and which of them this one is.
+    size: int
+    index: int
+
+    def reduce(self, step: str, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Combine each array by "sum", "max" or "min"; an `out` may be its operand."""
+
+    def compressed_sum(self, arrays: Sequence[np.ndarray], outs: Sequence[np.ndarray], description: str) -> None:
+        """Sum float32 arrays that travel as bfloat16."""
+
+    def start_sum(self, arrays: Sequence[np.ndarray], compression: str | None, description: str) -> Pending:
+        """Begin a sum of copies of the arrays."""
+
+    def gather(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Stack the arrays of all processes along a new first axis."""
+
+    def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Sum the arrays, whose first axis numbers processes, and return this one's row."""
+
+    def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
+        """Send row i to process i; row i of the result is from process i."""
+
+    def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
+        """Send the array by pairs of source and target; others receive zeros."""
+
+
+class World(Protocol):
+    """All processes."""
+
+    rank: int
+    size: int
+
+    def communicator(self, ranks: tuple[int, ...]) -> Communicator:
+        """Return the communicator of some processes, in this order."""
+
+    def check_program(self, closed: ClosedJaxpr) -> None:
+        """Raise `ProgramMismatchError` unless all processes compile the same program now."""
+
+    def run_once(self, function: Callable[[], T]) -> T:
+        """Call a function in the first process; return or raise the same in all."""
+
+
+class _Alone:
+    """The world of one process."""
+
+    rank, size = 0, 1
+
+    def communicator(self, ranks: tuple[int, ...]) -> Communicator:
+        """Fail: meshes of one process have no axes of processes."""
+        raise NotImplementedError
+
+    def check_program(self, closed: ClosedJaxpr) -> None:
+        """Do nothing: there is no other process."""
+
+    def run_once(self, function: Callable[[], T]) -> T:
+        """Call a function."""
+        return function()
+
+
+ALONE: World = _Alone()
+_world: World = ALONE
+
+
+def current() -> World:
+    """Return the world."""
+    return _world
+
+
+def set_current(world: World) -> None:
+    """Replace the world."""
+    global _world
+    _world = world
+    process.set_rank(world.rank, world.size)
+
+
+def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
+    """Return the processes with which this one shares a collective, in order."""
+    (grid,) = {axis.grid for axis in axis_names}
+    group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
+    if axis_index_groups is None:
+        return group
+    own = group.index(_world.rank)
+    return tuple([group[i] for positions in axis_index_groups if own in positions for i in positions])
+
+
+# ------------------------------------------------------------------------------
+# Meshes and shardings: how arrays lie on devices.
+#
+# Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one device may stand at several positions of a mesh.
+# Where the CPU is several devices (`core.distribution.placement`), an array may be split between them; else a sharding says which
+# device it lies on.
+# ------------------------------------------------------------------------------
 
 
 class AxisType(enum.Enum):
@@ -184,7 +299,7 @@ class Mesh(_Axes):
     @property
     def local_devices(self) -> list[Device]:
         """The devices in it that belong to this process."""
-        return [device for device in self.devices.flat if device.process_index == world.current().rank]
+        return [device for device in self.devices.flat if device.process_index == current().rank]
 
     @functools.cached_property
     def processes(self) -> ProcessGrid | None:
@@ -203,8 +318,8 @@ class Mesh(_Axes):
             )
         names = tuple([name for name, a in zip(self.axis_names, across, strict=True) if a])
         ranks = tuple(first.ravel().tolist())
-        if world.current().rank not in ranks:
-            raise ArgumentError(f"{self} has no device of process {world.current().rank}, only of {sorted(ranks)}")
+        if current().rank not in ranks:
+            raise ArgumentError(f"{self} has no device of process {current().rank}, only of {sorted(ranks)}")
         return ProcessGrid(names, tuple([size for size in first.shape if size > 1]), ranks)
 
     def __eq__(self, other: object) -> bool:
@@ -333,7 +448,7 @@ class Sharding:
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
         """Return the indices of an array's elements that each device holds."""
-        found: dict[Device, tuple[slice, ...]] = load("volta_fn.core.distribution.placement").indices_of(self, tuple(global_shape))
+        found: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
         return found
 
     addressable_devices_indices_map = devices_indices_map
@@ -407,8 +522,8 @@ class NamedSharding(Sharding):
         slices = []
         for dimension, size in enumerate(x.shape):
             names = tuple([name for name in self.spec.axes_of(dimension) if name in grid.names])
-            group = grid.group(names, world.current().rank) if names else (world.current().rank,)
-            length, position = size // len(group), group.index(world.current().rank)
+            group = grid.group(names, current().rank) if names else (current().rank,)
+            length, position = size // len(group), group.index(current().rank)
             slices.append(slice(position * length, (position + 1) * length))
         return x[tuple(slices)]
 
@@ -443,3 +558,7 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding(mesh={self.mesh!r}, spec={self.spec!r})"
+
+
+#: JAX's former name.
+use_mesh = set_mesh

@@ -1,4 +1,14 @@
-"""`shard_map` and `pmap`: maps over axes of devices and of processes."""
+"""Meshes, shardings and maps over devices, for one process; JAX's `jax.sharding`.
+
+An array lies on one device. A mesh names axes to map over, and one device may stand at several positions
+of it, so that a program for many devices can be tried on one:
+
+>>> import numpy as np, volta_fn as vf
+>>> mesh = vf.sharding.Mesh(np.full(4, vf.devices("cpu")[0]), "data")
+>>> mean = vf.shard_map(lambda x: vf.lax.pmean(x, "data"), mesh=mesh, in_specs=vf.P("data"), out_specs=vf.P())
+>>> mean(vf.numpy.arange(8.0))
+Array([3., 4.], dtype=float32)
+"""
 
 from __future__ import annotations
 
@@ -15,20 +25,58 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.device import Device, local_devices, process_count
 from volta_fn.core.device import devices as all_devices
-from volta_fn.core.distribution.placement import at_home, sharding_spec, split, with_sharding_constraint
-from volta_fn.core.distribution.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, get_mesh, set_mesh
+from volta_fn.core.distribution import AbstractMesh as AbstractMesh
+from volta_fn.core.distribution import AxisType as AxisType
+from volta_fn.core.distribution import Mesh as Mesh
+from volta_fn.core.distribution import NamedSharding as NamedSharding
+from volta_fn.core.distribution import PartitionSpec as PartitionSpec
+from volta_fn.core.distribution import Sharding as Sharding
+from volta_fn.core.distribution import SingleDeviceSharding as SingleDeviceSharding
+from volta_fn.core.distribution import get_abstract_mesh as get_abstract_mesh
+from volta_fn.core.distribution import get_mesh as get_mesh
+from volta_fn.core.distribution import make_mesh as make_mesh
+from volta_fn.core.distribution import set_mesh as set_mesh
+from volta_fn.core.distribution import use_mesh as use_mesh
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, sub_jaxprs
+from volta_fn.core.placement import at_home, sharding_spec, split, with_sharding_constraint
+from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, trace_to_jaxpr
 from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, psum
-from volta_fn.primitives.collectives.varying import border_cast as pcast
+from volta_fn.primitives.collectives.exchanges import border_cast as pcast
 from volta_fn.primitives.data_movement.movement import broadcast, reshape, transpose
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import eq, select
 from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
+
+__all__ = [
+    "AbstractMesh",
+    "AxisType",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
+    "Sharding",
+    "SingleDeviceSharding",
+    "auto_axes",
+    "explicit_axes",
+    "get_abstract_mesh",
+    "get_mesh",
+    "make_mesh",
+    "pmap",
+    "reshard",
+    "set_mesh",
+    "shard_map",
+    "use_abstract_mesh",
+    "use_mesh",
+]
+
+
+# ------------------------------------------------------------------------------
+# `shard_map` and `pmap`: maps over axes of devices and of processes.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Which values of a program may differ between processes.

@@ -1,6 +1,14 @@
-"""`checkify`.
+"""Checks in traced functions: errors as values, with JAX's names.
 
-A program with checks as one that returns its first error, as a value.
+>>> import volta_fn as vf
+>>> from volta_fn.experimental import checkify
+>>> def root(x):
+...     checkify.check(x >= 0, "x must not be negative, got {x}", x=x)
+...     return vf.numpy.sqrt(x)
+>>> error, value = vf.jit(checkify.checkify(root))(-4.0)
+>>> print(error.get())
+x must not be negative, got -4.0 (`check` failed)
+  in check at ...
 """
 
 from __future__ import annotations
@@ -20,19 +28,48 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_j
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
-from volta_fn.errors import ArgumentTypeError, CheckError, DTypeError
-from volta_fn.primitives.control_flow.conditionals import cond_p
-from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.errors import ArgumentTypeError, DTypeError
+from volta_fn.errors import CheckError as CheckError
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.joining import concatenate
 from volta_fn.primitives.data_movement.movement import broadcast
+from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.source import SourceLocation, user_location
 from volta_fn.transforms.vmap import stack_at
 
+__all__ = [
+    "CheckError",
+    "Error",
+    "ErrorCategory",
+    "JaxRuntimeError",
+    "all_checks",
+    "automatic_checks",
+    "check",
+    "check_error",
+    "checkify",
+    "debug_check",
+    "div_checks",
+    "float_checks",
+    "index_checks",
+    "init_error",
+    "nan_checks",
+    "user_checks",
+]
+
+
+# ------------------------------------------------------------------------------
+# `checkify`.
+#
+# A program with checks as one that returns its first error, as a value.
+# ------------------------------------------------------------------------------
+
 # ------------------------------------------------------------------------------
 # `Error`: what went wrong first in a checked function, as a value.
 # ------------------------------------------------------------------------------
+
+#: JAX's name of the error.
+JaxRuntimeError = CheckError
 
 
 class Error:

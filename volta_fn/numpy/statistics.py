@@ -12,6 +12,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.memory import constrained
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.jit.fused import fused
+from volta_fn.numpy import reductions
 from volta_fn.numpy.arguments import (
     INDEX,
     Axis,
@@ -29,12 +30,15 @@ from volta_fn.numpy.arguments import (
 from volta_fn.numpy.creation import array, linspace, ones
 from volta_fn.numpy.elementwise.logic import isnan
 from volta_fn.numpy.products import matmul
+from volta_fn.numpy.reductions import diff
 from volta_fn.numpy.shapes import ravel
 from volta_fn.numpy.sorting import searchsorted
-from volta_fn.numpy.statistics import reductions
-from volta_fn.numpy.statistics.reductions import diff
 from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
 from volta_fn.primitives.declare import to_dtype
+
+# ------------------------------------------------------------------------------
+# Averages, covariances, histograms, quantiles.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Averages, covariances and correlations.

@@ -1,4 +1,7 @@
-"""The rules of `scan`, `while` and `cond`, for every transform."""
+"""The rules of primitives that call sub-programs, for every transform.
+
+Derived programs are cached on the originals.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,26 @@ import numpy as np
 from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, dce_jaxpr, has_effects, program_cache
-from volta_fn.core.primitive import AxisData, Zero
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, has_effects, program_cache
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import GradientError
-from volta_fn.primitives.call import jit_p, stop_gradient
-from volta_fn.primitives.control_flow.conditionals import cond_p
-from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.call import (
+    Form,
+    attention_gradient_p,
+    attention_p,
+    attention_params,
+    attention_tangent_p,
+    call_params,
+    jit_p,
+    stop_gradient,
+)
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.joining import instantiate
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, moveaxis, reshape
+from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
@@ -34,13 +45,272 @@ from volta_fn.transforms.linearize import (
     jvp_jaxpr,
     marked,
     merge,
+    partial_eval_jaxpr,
     split_tangents,
     spread,
     transpose_jaxpr,
     with_zeros,
 )
-from volta_fn.transforms.rules.subprograms import reordered, split_program, with_unused
 from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
+
+# ------------------------------------------------------------------------------
+# Programs that rules derive, cached on the originals, and residuals of calls.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# Programs that the rules of control flow derive, cached on the original programs.
+# ------------------------------------------------------------------------------
+
+
+@program_cache
+def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
+    """Return the program of some outputs, with its inputs reordered."""
+    jaxpr = closed.jaxpr
+    invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
+    program = closed.replace(invars=invars, outvars=outvars)
+    return program if len(outvars) == len(jaxpr.outvars) else dce_jaxpr(program)
+
+
+@program_cache
+def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxpr:
+    """Return the program with more inputs at the end, which it ignores."""
+    jaxpr = closed.jaxpr
+    invars = [*jaxpr.invars, *map(Var, extra)]
+    return closed.replace(invars=invars)
+
+
+@program_cache
+def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
+
+    The outputs in `wanted` are unknown even if they could be known. The known program returns those as its first residuals.
+    """
+    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
+    if not any(moved):
+        return known, waiting, out_unknown
+    known_outs, residuals = known.jaxpr.outvars[: len(moved)], known.jaxpr.outvars[len(moved) :]
+    passed = [Var(v.aval) for v in marked(known_outs, moved)]
+    is_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
+    outvars = merge(marked(out_unknown, is_unknown), waiting.jaxpr.outvars, passed)
+    known_jaxpr = Jaxpr(
+        known.jaxpr.constvars,
+        known.jaxpr.invars,
+        [*marked(known_outs, moved, False), *marked(known_outs, moved), *residuals],
+        known.jaxpr.eqns,
+    )
+    waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
+    return ClosedJaxpr(known_jaxpr, known.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown
+
+
+def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
+    """Return the program of `second`, whose first inputs `first` computes of its own."""
+    count, wanted = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[wanted:]]
+    return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
+
+
+# ------------------------------------------------------------------------------
+# Residuals of calls: what follows from others cheaply is not saved.
+#
+# The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes between
+# the program of the values and that of the derivative, so the latter computes the first of the second again.
+# ------------------------------------------------------------------------------
+
+#: Operations on elements that take no longer than loading their result.
+_CHEAP = frozenset("neg abs add sub mul max min eq ne lt le gt ge and or not select_n broadcast_in_dim integer_pow".split())
+#: The most operations that lead to a value that is computed again, and the largest exponent among them.
+_MOST, _POWER = 6, 4
+
+
+@program_cache
+def split_call(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program like `partial_eval_jaxpr`, with fewer residuals."""
+    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    jaxpr, count = known.jaxpr, out_unknown.count(False)
+    outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
+    found = _Derivation(known, outputs, residuals)
+    if not found.again:
+        return known, waiting, out_unknown
+    saved = list(found.saved)
+    again = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known.eqns if id(e) in found.again]), [])
+    return dce_jaxpr(known.replace(outvars=[*outputs, *saved])), chained(again, waiting, "derivative"), out_unknown
+
+
+class _Derivation:
+    """Which residuals are saved, and the equations that lead from these to the others."""
+
+    def __init__(self, known: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
+        self.makers = {v: e for e in known.eqns for v in e.outvars}
+        self.outputs = {v for v in outputs if type(v) is Var}
+        self.saved: dict[Var, None] = {}
+        self.again: set[int] = set()
+        order = {v: number for number, v in enumerate(self.makers)}
+        wanted = {v for v in residuals if type(v) is Var}
+        # What is read by others is decided on first.
+        for var in sorted(wanted, key=lambda v: order.get(v, -1)):
+            self._decide(var)
+
+    def _decide(self, var: Var) -> None:
+        """Save a residual, unless it follows from saved ones and at most one output."""
+        equations: dict[int, Equation] = {}
+        leaves: dict[Var, None] = {}
+        stack: list[Var] = [var]
+        while stack:
+            at = stack.pop()
+            if at in self.saved or (at in self.outputs and at is not var):
+                leaves[at] = None
+                continue
+            eqn = self.makers.get(at)
+            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST:
+                self.saved[var] = None
+                return
+            equations[id(eqn)] = eqn
+            stack += [v for v in eqn.invars if type(v) is Var]
+        more = [v for v in leaves if v not in self.saved]
+        if len(more) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in more):
+            self.saved[var] = None
+            return
+        self.saved |= dict.fromkeys(more)
+        self.again |= equations.keys()
+
+
+def _is_cheap(eqn: Equation) -> bool:
+    name = eqn.primitive.name
+    return name in _CHEAP and (name != "integer_pow" or 0 <= eqn.params["y"] <= _POWER)
+
+
+# ------------------------------------------------------------------------------
+# The rules of primitives that call sub-programs: `jit`'s and attention's.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# The rules of `jit`'s primitive: they transform the program, and keep the call.
+# ------------------------------------------------------------------------------
+
+
+def _call_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    nonzero = is_nonzero(tangents)
+    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
+    return split_tangents(bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, name)), out_nonzero)
+
+
+def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    unknown = [trace.is_unknown(a) for a in args]
+    known, waiting, out_unknown = split_call(params["jaxpr"], unknown)
+    flat = bind(jit_p, *marked(args, unknown, False), **call_params(known, params["name"]))
+    residuals = flat[out_unknown.count(False) :]
+    recorded = trace.record(jit_p, [*residuals, *marked(args, unknown)], call_params(waiting, params["name"]))
+    return tuple(merge(out_unknown, recorded, flat))
+
+
+def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: ClosedJaxpr, name: str) -> list[Any]:
+    """Return the cotangents of a call's operands by a call of the transposed program."""
+    linear, nonzero = is_linear(args), is_nonzero(cotangents)
+    backward, given = transpose_jaxpr(jaxpr, linear, nonzero)
+    return spread(bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, given)
+
+
+def _batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+) -> tuple[Sequence[Array], list[int | None]]:
+    batched, stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
+    return bind(jit_p, *to_front(args, dims), **call_params(batched, name)), [0 if s else None for s in stacked]
+
+
+jit_p.jvp = _call_jvp
+jit_p.partial_eval = _partial_eval
+jit_p.transpose = lambda cotangents, *args, jaxpr, name, donated: transpose_call(cotangents, args, jaxpr, name)
+jit_p.batch = _batch
+
+
+# ------------------------------------------------------------------------------
+# The rules of attention: each call's expansion is derived from another's.
+# ------------------------------------------------------------------------------
+
+
+def _attention_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> tuple[Sequence[Array], list[Any]]:
+    out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
+    zeros = [Zero(x.aval.at_least_vspace()) for x in (out, statistics)]
+    nonzero = is_nonzero(tangents[:3])
+    if not any(nonzero):
+        return (out, statistics), zeros
+    body = _tangent_program(jaxpr, nonzero)
+    operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
+    (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
+    return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
+
+
+@program_cache
+def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
+    """Derive the expansion of the tangent.
+
+    It is ``(q, k, v[, mask], result, statistics, *nonzero tangents) -> result's tangent``.
+    """
+    count = len(jaxpr.in_avals)
+    derived, _ = jvp_jaxpr(jaxpr, [*nonzero, *[False] * (count - 3)], [True, False])
+    flat = inline_calls(derived, jit_p)  # so that an equation is either known or linear
+    pruned = dce_jaxpr(flat, [False, False, True, *[False] * (len(derived.out_avals) - 3)])
+    inner = pruned.jaxpr
+    unused = [Var(a) for a in jaxpr.out_avals]
+    return ClosedJaxpr(
+        Jaxpr(inner.constvars, [*inner.invars[:count], *unused, *inner.invars[count:]], inner.outvars, inner.eqns), pruned.consts
+    )
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
+    linear = is_linear(args)
+    if type(cotangents[0]) is Zero:
+        return [None] * len(args)
+    known = marked(args, linear, False)
+    backward, given = transpose_jaxpr(jaxpr, linear, [True])
+    tangents = args[len(args) - sum(moved) :]
+    if all(given) and all(type(t) is Linear for t in tangents):
+        found = bind(attention_gradient_p, *known, cotangents[0], **attention_params(backward, form._replace(cotangent=form.q), moved))
+    else:
+        found = bind(jit_p, *known, cotangents[0], **call_params(backward, "attention_gradient"))
+    return spread(found, linear, given)
+
+
+def _jvp_by_expansion(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    nonzero = is_nonzero(tangents)
+    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
+    found = bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, "attention"))
+    return split_tangents(found, out_nonzero)
+
+
+def _batch_rule(primitive: Primitive) -> Any:
+    def batch(
+        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+    ) -> tuple[Sequence[Array], list[int]]:
+        """Batch a call: the examples count as heads."""
+        front = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+        body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
+        cotangent = None if form.cotangent is None else form.cotangent.batched()
+        stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
+        found = bind(primitive, *front, **attention_params(body, stacked, moved))
+        return found, [0] * len(found)
+
+    return batch
+
+
+for _primitive in (attention_p, attention_tangent_p, attention_gradient_p):
+    _primitive.batch = _batch_rule(_primitive)
+    _primitive.jvp = _jvp_by_expansion
+attention_p.jvp = _attention_jvp
+attention_tangent_p.transpose = _transpose
+attention_gradient_p.transpose = lambda cotangents, *args, jaxpr, form, moved: transpose_call(cotangents, args, jaxpr, "attention")
+
+
+# ------------------------------------------------------------------------------
+# The rules of `scan`, `while` and `cond`, for every transform.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The rules of `scan`.

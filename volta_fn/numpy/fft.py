@@ -1,4 +1,13 @@
-"""Fourier transforms along one or several axes, and frequencies of spectra."""
+"""Discrete Fourier transforms with `jax.numpy.fft`'s names and meanings.
+
+`transforms` calls the primitive (`primitives.fourier`); `frequencies` has the frequencies of a spectrum's elements.
+
+Of infinite elements, a component of a result may be NaN on one target and a number on another: algorithms multiply them by zeros or not.
+
+>>> import volta_fn.numpy as jnp
+>>> jnp.fft.fft(jnp.array([1.0, 2.0, 3.0, 4.0])).round(4)
+Array([10.+0.j, -2.+2.j, -2.+0.j, -2.-2.j], dtype=complex64)
+"""
 
 from __future__ import annotations
 
@@ -19,6 +28,32 @@ from volta_fn.numpy.shapes import roll
 from volta_fn.primitives.elementwise.selection import conj
 from volta_fn.primitives.fourier import transform_axis
 from volta_fn.settings import current as settings
+
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+]
+
+
+# ------------------------------------------------------------------------------
+# Fourier transforms along one or several axes, and frequencies of spectra.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Fourier transforms along one or several axes: of complex and of real numbers.

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
+from volta_fn.core import distribution
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
-from volta_fn.core.distribution import world
-from volta_fn.core.distribution.sharding import (
+from volta_fn.core.distribution import (
     AbstractMesh,
     AxisType,
     NamedSharding,
@@ -32,6 +32,10 @@ from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import ProcessAxis, Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
+
+# ------------------------------------------------------------------------------
+# Arrays split between several devices, how results are split, and their types.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Types that show how values are split between devices, for `typeof`.
@@ -382,7 +386,7 @@ def group_of(sharding: Sharding) -> Device:
 
     Raises `DeviceError` if the devices have no common memory.
     """
-    own = [d for d in _devices_of(sharding) if d.process_index == world.current().rank]
+    own = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
     distinct = list(dict.fromkeys(own))
     if not distinct:
         raise DeviceError(f"{sharding} has no device of this process")
@@ -561,7 +565,7 @@ def known_sharding(x: Any) -> NamedSharding | None:
     """Return how a value is split; None if it is not, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        found: NamedSharding | None = load("volta_fn.core.distribution.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        found: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
         return found
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 
@@ -573,8 +577,8 @@ def known_sharding(x: Any) -> NamedSharding | None:
 
 def checked(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Return a program, after a check that all processes compile it."""
-    if world.current().size > 1 and names_processes(closed):
-        world.current().check_program(closed)
+    if distribution.current().size > 1 and names_processes(closed):
+        distribution.current().check_program(closed)
     return closed
 
 
