@@ -1,3 +1,5 @@
+"""Recomputation in the backward pass, with JAX's names."""
+
 from volta_fn.jit.saved_residuals import print_saved_residuals as print_saved_residuals
 from volta_fn.jit.saved_residuals import saved_residuals as saved_residuals
 from volta_fn.transforms.checkpoint import checkpoint as checkpoint

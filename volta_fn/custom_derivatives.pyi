@@ -1,3 +1,5 @@
+"""Derivative rules by the user, with JAX's names."""
+
 from volta_fn.core.primitive import Zero as Zero
 from volta_fn.transforms.custom.custom_derivatives import CustomVJPPrimal as CustomVJPPrimal
 from volta_fn.transforms.custom.custom_derivatives import closure_convert as closure_convert

@@ -3,6 +3,9 @@
 A package's public names stand once, in the stub (`.pyi`) next to its source: type checkers read the stub as it is, and `attach` reads
 it when the package is first asked for a name that it has not loaded. No other module imports by name at run time, so that
 `tests/test_layers.py` sees every import.
+
+A module that consists of names of others is a stub alone, and a public name that is a module can be imported by its public path,
+wherever it is defined: `PublicModules` finds both.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -26,7 +30,11 @@ _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
 _ALL = re.compile(r"^__all__ \+?= \[([^]]*)\]", re.MULTILINE)
 _QUOTED = re.compile(r'"(\w+)"')
+#: The texts of stubs without source, by the modules' names.
+_STUBS: dict[str, str] = {}
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
+_MODULE = re.compile(r"^from (\S+) import (\w+)$", re.MULTILINE)
+_MEMBER = re.compile(r"^(\w+) = (\w+)\.(\w+)$", re.MULTILINE)
 
 
 def load(module: str) -> Any:
@@ -87,10 +95,20 @@ def public_names(package: str, suffix: str = ".pyi") -> dict[str, tuple[str, str
     """Read a package's stub: each name's defining module, and its name there."""
     module: Any = sys.modules[package]
     with _open_files(package):
-        stub = module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
+        stub = _STUBS.get(package) or module.__loader__.get_data(os.path.splitext(module.__file__)[0] + suffix).decode()
         names = {name: (home, name) for home, name in _IMPORT.findall(stub)}
         names |= {name: (home, name) for home in _STAR.findall(stub) for name in _exported(home)}
+    modules = {name: f"{home}.{name}" for home, name in _MODULE.findall(stub)}
+    names |= {alias: (modules[home], name) for alias, home, name in _MEMBER.findall(stub) if home in modules}
     return names | {alias: names[name] for alias, name in _ALIAS.findall(stub) if name in names}
+
+
+def _text(package: Any, file: str) -> str | None:
+    """Return the text of a file in a package, or None if there is none."""
+    try:
+        return str(package.__loader__.get_data(os.path.join(package.__path__[0], file)).decode())
+    except OSError:
+        return None
 
 
 def _exported(home: str) -> list[str]:
@@ -136,6 +154,47 @@ def directory(package: str, suffix: str = ".pyi") -> Callable[[], list[str]]:
         return sorted({*special, *public_names(package, suffix)})
 
     return names
+
+
+class PublicModules:
+    """Finds modules without a source file of the same path: aliases.
+
+    `volta_fn.stages` is a stub alone, whose names are loaded on first use; `volta_fn.scipy.stats.norm` is a name of the package
+    `volta_fn.scipy.stats`, whose stub says that another module makes it.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of such a module of this package, or None."""
+        package, _, last = name.rpartition(".")
+        if package.partition(".")[0] != "volta_fn" or package not in sys.modules:
+            return None
+        parent: Any = sys.modules[package]
+        if not hasattr(parent, "__path__"):
+            return None
+        if (stub := _text(parent, last + ".pyi")) is not None:
+            spec = ModuleSpec(name, self, origin=os.path.join(parent.__path__[0], last + ".pyi"))
+            spec.loader_state = stub
+            return spec
+        return ModuleSpec(name, self) if isinstance(getattr(parent, last, None), ModuleType) else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let the import system create a module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give a module the names of its stub, or replace it by the public module."""
+        spec: Any = module.__spec__
+        package, _, last = spec.name.rpartition(".")
+        if spec.loader_state is None:
+            sys.modules[spec.name] = getattr(sys.modules[package], last)
+            return
+        syntax = load("ast")  # which takes long to import
+        module.__doc__ = syntax.get_docstring(syntax.parse(spec.loader_state))
+        _STUBS[spec.name] = spec.loader_state
+        contents = vars(module)
+        contents["__getattr__"], contents["__dir__"] = attach(spec.name)
+
+
+sys.meta_path.append(PublicModules())
 
 
 def finish(package: str) -> None:

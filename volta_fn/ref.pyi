@@ -1,3 +1,5 @@
+"""Mutable references: `new_ref`, `freeze`, and functions to read and write."""
+
 from volta_fn.core.refs import AbstractRef as AbstractRef
 from volta_fn.core.refs import Ref as Ref
 from volta_fn.core.refs import addupdate as addupdate

@@ -10,7 +10,8 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -69,17 +70,38 @@ def promoting(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]
     return composite(function)
 
 
-def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], module: Mapping[str, Any]) -> Callable[P, Array]:
-    """Return a public function of a distribution's module.
+C = TypeVar("C")
+
+
+def distribution(namespace: C) -> C:
+    """Return a module with a class's functions, under SciPy's name of the distribution.
+
+    The class is a declaration, which type checkers read; the module can be imported from, and is found under its path.
+    """
+    declared: Any = namespace
+    module = ModuleType(f"volta_fn.scipy.stats.{declared.__name__}", declared.__doc__)
+    sys.modules[module.__name__] = module
+    names = [name for name in vars(declared) if not name.startswith("_")]
+    for name in names:
+        function = getattr(declared, name)
+        function.__module__, function.__qualname__ = module.__name__, name
+        setattr(module, name, function)
+    vars(module)["__all__"] = names
+    found: Any = module
+    return found
+
+
+def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], namespace: Mapping[str, Any]) -> Callable[P, Array]:
+    """Return a public function of a distribution.
 
     Args:
         name: its name.
         evaluate: computes it, given arrays of one dtype, float32 or float64, by position.
         signature: has its parameters.
-        module: the global variables of the distribution's module, whose docstring describes it.
+        namespace: the variables of the distribution's class, whose docstring describes it.
     """
     declared = inspect.signature(signature)
-    compute = promoting(evaluate, f"{module['__name__'].rpartition('.')[2]}.{name}")
+    compute = promoting(evaluate, f"{namespace['__qualname__']}.{name}")
 
     @functools.wraps(signature)
     def function(*args: P.args, **kwargs: P.kwargs) -> Array:
@@ -88,9 +110,8 @@ def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, No
         return compute(*given.args)
 
     function.__name__ = function.__qualname__ = name
-    function.__module__ = module["__name__"]
     function.__signature__ = declared.replace(return_annotation="Array")  # type: ignore[attr-defined]
-    function.__doc__ = f"{SENTENCES[name].format(next(iter(declared.parameters)))}\n\n{module['__doc__'].partition('>>>')[0].rstrip()}\n"
+    function.__doc__ = f"{SENTENCES[name].format(next(iter(declared.parameters)))}\n\n{namespace['__doc__'].partition('>>>')[0].rstrip()}\n"
     return function
 
 
@@ -273,7 +294,7 @@ class Continuous(Generic[P]):
         self._signature = signature
         self._support: Callable[..., Interval] = (lambda *shapes: support) if isinstance(support, Interval) else support
         self._valid = valid
-        self._module = sys._getframe(1).f_globals
+        self._namespace = sys._getframe(1).f_locals
         self._formulas: dict[str, Formula] = {}
         self._is_scaled = parameters(signature)[-2:] == ["loc", "scale"]
 
@@ -317,7 +338,7 @@ class Continuous(Generic[P]):
         return self._quantile("isf", formula, signature, lambda support: (support.high, support.low))
 
     def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
-        return publish(name, evaluate, self._signature, self._module)
+        return publish(name, evaluate, self._signature, self._namespace)
 
     def _log_of(self, name: str, complement: str) -> Formula:
         return lambda z, *shapes: log_probability(self._formulas[name](z, *shapes), self._formulas[complement](z, *shapes))
@@ -366,7 +387,7 @@ class Continuous(Generic[P]):
             end = vnp.where(q == 0, first, vnp.where(q == 1, last, np.nan))
             return given.checked(vnp.where(inside, value, end) * given.scale + given.loc)
 
-        return publish(name, evaluate, signature, self._module)
+        return publish(name, evaluate, signature, self._namespace)
 
 
 # ------------------------------------------------------------------------------
@@ -392,7 +413,7 @@ class Discrete(Generic[P]):
         self._signature = signature
         self._support = support
         self._valid = valid
-        self._module = sys._getframe(1).f_globals
+        self._namespace = sys._getframe(1).f_locals
         self._moves = parameters(signature)[-1] == "loc"
         self._formula: Formula
 
@@ -420,7 +441,7 @@ class Discrete(Generic[P]):
         return self._public("cdf", evaluate)
 
     def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
-        return publish(name, evaluate, self._signature, self._module)
+        return publish(name, evaluate, self._signature, self._namespace)
 
     def _moved(self, *args: Array) -> tuple[Array, list[Array]]:
         """Return k without its offset, and the shape parameters."""

@@ -15,7 +15,7 @@ from volta_fn.numpy.linalg import inv
 from volta_fn.primitives.declare import promote_args
 from volta_fn.scipy.special.error import ndtr
 from volta_fn.scipy.special.exponential import logsumexp
-from volta_fn.scipy.stats.multivariate_normal import whiten
+from volta_fn.scipy.stats.multivariate import whiten
 
 BandwidthMethod = str | float | Array | Callable[["gaussian_kde"], Any] | None
 

@@ -24,16 +24,7 @@ from volta_fn.tree import treedef_children as treedef_children
 from volta_fn.tree import treedef_is_leaf as treedef_is_leaf
 from volta_fn.tree import treedef_tuple as treedef_tuple
 
-__all__ = [
-    "DictKey", "FlattenedIndexKey", "GetAttrKey", "KeyPath", "Partial", "PyTreeDef", "SequenceKey", "all_leaves", "keystr",
-    "register_dataclass", "register_pytree_node", "register_pytree_node_class", "register_pytree_with_keys",
-    "register_pytree_with_keys_class", "register_static", "tree_all", "tree_broadcast", "tree_flatten", "tree_flatten_with_path",
-    "tree_leaves", "tree_leaves_with_path", "tree_map", "tree_map_with_path", "tree_reduce", "tree_reduce_associative",
-    "tree_structure", "tree_transpose", "tree_unflatten", "treedef_children", "treedef_is_leaf", "treedef_tuple",
-]  # fmt: skip
-
 PyTreeDef = tree.TreeDef
-
 tree_flatten = tree.flatten
 tree_unflatten = tree.unflatten
 tree_leaves = tree.leaves
@@ -44,7 +35,6 @@ tree_reduce_associative = tree.reduce_associative
 tree_all = tree.all
 tree_transpose = tree.transpose
 tree_broadcast = tree.broadcast
-
 tree_flatten_with_path = tree.flatten_with_path
 tree_leaves_with_path = tree.leaves_with_path
 tree_map_with_path = tree.map_with_path

@@ -6,13 +6,6 @@ Array(4., dtype=float32, weak_type=True)
 
 from volta_fn.optim import tree_utils
 
-__all__ = [
-    "add", "add_scale", "allclose", "batch_shape", "bias_correction", "cast", "cast_like", "clip", "conj", "div", "dtype",
-    "full_like", "get", "get_all_with_path", "map_params", "max", "min", "mul", "norm", "ones_like", "random_like", "real", "scale",
-    "set", "size", "split_key_like", "sub", "sum", "unwrap_random_key_data", "update_infinity_moment", "update_moment",
-    "update_moment_per_elem_norm", "vdot", "where", "zeros_like",
-]  # fmt: skip
-
 add = tree_utils.tree_add
 add_scale = tree_utils.tree_add_scale
 allclose = tree_utils.tree_allclose

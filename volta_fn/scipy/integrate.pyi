@@ -5,6 +5,4 @@
 Array(4., dtype=float32)
 """
 
-from volta_fn import lazy_imports as _lazy_imports
-
-__getattr__, __dir__ = _lazy_imports.attach(__name__)
+from volta_fn.numpy.reductions import trapezoid as trapezoid

@@ -1,5 +1,0 @@
-"""Where the cotangents of `VJP.with_refs` go; JAX's `jax.ad`."""
-
-from volta_fn import lazy_imports as _lazy_imports
-
-__getattr__, __dir__ = _lazy_imports.attach(__name__)

@@ -1,5 +1,0 @@
-"""Mutable references: `new_ref`, `freeze`, and functions to read and write."""
-
-from volta_fn import lazy_imports as _lazy_imports
-
-__getattr__, __dir__ = _lazy_imports.attach(__name__)

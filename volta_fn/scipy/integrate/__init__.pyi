@@ -1,1 +1,0 @@
-from volta_fn.numpy.reductions import trapezoid as trapezoid
