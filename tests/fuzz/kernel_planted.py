@@ -18,14 +18,18 @@ from tests.fuzz.kernel_drawing import drawn
 from tests.fuzz.kernels import attempted, machine_of
 from volta_fn.compiler.ir.kernel import Constant
 from volta_fn.compiler.ir.nodes import contraction_of
+from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Value, i64
-from volta_fn.targets.cpu.loops import emit, emit_values, routine, rows, schedule
+from volta_fn.targets.cpu.loops import emit, emit_values, rows, schedule
 from volta_fn.targets.cpu.matmul import epilogues, gemm
 from volta_fn.targets.cpu.scalars import number as memory
 from volta_fn.targets.wgsl.loops import emit_values as linear_index
-from volta_fn.targets.wgsl.loops import routine
 from volta_fn.targets.wgsl.loops import tiles as squares
 from volta_fn.targets.wgsl.scalars import shader
+
+#: Modules whose packages have functions of their names.
+_MACHINE_CODE = load("volta_fn.targets.cpu.loops.routine")
+_SHADERS = load("volta_fn.targets.wgsl.loops.routine")
 
 #: Seeds among which a fault is looked for.
 _SEEDS = 600
@@ -132,13 +136,13 @@ def _short_block() -> Planting:
 
 def _first_partial_result() -> Planting:
     """A sum adds up the first chunk's partial results only."""
-    real = routine.Split.chunk_result
+    real = _MACHINE_CODE.Split.chunk_result
 
     def chunk_result(self: Any, dtype: Any, number: int) -> Any:
         load = real(self, dtype, number)
         return type(load)(load.dtype, load.input, load.shape, (load.index[0].times(0), load.index[1]), (), load.fill)
 
-    return patch.object(routine.Split, "chunk_result", chunk_result)
+    return patch.object(_MACHINE_CODE.Split, "chunk_result", chunk_result)
 
 
 def _turned_interleaving() -> Planting:
@@ -171,8 +175,8 @@ def _clamped_square() -> Planting:
 
 def _lost_stores() -> Planting:
     """Of stores that are steps of their own, the last is forgotten."""
-    real = routine.elementwise_steps
-    return patch.object(routine, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
+    real = _SHADERS.elementwise_steps
+    return patch.object(_SHADERS, "elementwise_steps", lambda *args: real(*args)[:-1] or real(*args))
 
 
 class Fault(NamedTuple):

@@ -14,7 +14,7 @@ from volta_fn.compiler.buffers import Operand, Plan, Slot, Step
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Reduce, Store, check_kernel, format_kernel, operands
-from volta_fn.compiler.ir.kernel import Node as kernels_Node
+from volta_fn.compiler.ir.kernel import Node as KernelNode
 from volta_fn.compiler.ir.nodes import Contraction, FusedProgram, KernelCall, Node, contraction_of, equations_between, reads, writes
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
@@ -392,7 +392,7 @@ def _problem_of_contraction(contraction: Contraction) -> str | None:
     return None
 
 
-def _unconverted(kernel: Kernel, number: int) -> kernels_Node:
+def _unconverted(kernel: Kernel, number: int) -> KernelNode:
     node = kernel.nodes[number]
     is_conversion = isinstance(node, Apply) and node.op == "convert_element_type"
     return kernel.nodes[operands(node)[0]] if is_conversion else node

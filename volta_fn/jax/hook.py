@@ -20,7 +20,7 @@ from volta_fn.targets.cpu_device import load_compiler
 
 #: The packages that are answered, by what they stand for in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
-_FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "statistics.reductions"]
+_FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "reductions"]
 
 
 class _Loader(Loader):

@@ -5,7 +5,6 @@ Limits of memory that programs must notice.
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 import weakref
@@ -26,9 +25,12 @@ from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import Request, call_key, static_values
 from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
 from volta_fn.jit.eager import forget_kernels
-from volta_fn.lazy_imports import load
+from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
+
+#: Loaded on first use: they take long to import.
+_LOGGING = deferred("logging")
 
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 # Why a function is compiled again: a warning, and what `log_compiles` logs.
 # ------------------------------------------------------------------------------
 
-_LOG = logging.getLogger("volta_fn")
 
 _EXAMPLES = 4
 
@@ -70,15 +71,17 @@ def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJa
     at = "" if where is None else f" at {where}"
     if settings.log_compiles:
         types = ", ".join(map(str, key[1])) or "no arrays"
-        _LOG.warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
+        _LOGGING.getLogger("volta_fn").warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
     if not settings.explain_cache_misses:
         return
     if not keys:
-        _LOG.warning("cache miss of %s%s: its first call, or the first of a function that is made anew each time", name, at)
+        _LOGGING.getLogger("volta_fn").warning(
+            "cache miss of %s%s: its first call, or the first of a function that is made anew each time", name, at
+        )
         return
     closest = min(keys, key=lambda other: _distance(key, other))
     reasons = "; ".join(_reasons(request, [closest, key])) or "the named axes, the default device or a static argument differ"
-    _LOG.warning("cache miss of %s%s: compared with the closest of %d programs, %s", name, at, len(keys), reasons)
+    _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: compared with the closest of %d programs, %s", name, at, len(keys), reasons)
 
 
 def _distance(key: Any, other: Any) -> tuple[int, int]:

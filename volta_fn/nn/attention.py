@@ -11,7 +11,6 @@ import numpy as np
 
 import volta_fn.numpy as vnp
 from volta_fn import dtypes, lax
-from volta_fn import numpy as attention_vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import SharedParams
@@ -283,7 +282,7 @@ def dot_product_attention(
         out = attend(q, k, v, bias, seen, scale, is_causal=is_causal)
     out = out.swapaxes(1, 2)
     if query_seq_lengths is not None:
-        out = attention_vnp.where(attention_vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
+        out = vnp.where(vnp.arange(t)[:, None, None] < _per_entry(query_seq_lengths), out, 0)
     if not return_residual:
         return out if batched else out[0]
     residual = stop_gradient(logsumexp(logits, -1).astype(k.dtype).transpose(0, 2, 1))
@@ -298,7 +297,7 @@ def least_logit(dtype: np.dtype) -> np.generic:
 
 def causal_condition(t: int, s: int) -> Array:
     """Return the mask under which query i sees keys up to i."""
-    return attention_vnp.arange(s)[None, :] <= attention_vnp.arange(t)[:, None]
+    return vnp.arange(s)[None, :] <= vnp.arange(t)[:, None]
 
 
 def attend(
@@ -351,7 +350,7 @@ def _expansion(form: Form, avals: tuple[ShapedArray, ...]) -> SharedParams:
         condition = causal_condition(q.shape[2], k.shape[2]) if form.causal else None
         out, logits = expanded_attention(q, k, v, None, _both(masks[0] if masks else None, condition), form.scale)
         top = logits.max(-1, keepdims=True)
-        return [out, attention_vnp.concatenate([top, attention_vnp.exp(logits - top).sum(-1, keepdims=True)], -1)]
+        return [out, vnp.concatenate([top, vnp.exp(logits - top).sum(-1, keepdims=True)], -1)]
 
     return SharedParams(attention_params(trace_to_jaxpr(expand, avals, "attention"), form))
 
@@ -364,15 +363,15 @@ def expanded_attention(
     groups, s = k.shape[1:3]
     wide = accumulator(q.dtype)
     grouped = q.reshape(batch, groups, heads // max(groups, 1) * t, features)
-    logits = attention_vnp.matmul(grouped, k.swapaxes(2, 3), preferred_element_type=wide).reshape(batch, heads, t, s)
+    logits = vnp.matmul(grouped, k.swapaxes(2, 3), preferred_element_type=wide).reshape(batch, heads, t, s)
     logits = logits * (1 / math.sqrt(max(features, 1)) if scale is None else scale)
     if bias is not None:
         logits = (logits + bias).astype(wide)
     if seen is not None:
-        logits = attention_vnp.where(seen, logits, least_logit(wide))
+        logits = vnp.where(seen, logits, least_logit(wide))
     weights = softmax(logits).astype(v.dtype)
     weights = weights if drop is None else drop(weights)
-    out = attention_vnp.matmul(weights.reshape(batch, groups, heads // max(groups, 1) * t, s), v)
+    out = vnp.matmul(weights.reshape(batch, groups, heads // max(groups, 1) * t, s), v)
     return out.reshape(batch, heads, t, v.shape[3]), logits
 
 
@@ -399,7 +398,7 @@ def _check(q: Array, k: Array, v: Array, mask: Any, batched: bool) -> None:
 
 def _visible(t: int, s: int, mask: Any, query_lengths: Any, key_lengths: Any, window: Any) -> Any:
     """Return a mask of the keys that each query sees, or None for all."""
-    rows, columns = attention_vnp.arange(t)[:, None], attention_vnp.arange(s)[None, :]
+    rows, columns = vnp.arange(t)[:, None], vnp.arange(s)[None, :]
     conditions = [] if mask is None else [as_value(mask)]
     if window is not None:
         left, right = (window, window) if isinstance(window, int) else window

@@ -32,7 +32,7 @@ from volta_fn.numpy.creation import array, linspace
 from volta_fn.numpy.elementwise.arithmetic import round as round_
 from volta_fn.numpy.shapes import atleast_1d, atleast_2d, atleast_3d, broadcast_to, flip
 from volta_fn.numpy.statistics import median
-from volta_fn.primitives.data_movement.movement import broadcast_to as padding_broadcast_to
+from volta_fn.primitives.data_movement.movement import broadcast_to as broadcast_array
 from volta_fn.primitives.data_movement.movement import moveaxis
 
 # ------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def _ends(value: Array, axis: int, front: int = 1, back: int = 1) -> tuple[Array
 
 
 def _repeated(edge: Array, count: int, axis: int) -> Array:
-    return padding_broadcast_to(edge, tuple([count if i == axis else n for i, n in enumerate(edge.shape)]))
+    return broadcast_array(edge, tuple([count if i == axis else n for i, n in enumerate(edge.shape)]))
 
 
 def _edge(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
@@ -549,7 +549,7 @@ def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
     step_count = unsigned.type(max(count, 1))
     up = lax.select(rises, unsigned.type(0), step_count - unsigned.type(1))  # a falling ramp rounds its steps up
     gone = distance // step_count * step + (distance % step_count * step + up) // step_count
-    return lax.convert_element_type(lax.select(padding_broadcast_to(rises, gone.shape), start + gone, start - gone), edge.dtype)
+    return lax.convert_element_type(lax.select(broadcast_array(rises, gone.shape), start + gone, start - gone), edge.dtype)
 
 
 def _statistic(value: Array, axis: int, lo: int, hi: int, lengths: tuple[Any, Any], summary: Callable[..., Array]) -> Array:

@@ -134,11 +134,9 @@ def byteswapped(x: Array) -> Array:
 _METHODS: dict[ModuleType, str] = {
     arithmetic: "clip conjugate round",
     creation: "copy",
-    reductions: "cumprod cumsum",
-    indexing: "diagonal trace",
-    indexing: "choose nonzero take",
+    indexing: "choose diagonal nonzero take trace",
     products: "dot",
-    reductions: "all any argmax argmin max mean min prod ptp std sum var",
+    reductions: "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var",
     shapes: "ravel repeat squeeze swapaxes",
     sorting: "argpartition argsort searchsorted sort",
 }
@@ -167,10 +165,6 @@ def _astype(self: Array, dtype: Any, copy: bool = False, device: Any = None) -> 
     return creation.astype(self, dtype, copy=copy, device=device)
 
 
-def _views() -> Any:
-    return load("volta_fn.numpy.methods")  # few programs need it
-
-
 def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     """Reinterpret the bits as another dtype, as NumPy does.
 
@@ -179,15 +173,14 @@ def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
     if sizes or isinstance(dtype, (int, tuple)):
         raise ArgumentTypeError("view reinterprets bits as another dtype; a new shape is x.reshape(3, -1), or x[:, None] for a new axis")
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return self if wanted == self.dtype else _views().viewed(self, wanted)
+    return self if wanted == self.dtype else viewed(self, wanted)
 
 
 def _byteswap(self: Array, inplace: bool = False) -> Array:
     """Return the numbers whose bytes stand in the opposite order."""
     if inplace:
         raise ArgumentError("byteswap: arrays are immutable, so inplace must be False; x = x.byteswap()")
-    found: Array = _views().byteswapped(self)
-    return found
+    return byteswapped(self)
 
 
 def _tobytes(self: Array, order: str = "C") -> bytes:

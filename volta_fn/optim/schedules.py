@@ -12,13 +12,21 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
 from volta_fn.optim import base as _hyperparameters
 from volta_fn.optim.base import Schedule as Schedule
-from volta_fn.optim.wrappers.composition import *
+from volta_fn.optim.wrappers.composition import InjectHyperparamsState as InjectHyperparamsState
+from volta_fn.optim.wrappers.composition import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
+from volta_fn.optim.wrappers.composition import inject_hyperparams as inject_hyperparams
+from volta_fn.optim.wrappers.composition import inject_stateful_hyperparams as inject_stateful_hyperparams
 
 __all__ = [
+    "InjectHyperparamsState",
+    "InjectStatefulHyperparamsState",
+    "Schedule",
     "constant_schedule",
     "cosine_decay_schedule",
     "cosine_onecycle_schedule",
     "exponential_decay",
+    "inject_hyperparams",
+    "inject_stateful_hyperparams",
     "join_schedules",
     "linear_onecycle_schedule",
     "linear_schedule",
@@ -30,9 +38,6 @@ __all__ = [
     "warmup_cosine_decay_schedule",
     "warmup_exponential_decay_schedule",
 ]
-
-
-_hyperparameters.check_all(globals())
 
 
 # ------------------------------------------------------------------------------
@@ -329,3 +334,6 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
     for cycle in cycles:
         ends.append((ends[-1] if ends else 0) + cycle["decay_steps"])
     return join_schedules([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], ends[:-1])
+
+
+_hyperparameters.check_all(globals())

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import logging
 import os
 import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import value_of
+
+#: Loaded on first use: they take long to import.
+_HASHLIB = deferred("hashlib")
+_LOGGING = deferred("logging")
+_TEMPFILE = deferred("tempfile")
 
 # ------------------------------------------------------------------------------
 # A bounded cache, which forgets what was not used for longest.
@@ -67,8 +70,6 @@ class Recent(Generic[T]):
 # it, belong to this user or root, and others cannot write to them (or, above it, not replace what is in them, as in ``/tmp``).
 # ------------------------------------------------------------------------------
 
-_log = logging.getLogger("volta_fn")
-
 
 @functools.cache
 def cache_dir() -> Path | None:
@@ -85,7 +86,9 @@ def cache_dir() -> Path | None:
         return None
     if fault is None:
         return folder and Path(os.path.realpath(folder))
-    _log.warning("compiled programs are not kept on disk: %s; VOLTA_CACHE_DIR names another folder, or none if it is empty", fault)
+    _LOGGING.getLogger("volta_fn").warning(
+        "compiled programs are not kept on disk: %s; VOLTA_CACHE_DIR names another folder, or none if it is empty", fault
+    )
     return None
 
 
@@ -191,7 +194,7 @@ def write(folder: Path, name: str, contents: bytes) -> None:
     target = folder / name[:2]
     with contextlib.suppress(OSError):
         target.mkdir(0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=target)
+        handle, temporary = _TEMPFILE.mkstemp(prefix=_TEMPORARY, dir=target)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_MAGIC + _digest(name, contents) + contents)
@@ -203,7 +206,7 @@ def write(folder: Path, name: str, contents: bytes) -> None:
 
 
 def _digest(name: str, contents: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\n" + contents).digest()
+    return _HASHLIB.sha256(name.encode() + b"\n" + contents).digest()
 
 
 def delete(path: Path) -> None:

@@ -47,10 +47,7 @@ _HUGE = 1 << 24
 _MOST_LOCKED = 1 << 12
 
 #: What a first compilation loads, by which everything else is imported.
-_COMPILER = [
-    f"volta_fn.{name}"
-    for name in ("compiler.pipeline", "targets.numpy.kernels", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")
-]
+_COMPILER = [f"volta_fn.{name}" for name in ("compiler.pipeline", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")]
 
 #: The primitives whose results are views of their operands here, most often.
 _VIEWS = frozenset("reshape transpose broadcast_in_dim slice squeeze expand_dims rev stop_gradient".split())

@@ -17,7 +17,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import can_cast
-from volta_fn.primitives.call import Axes as attention_Axes
+from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form
 
 # ------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _gradient_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: 
     return q, k, v
 
 
-def _rows(x: np.ndarray, axes: attention_Axes, heads: int = 0) -> np.ndarray:
+def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
     """Return an array as float32 matrices (…, heads, rows, features).
 
     Heads are repeated to the given number.
@@ -328,7 +328,7 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
     slopes = np.where(seen, slopes, 0) * np.float32(form.scale)
 
-    def summed(x: np.ndarray, like: np.ndarray, axes: attention_Axes) -> np.ndarray:
+    def summed(x: np.ndarray, like: np.ndarray, axes: AttentionAxes) -> np.ndarray:
         """Sum over the heads that share a key or value."""
         groups = like.shape[axes.heads[-1]]
         total = x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:]).sum(-3)

@@ -1,6 +1,57 @@
 from volta_fn.optim.base import NonNegativeParamsState as NonNegativeParamsState
 from volta_fn.optim.transforms.clipping import *
-from volta_fn.optim.transforms.momentum import *
-from volta_fn.optim.transforms.scaling import *
-from volta_fn.optim.wrappers.accumulation import *
-from volta_fn.optim.wrappers.composition import *
+from volta_fn.optim.transforms.momentum import AddNoiseState as AddNoiseState
+from volta_fn.optim.transforms.momentum import ApplyEvery as ApplyEvery
+from volta_fn.optim.transforms.momentum import EmaState as EmaState
+from volta_fn.optim.transforms.momentum import ScaleByOptimisticGradientState as ScaleByOptimisticGradientState
+from volta_fn.optim.transforms.momentum import TraceState as TraceState
+from volta_fn.optim.transforms.momentum import WeightDecaySchedule as WeightDecaySchedule
+from volta_fn.optim.transforms.momentum import add_decayed_weights as add_decayed_weights
+from volta_fn.optim.transforms.momentum import add_noise as add_noise
+from volta_fn.optim.transforms.momentum import apply_every as apply_every
+from volta_fn.optim.transforms.momentum import ema as ema
+from volta_fn.optim.transforms.momentum import scale_by_optimistic_gradient as scale_by_optimistic_gradient
+from volta_fn.optim.transforms.momentum import trace as trace
+from volta_fn.optim.transforms.scaling import ScaleByScheduleState as ScaleByScheduleState
+from volta_fn.optim.transforms.scaling import ZeroNansState as ZeroNansState
+from volta_fn.optim.transforms.scaling import centralize as centralize
+from volta_fn.optim.transforms.scaling import keep_params_nonnegative as keep_params_nonnegative
+from volta_fn.optim.transforms.scaling import normalize_by_update_norm as normalize_by_update_norm
+from volta_fn.optim.transforms.scaling import scale as scale
+from volta_fn.optim.transforms.scaling import scale_by_learning_rate as scale_by_learning_rate
+from volta_fn.optim.transforms.scaling import scale_by_param_block_norm as scale_by_param_block_norm
+from volta_fn.optim.transforms.scaling import scale_by_param_block_rms as scale_by_param_block_rms
+from volta_fn.optim.transforms.scaling import scale_by_polyak as scale_by_polyak
+from volta_fn.optim.transforms.scaling import scale_by_schedule as scale_by_schedule
+from volta_fn.optim.transforms.scaling import scale_by_trust_ratio as scale_by_trust_ratio
+from volta_fn.optim.transforms.scaling import zero_nans as zero_nans
+from volta_fn.optim.wrappers.accumulation import MonitorState as MonitorState
+from volta_fn.optim.wrappers.accumulation import MultiSteps as MultiSteps
+from volta_fn.optim.wrappers.accumulation import MultiStepsState as MultiStepsState
+from volta_fn.optim.wrappers.accumulation import ShouldSkipUpdateFunction as ShouldSkipUpdateFunction
+from volta_fn.optim.wrappers.accumulation import SnapshotState as SnapshotState
+from volta_fn.optim.wrappers.accumulation import current_learning_rate as current_learning_rate
+from volta_fn.optim.wrappers.accumulation import measure_with_ema as measure_with_ema
+from volta_fn.optim.wrappers.accumulation import monitor as monitor
+from volta_fn.optim.wrappers.accumulation import skip_large_updates as skip_large_updates
+from volta_fn.optim.wrappers.accumulation import skip_not_finite as skip_not_finite
+from volta_fn.optim.wrappers.accumulation import snapshot as snapshot
+from volta_fn.optim.wrappers.composition import ApplyIfFiniteState as ApplyIfFiniteState
+from volta_fn.optim.wrappers.composition import ConditionallyMaskState as ConditionallyMaskState
+from volta_fn.optim.wrappers.composition import ConditionallyTransformState as ConditionallyTransformState
+from volta_fn.optim.wrappers.composition import ConditionFn as ConditionFn
+from volta_fn.optim.wrappers.composition import MaskedNode as MaskedNode
+from volta_fn.optim.wrappers.composition import MaskedState as MaskedState
+from volta_fn.optim.wrappers.composition import MultiTransformState as MultiTransformState
+from volta_fn.optim.wrappers.composition import PartitionState as PartitionState
+from volta_fn.optim.wrappers.composition import apply_if_finite as apply_if_finite
+from volta_fn.optim.wrappers.composition import chain as chain
+from volta_fn.optim.wrappers.composition import conditionally_mask as conditionally_mask
+from volta_fn.optim.wrappers.composition import conditionally_transform as conditionally_transform
+from volta_fn.optim.wrappers.composition import flatten as flatten
+from volta_fn.optim.wrappers.composition import freeze as freeze
+from volta_fn.optim.wrappers.composition import masked as masked
+from volta_fn.optim.wrappers.composition import multi_transform as multi_transform
+from volta_fn.optim.wrappers.composition import named_chain as named_chain
+from volta_fn.optim.wrappers.composition import partition as partition
+from volta_fn.optim.wrappers.composition import selective_transform as selective_transform

@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
 from volta_fn.core.trace import ProcessAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
-from volta_fn.core.trace import axis_size as varying_axis_size
+from volta_fn.core.trace import axis_size as size_of_axis
 from volta_fn.errors import ArgumentError, DTypeError, GradientError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
@@ -583,7 +583,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
 def _transpose(ct: Array, operand: Linear, *, axis_names: Names, to: str) -> list[Array]:
     if to == "varying":
         return list(bind(psum_p, ct, axis_names=axis_names, axis_index_groups=None, compression=None))
-    return [div(ct, as_value(np.asarray(varying_axis_size(axis_names)).astype(ct.dtype)))]
+    return [div(ct, as_value(np.asarray(size_of_axis(axis_names)).astype(ct.dtype)))]
 
 
 pcast_p = Primitive(

@@ -279,7 +279,8 @@ rsqrt: Elementwise = elementwise(
     doc="1 / sqrt(x).",
 )  # fmt: skip
 cbrt: Elementwise = elementwise(
-    "cbrt", np.cbrt, formula=exponential.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g / (3.0 * out * out)], domain=_POSITIVE,
+    "cbrt", np.cbrt, formula=exponential.cbrt, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g / (3.0 * out * out)],
+    domain=_POSITIVE,
     doc="Cube root.",
 )  # fmt: skip
 logistic: Elementwise = elementwise(
@@ -365,6 +366,7 @@ acosh: Elementwise = elementwise(
     derivatives=[lambda g, out, x: g / (sqrt(x - 1.0) * sqrt(x + 1.0))], doc="The inverse of cosh.",
 )  # fmt: skip
 atanh: Elementwise = elementwise(
-    "atanh", np.arctanh, formula=exponential.atanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (1.0 - x * x)], domain=_UNIT,
+    "atanh", np.arctanh, formula=exponential.atanh, operands=dtypes.INEXACT, derivatives=[lambda g, out, x: g / (1.0 - x * x)],
+    domain=_UNIT,
     doc="The inverse of tanh.",
 )  # fmt: skip

@@ -318,7 +318,8 @@ def _gamma_log_survival(z: Array, a: Array) -> Array:
 class gamma:
     """The gamma distribution of x >= loc, with shape `a` > 0.
 
-    The density is z^(a-1) exp(-z) / Γ(a) for z = (x - loc) / scale >= 0, divided by `scale`. All arguments broadcast; integers become floats.
+    The density is z^(a-1) exp(-z) / Γ(a) for z = (x - loc) / scale >= 0, divided by `scale`. All arguments broadcast; integers become
+    floats.
 
     >>> vf.scipy.stats.gamma.pdf(vf.numpy.array([0.0, 1.0, 2.0]), 2.0).round(4)
     Array([0.    , 0.3679, 0.2707], dtype=float32)
@@ -425,8 +426,8 @@ def _beta_log_survival(z: Array, a: Array, b: Array) -> Array:
 class beta:
     """The beta distribution between loc and loc + scale, with shapes `a`, `b` > 0.
 
-    The density is z^(a-1) (1 - z)^(b-1) / B(a, b) for z = (x - loc) / scale in [0, 1], divided by `scale`. All arguments broadcast; integers
-    become floats.
+    The density is z^(a-1) (1 - z)^(b-1) / B(a, b) for z = (x - loc) / scale in [0, 1], divided by `scale`. All arguments broadcast;
+    integers become floats.
 
     >>> vf.scipy.stats.beta.pdf(vf.numpy.array([0.0, 0.25, 0.5]), 2.0, 2.0)
     Array([0.   , 1.125, 1.5  ], dtype=float32)

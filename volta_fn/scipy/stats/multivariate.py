@@ -63,8 +63,8 @@ class multivariate_normal:
             cov: of shape (..., n, n), symmetric and positive definite (NaN for others), or a scalar, the variance of every component.
             allow_singular: not supported; the covariance must be regular.
 
-        Returns an array of shape (...), to which the batch shapes broadcast. Raises `ShapeError` if the shapes do not fit, `ArgumentError` for
-        `allow_singular`.
+        Returns an array of shape (...), to which the batch shapes broadcast. Raises `ShapeError` if the shapes do not fit, `ArgumentError`
+        for `allow_singular`.
 
         >>> vf.scipy.stats.multivariate_normal.logpdf(vf.numpy.ones((3, 2)), vf.numpy.zeros(2), 2.0).round(4)
         Array([-3.031, -3.031, -3.031], dtype=float32)
@@ -156,7 +156,8 @@ class dirichlet:
         """Return the log of the density Γ(Σ alpha) Π x^(alpha-1) / Γ(alpha).
 
         Args:
-            x: shares, of shape (k, ...) or (k - 1, ...), to which the last share is added. Where they are negative or do not sum to 1 (within
+            x: shares, of shape (k, ...) or (k - 1, ...), to which the last share is added. Where they are negative or do not sum to 1
+            (within
                 1e-6, or twice their dtype's precision), the density is 0.
             alpha: positive numbers, of shape (k,); NaN for others.
 

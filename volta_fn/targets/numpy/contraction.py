@@ -21,8 +21,8 @@ from volta_fn.runtime.threads import run_together, thread_count
 # The contraction kernel: `dot_general` as one (stacked) matrix product.
 #
 # BLAS computes it wherever the dtype lets it. The axes of an operand fall into *batch* axes (in both operands and in the result),
-# *contracted* axes (summed over) and *free* axes (in the result only). Transposed views and reshapes bring the operands to `[batch..., M, K]`
-# and `[batch..., K, N]`; a reshape copies only when axes that have to merge are not adjacent in memory.
+# *contracted* axes (summed over) and *free* axes (in the result only). Transposed views and reshapes bring the operands to `[batch..., M,
+# K]` and `[batch..., K, N]`; a reshape copies only when axes that have to merge are not adjacent in memory.
 #
 # A *product* multiplies such stacks in a given *working dtype*: the result's dtype itself, except that float16 and bfloat16 work in
 # float32 and are rounded once at the end. Integers multiply exactly and wrap around; the product of booleans is "any of (a and b)".

@@ -337,10 +337,10 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
     total = 0.0
     shapes = [(1, 1)]
     for chunks in split:
-        shapes = [(rows * size, times * number) for rows, times in shapes for size, number in chunks]
-    for rows, times in shapes:
+        shapes = [(rows * size, repeats * number) for rows, repeats in shapes for size, number in chunks]
+    for rows, repeats in shapes:
         sums = rows * vectors
-        total += times * max(sums / 2, (rows + vectors) / 2, 4.0 if sums < 8 else 0) + 0.25 * times
+        total += repeats * max(sums / 2, (rows + vectors) / 2, 4.0 if sums < 8 else 0) + 0.25 * repeats
     return total
 
 

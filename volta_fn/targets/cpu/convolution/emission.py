@@ -185,8 +185,8 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
 # Loop nests around a register tile: the sums of products of every algorithm here.
 #
 # The operands are *prepared*: every index steps through x, w and y by a known stride. *Rows* are unrolled indices, and one index is the
-# *vector* whose neighbours share a register: rows times vectors are the sums that a tile keeps in registers. *Depth* is what is summed over,
-# from outermost to innermost, the innermost unrolled. The other indices are plain loops.
+# *vector* whose neighbours share a register: rows times vectors are the sums that a tile keeps in registers. *Depth* is what is summed
+# over, from outermost to innermost, the innermost unrolled. The other indices are plain loops.
 #
 # If w has *panels*, its elements are ordered by panel (a tile of one index), then depth, then the index in the panel.
 # ------------------------------------------------------------------------------

@@ -241,8 +241,8 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # ------------------------------------------------------------------------------
 # Record and replay command lists: the work of the GPU between steps of the host.
 #
-# The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as a
-# *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
+# The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
+# a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
 # since blocks are leased in a fixed order.
 # ------------------------------------------------------------------------------
 
