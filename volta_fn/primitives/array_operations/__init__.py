@@ -1,5 +1,5 @@
 """What arrays offer as Python objects, built from primitives.
 
-`operators` (`+`, `//`, `divmod`, …), ``x[…]`` (`index_expression` parses it, `index_checks` compares it with the shape, `array_indexing`
-reads, `array_updates` writes) and `shorthand`, compositions by JAX's names.
+`operators` has Python's (`+`, `//`, `divmod`, …) and compositions by JAX's names. ``x[…]`` is parsed and checked by `indices`, read by
+`array_indexing` and written by `array_updates`.
 """

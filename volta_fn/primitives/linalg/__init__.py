@@ -1,10 +1,7 @@
 """Linear algebra of stacks of matrices, as in `jax.lax.linalg`.
 
-Leading dimensions are a batch.
-
-`triangular` has solves and Cholesky's factors, `factorization` LU and QR, `spectral` eigenvalues and singular values, `condensed`
-Hessenberg, Schur and tridiagonal forms, `tridiagonal_systems` their solution; `updates` and `polar` compute with these. `matrices` is what
-they are written with.
+Leading dimensions are a batch. `solvers` has what all are written with, triangular and tridiagonal systems, Cholesky factors and updates;
+`factorization` LU and QR; `spectral` eigenvalues, singular values, condensed forms and the polar decomposition.
 """
 
 from volta_fn.primitives.linalg.factorization import lu as lu

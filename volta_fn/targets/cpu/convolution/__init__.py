@@ -1,10 +1,9 @@
 """Convolutions as machine code.
 
-All take correlations, the canonical form of `compiler/contractions/correlation`. In the order in which to read: `emit_utils` (indices in
-generated code), `loop_nest` (register tiles, and the loops around them), `input_tile` and `weight_panels` (packing operands), `sum_tile`
-(results from registers), `blocking` (block sizes), `stages` (several correlations in one routine); then the algorithms: `igemm` with
-`igemm_plan` (implicit GEMM), `direct`, `winograd` with `winograd_plan` and `winograd_transforms`, and `winograd_weight_gradient`; and
-`choice`, which selects among them and computes windows of one tap as matrix products.
+All take correlations, the canonical form of `compiler/contractions/correlation`. In the order in which to read: `emission` (indices in
+generated code, loops around register tiles, tiles of x next to each other), `blocking` (block sizes, several correlations in one routine,
+results from registers); then the algorithms: `igemm` (implicit GEMM), `direct`, `winograd` and `winograd_weight_gradient`; and `choice`,
+which selects among them and computes windows of one tap as matrix products.
 """
 
 from volta_fn.compiler.target import RoutineMaker

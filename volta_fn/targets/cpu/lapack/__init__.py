@@ -1,8 +1,7 @@
 """Linear algebra as calls of SciPy's LAPACK and BLAS.
 
 A routine computes the matrices of a stack one by one: it brings a matrix into the order of LAPACK, calls a few functions, and stores what
-they return. In the order in which to read: `stacks` (a routine as a function of one matrix), `calls` (calls of LAPACK), `copies` (matrices
-in memory), `threads` (those of OpenBLAS), and the factorisations: `triangular`, `lu`, `orthogonal`, `spectral` and `condensed`.
+they return: `calls` has routines of stacks, calls, copies of matrices and OpenBLAS's threads, `factorizations` every routine.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Routines of equations that loops over kernels cannot express.
 
-These are gathers, scatters, scans, sorts and windows. They share `entry_points` (a routine's launches), `copy_ops` and `strided`
-(elements in memory) and `numbers`. In the order in which to read:
+These are gathers, scatters, scans, sorts and windows, written with `emission`. In the order in which to read:
 
-- `gather`, `scatter` and `dynamic_slices`;
-- `keys` (numbers as integers in their order), `ranking` and `radix` (sorting short and long rows by keys), `numpy_sort` (by NumPy's
-  functions), `sort`, `top_k`;
-- `scanning` (within a vector) and `cumulative`;
-- `windows` (which elements a window meets), `pooling`, `window_argmax` (the extrema of windows, and pooling's tangents) and
-  `pooling_cotangents`;
+- `movement` (gathers, scatters and dynamic slices);
+- `sort` (short and long rows by keys, and by NumPy's functions) and `top_k`;
+- `cumulative`;
+- `pooling` (sliding windows);
 - `scalar_loops` (control flow over single numbers).
 """
 

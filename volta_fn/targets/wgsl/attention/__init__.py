@@ -1,7 +1,7 @@
 """Compute attention in WGSL, forward and backward, without storing all weights.
 
-In the order in which to read: `problem` (shapes and strides), `schedule` (the division of work), `operands` (rows in memory), `blocks`
-(products of them), `logits` (masks), `forward`, `backward`.
+In the order in which to read: `problem` (shapes, strides, the division of work), `blocks` (rows in memory, their products, masks), and
+`passes` (forward and backward).
 """
 
 from __future__ import annotations

@@ -1,17 +1,13 @@
 """Routines of equations that loops over kernels cannot express.
 
-These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. They share `copy_units` (moving elements
-without looking at them). In the order in which to read:
+These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. In the order in which to read:
 
-- `gather_offsets` (where windows begin), `gather`, `dynamic_slices`, and `padding`;
-- `keys` (numbers as integers in their order) and `sorting` (what is to be sorted by them). How rows are sorted depends on their length:
-  up to 32 elements, every element counts those before it; up to 2048, a workgroup holds the row (`small_sort`): it sorts keys alone by
-  comparisons (`bitonic_sort`), keys with values by digits, with ballots of subgroups (`ballot_sort`) or, where there are none, with
-  counters (`tile_sort`); longer rows are sorted in passes over digits (`radix`). `sort` chooses; `top_k_threshold` finds the first few
-  of long rows, for `top_k`;
-- `scatter`, by `scatter_rows` (what goes where) and `segment_reduce` (updates of one slot combined);
-- `scanning` (within a workgroup) and `cumulative`;
-- `windows` (which elements a window meets) and `pooling`;
+- `movement` (moving elements without looking at them: gathers, dynamic slices, paddings);
+- `small_sort` (sorting problems, and rows that a workgroup holds): keys alone are sorted by comparisons, keys with values by digits, with
+  ballots of subgroups or, where there are none, with counters (`tile_sort`); longer rows are sorted in passes over digits. `sort` chooses;
+  `top_k` has the first few of long rows;
+- `scatter`;
+- `cumulative`, also over windows;
 - `linalg`.
 """
 
