@@ -90,6 +90,12 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
+def imports_of(module: str) -> set[str]:
+    """Return the modules that a module imports anywhere, also for type checkers and in functions; stubs, which are no modules, aside."""
+    statements = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.stmt)]
+    return {name for node in statements for name in imported_by(node, module) if name in MODULES} - {module}
+
+
 def run_time_imports(module: str) -> set[str]:
     """Return the modules of the package that importing a module imports."""
     found: set[str] = set()
@@ -246,9 +252,9 @@ def lacks_annotations(module: str) -> list[str]:
 
 
 def is_long(module: str) -> list[int]:
-    """Return the number of lines of a file of more than 500."""
+    """Return the number of lines of a file of more than 850, which is too long to be read at one sitting."""
     length = len(MODULES[module].read_text().splitlines())
-    return [length] if length > 500 else []
+    return [length] if length > 850 else []
 
 
 #: By rule, a module and a source that break it.
@@ -264,7 +270,7 @@ RULES: dict[Callable[[str], list], tuple[str, str]] = {
     lacks_docstrings: ("nn.a", "def f(): pass"),
     says_nothing_of_modules: ("core", '"""See `c`."""'),
     lacks_annotations: ("nn.a", '"""A."""\ndef f(x):\n    """F."""'),
-    is_long: ("nn.a", "x = 1\n" * 501),
+    is_long: ("nn.a", "x = 1\n" * 851),
 }
 
 
@@ -287,7 +293,8 @@ def test_the_rule_finds_a_planted_fault(rule: Callable[[str], list], tmp_path: P
 
 
 def test_no_import_cycles() -> None:
-    graph = {module: run_time_imports(module) for module in MODULES}
+    """No two modules import each other, not even for annotations or inside functions."""
+    graph = {module: imports_of(module) for module in MODULES}
     done: set[str] = set()
     while ready := {m for m in graph if m not in done and graph[m] <= done}:
         done |= ready
@@ -295,10 +302,11 @@ def test_no_import_cycles() -> None:
     assert not left, f"in a cycle, or above one: {left}"
 
 
-def test_a_planted_cycle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["", "if TYPE_CHECKING:\n    ", "def f():\n    "])
+def test_a_planted_cycle_is_found(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, other in (("p", "q"), ("q", "p")):
         path = tmp_path / f"{name}.py"
-        path.write_text(f"from volta_fn.nn.{other} import x")
+        path.write_text(f"{where if name == 'q' else ''}from volta_fn.nn.{other} import x")
         monkeypatch.setitem(MODULES, f"volta_fn.nn.{name}", path)
     with pytest.raises(AssertionError, match=r"volta_fn\.nn\.p"):
         test_no_import_cycles()

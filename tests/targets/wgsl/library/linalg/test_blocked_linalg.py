@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.targets.wgsl.library.checking import least_capabilities, results
-from tests.targets.wgsl.library.test_linalg import adjoint, close, matrices
+from tests.targets.wgsl.library.linalg.test_linalg import adjoint, close, matrices
 from tests.targets.wgsl.running import known_width
 from volta_fn.compiler.target import TargetCapabilities
 
