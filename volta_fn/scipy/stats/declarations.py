@@ -74,7 +74,7 @@ C = TypeVar("C")
 
 
 def distribution(namespace: C) -> C:
-    """Return a module with a class's functions, under SciPy's name of the distribution.
+    """Return a module with the functions of a class, under the distribution's name.
 
     The class is a declaration, which type checkers read; the module can be imported from, and is found under its path.
     """
