@@ -1,9 +1,8 @@
 """The foundation: avals, arrays, devices, primitives, traces, jaxprs.
 
 In the order in which to read: `interned` (values by key), `aval` (abstract values: shapes, symbolic sizes and dtypes), `device`, `array`,
-`memory` (transfers, donation, DLPack), `dispatch` (what to run for arrays of some types),
-`primitive` (operations and their rules), `trace` (interpreters of operations: the current one evaluates, differentiates, batches or records
-them, with names of axes), `jaxpr` (programs as data, their check, and dead-code elimination), `staging` (functions traced to jaxprs),
-`refs` (mutable references), `distribution` (processes, meshes, shardings) and `placement` (arrays on several devices). `process` has the
-rank of this process.
+`memory` (transfers, donation, DLPack), `dispatch` (what to run for arrays of some types), `primitive` (operations and their rules), `trace`
+(interpreters of operations: the current one evaluates, differentiates, batches or records them, with names of axes), `jaxpr` (programs as
+data, their check, and dead-code elimination), `staging` (functions traced to jaxprs), `refs` (mutable references), `distribution` (meshes
+and shardings), `placement` (arrays on several devices) and `process` (the rank of this process).
 """

@@ -1,5 +1,8 @@
 """Datasets from files and arrays, transforms, and a loader of batches.
 
+`dataset` has sequences of examples and their splits, `files` reads IDX, CIFAR and CSV files, `transforms` changes examples or batches and
+encodes text, and `loader` shuffles and batches a dataset and prefetches batches to a device.
+
 >>> import numpy as np, volta_fn as vf
 >>> points = vf.data.ArrayDataset(np.eye(4, dtype=np.float32), np.array([0, 1, 1, 0], np.int32))
 >>> for features, labels in vf.data.DataLoader(points, batch_size=3):

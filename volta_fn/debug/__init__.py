@@ -1,4 +1,8 @@
-"""Inspect running programs, pytrees (`view`) and the state of devices."""
+"""Inspect running programs, pytrees and the state of devices.
+
+`printing` prints the values of traced programs, calls functions with them, and stops at breakpoints. `monitor` reports the state and the
+work of a device, shows trees of arrays and their shardings, and raises where NaN, infinities or indices out of range arise.
+"""
 
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports

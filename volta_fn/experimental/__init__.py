@@ -3,6 +3,8 @@
 `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order), `mesh_utils` and `multihost_utils` (for one
 process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.
 
+`colocated_python` runs functions where devices are, and `xla_metadata` accepts attributes that have no effect.
+
 >>> import volta_fn as vf
 >>> vf.experimental.ode.odeint(lambda y, t: -y, 1.0, vf.numpy.array([0.0, 1.0])).round(3)
 Array([1.   , 0.368], dtype=float32)

@@ -1,7 +1,7 @@
 """See inside a program: `explain`, `crosscheck`, `lint`.
 
-`attribution` tells which equations and lines of the user a kernel comes from, `costs` what it has to do at least, `roofline` how fast
-the device could do it, `measure` how long it takes, and `passes` what each pass of the compiler changed. `explain` collects all of that in
-an `explanation`, which `text` and `report` show. `crosscheck` compares a device with NumPy, `lint` looks for habits that cost time or bits,
-`recording` has the profiler's traces, and `doctor` tries what there is on a machine.
+In the order in which to read: `explain` is the entry point. `explanation` is what it returns: for each item of a program the equations and
+lines of the user, the operations and bytes, and what each pass changed. `measure` times the items and records traces for the profiler, and
+`report` shows an explanation as text or as a page. `crosscheck` compares a device with NumPy, by the 64-bit results and tolerances of
+`reference`. `lint` looks for habits that cost time or digits, and `doctor` tries what works on a machine.
 """

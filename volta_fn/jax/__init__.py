@@ -7,6 +7,8 @@
 >>> jax.scipy.special.expit(0.0)
 Array(0.5, dtype=float32, weak_type=True)
 
+`namespace` reads the table and makes modules of it, `hook` answers imports of `jax`, and `__main__` is the command.
+
 This package holds names only (`names.txt`): what they mean lives in volta_fn.
 """
 

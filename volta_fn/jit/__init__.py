@@ -1,17 +1,14 @@
 """`jit` and eager evaluation: trace, compile, cache and run programs.
 
-- `eager` evaluates single primitives, for code that is not jitted.
-- `arguments` separates static, donated and dynamic arguments.
-- `compile` traces and compiles; `lowered` lets users inspect a traced program, `texts` print its code, and `cost` estimates what it takes,
-  `device_plan` what it needs of a GPU.
-- `cache` keeps the programs of a function, and finds the one for a call; `recompilation` warns of many.
-- `function` is `jit` itself; `refs` calls functions that use mutable references.
-- `placement` calls programs with arrays that are split between devices.
-- `memory_limit` has programs notice a limit.
-- `interpret` runs programs equation by equation for `debug_nans`, and `nonfinite` words its errors.
-- `saved_residuals` tells what a backward pass keeps.
-- `fused` makes functions of the package one program each when they are called eagerly again and again; `views` makes
-  views again that such functions return.
+In the order in which to read:
+
+- `function` is `jit` itself, with calls that use mutable references. `arguments` separates static, donated and dynamic arguments.
+- `cache` keeps the programs of a function, finds the one for a call, and warns of many.
+- `compile` traces and compiles a function, estimates its cost, and calls programs with arrays that are split between devices.
+- `lowered` shows users the stages of a function: its program, its code, and what it needs of a GPU.
+- `eager` evaluates single primitives, for code that is not jitted. `fused` makes a function of the package one program when it is called
+  eagerly again and again.
+- `interpret` runs a program equation by equation for `debug_nans`. `saved_residuals` lists the values that a backward pass keeps.
 """
 
 from volta_fn.jit.function import jit as jit

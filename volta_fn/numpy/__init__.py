@@ -1,8 +1,10 @@
 """The array API: NumPy's names and meanings, as in `jax.numpy`.
 
-Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded
-on first use: elementwise functions in `elementwise`, reductions in `statistics`, `fft`, `linalg`, and one module for each other subject.
-`arguments` has what they share, `attached` gives arrays the methods of `methods`. Their examples use `import volta_fn.numpy as jnp`.
+Arrays are immutable, and functions can be traced and differentiated. `__init__.pyi` lists all names with their modules, which are loaded on
+first use. `arguments` has the conversions and checks that all functions share, and `attached` gives arrays the names of their methods,
+which are in `methods`. The subjects: `creation`, `grids`; `elementwise`, `ufuncs`, `scalar_types`; `shapes`, `joining`, `indexing`,
+`sorting`, `sets`; `reductions`, `statistics`; `products`, `linalg`, `polynomials`, `fft`. Their examples use `import volta_fn.numpy as
+jnp`.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linspace(0.0, 1.0, 3) + jnp.array([1, 2, 3])

@@ -1,7 +1,7 @@
 """ONNX models: load them as differentiable functions, save functions as models.
 
 It needs the package onnx, ``pip install 'volta-fn[onnx]'``. `loading` reads a model to `graphs`, whose nodes are `operators`; `saving`
-writes the program of a function, by `rules` for its primitives.
+writes the program of a function, by `rules` for its primitives. `tensors` converts tensors and dtypes from and to NumPy's.
 """
 
 from volta_fn import lazy_imports as _lazy_imports

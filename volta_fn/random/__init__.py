@@ -1,8 +1,8 @@
 """Random numbers from explicit keys, with `jax.random`'s names and values.
 
-Bits come from the counter-based generator Threefry-2x32, element i of an array from counter i, so they depend on neither the device,
-nor batching, nor anything else that runs. `keys` makes keys, `basic` samples bits, uniform numbers and coins, from which `continuous`,
-`gaussian`, `gamma_family`, `discrete` and `selection` make theirs. The examples use `import volta_fn as vf`.
+Bits come from the counter-based generator Threefry-2x32, element i of an array from counter i, so they depend on neither the device, nor
+batching, nor anything else that runs. `keys` makes keys, `continuous` samples bits, uniform numbers and all continuous distributions, and
+`discrete` samples counts, categories, permutations and choices. The examples use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> key = vf.random.key(0)

@@ -1,8 +1,8 @@
 """The modules of SciPy that `jax.scipy` has.
 
-`special` has functions, `linalg` factorisations, `sparse.linalg` iterative solvers, `stats` distributions and statistics, `signal` filters
-and spectra, `fft` cosine transforms, `ndimage` and `interpolate` interpolation, `optimize` and `integrate` what their names say,
-`spatial.transform` rotations, and `cluster.vq` vector quantisation.
+`special` has functions, `linalg` factorisations, `sparse` iterative solvers (`sparse.linalg`), `stats` distributions and statistics,
+`signal` convolutions and spectra, `fft` cosine transforms, `ndimage` and `interpolate` interpolation, `optimize` minimisation, `integrate`
+the trapezoidal rule, `spatial` rotations (`spatial.transform`), and `cluster` vector quantisation (`cluster.vq`).
 
 >>> import volta_fn as vf
 >>> vf.scipy.special.expit(vf.numpy.array([0.0, 2.0])).round(4)

@@ -1,15 +1,13 @@
 """Function transformations: differentiation, vectorization, custom rules.
 
-Importing this package registers the rules of calls and control flow, so every transform imports it first. Read in this order:
+Importing this package registers the rules of calls and control flow, so every transform imports it first. In the order in which to read:
 
-- forward mode (`jvp`), `linearize` and `transpose`, which together make reverse mode (`grad`, `gradient_refs`, `jacobian`);
-  `forward` has the public functions of forward mode;
+- `linearize` (forward mode, linear programs of tangents, and their transposes) and `grad`, the public functions of forward and reverse
+  mode; `jacobian` has Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
-- `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs;
-- `rules`: those of primitives that call sub-programs, with `marks` (lists that mark values) and `residuals` (what
-  calls save for their derivatives);
-- what users control derivatives with: `custom` (functions with rules of their own) and `checkpoint`;
-- a function with a derivative of its own: `reduced_precision`.
+- `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs, and a function of reduced precision;
+- `rules`: those of primitives that call sub-programs;
+- what users control derivatives with: `custom` (functions with rules of their own) and `checkpoint`.
 """
 
 from volta_fn.transforms import rules as _attention_rules  # noqa: F401  # completes the primitives of attention

@@ -1,8 +1,8 @@
 """Web pages that run and train models.
 
-In the order in which to read: `function` (what a page calls), `data` (constants and parameters as bytes), `program` (a program's buffers
-and dispatches as JSON), `manifest` (all of that for a page), `pages` (what a page shows), `export` (the file). `runtime/` is the JavaScript
-that runs the programs, and `pages/` what the pages are made of.
+In the order in which to read: `export` (programs, constants and parameters as the data of a page, and its file) and `layouts` (which page
+shows a function's arguments and results). `runtime/` is the JavaScript that runs the programs, and `pages/` holds the pages' HTML, CSS and
+scripts.
 """
 
 from volta_fn import lazy_imports as _lazy_imports

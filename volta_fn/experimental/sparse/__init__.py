@@ -1,5 +1,7 @@
 """Sparse arrays, with the names of `jax.experimental.sparse`.
 
+`bcoo` has the formats, `operations` the operations on them, their derivatives, and `sparsify`.
+
 >>> import volta_fn as vf
 >>> from volta_fn.experimental import sparse
 >>> m = sparse.BCOO.fromdense(vf.numpy.array([[0.0, 2.0], [0.0, 3.0]]))

@@ -1,6 +1,6 @@
 """Layers other than pooling, recurrent ones and transformers.
 
-`linear` has linear and bilinear layers and embeddings, `conv` and `conv_transpose` convolutions, `resampling` pixel shuffling and
-interpolation. `batch_norm`, `layer_norm` and `weight_norm` normalise, `dropout` drops; `adaptive_softmax` classifies. `containers` holds
-`Sequential` and functions as layers; `common` the checks, initial weights and keys that layers share.
+`linear` has linear and bilinear layers, embeddings and the adaptive softmax, `conv` convolutions and transposed ones, `normalization` the
+norms of activations and of weights, and `resampling` padding, pixel shuffling and interpolation. `containers` holds `Sequential`, functions
+as layers, and dropout; `arguments` has the checks, initial weights and keys that layers share.
 """

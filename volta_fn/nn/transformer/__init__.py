@@ -1,5 +1,5 @@
 """Transformers: attention, positions, encoders and decoders.
 
-`scaled_dot_product` is attention as a function, `multi_head_attention` as a layer, with the `kv_cache` of step-by-step decoding.
-`positions` encodes positions, `feed_forward` is the other sublayer. `encoder` and `decoder` build layers and stacks on `base`.
+`multi_head_attention` has attention as a function and as a layer, encodings of positions, and the cache of step-by-step decoding. `layers`
+builds encoders, decoders and GPT on it.
 """

@@ -1,6 +1,6 @@
 """Linear algebra: `jax.numpy.linalg`'s names and meanings, on stacks of matrices.
 
-All functions are differentiable: `decompositions`, `determinants`, `norms`, `products` and `solving`.
+All functions are differentiable. `decompositions` also has linear systems and inverses, `products` also norms, powers and determinants.
 
 >>> import volta_fn.numpy as jnp
 >>> jnp.linalg.solve(jnp.array([[3.0, 1.0], [1.0, 2.0]]), jnp.array([9.0, 8.0]))

@@ -1,26 +1,12 @@
-"""The operators of ONNX, one file per family; `registry` says what they get.
+"""The operators of ONNX as functions of arrays.
 
-Importing this package declares all of them.
+`registry` says how they are declared, and what they get. `arithmetic` has elementwise operators, activations and reductions, `shapes`
+shapes, gathers, sequences and control flow, `networks` layers and optimizers, and `signals` resampling, Fourier transforms and quantised
+numbers. Importing this package declares all of them.
 """
 
 from volta_fn.onnx.operators import arithmetic, networks, shapes, signals
 from volta_fn.onnx.operators.registry import OPERATORS as OPERATORS
 from volta_fn.onnx.operators.registry import Node as Node
 
-FAMILIES = (
-    arithmetic,
-    arithmetic,
-    shapes,
-    networks,
-    signals,
-    shapes,
-    networks,
-    signals,
-    networks,
-    arithmetic,
-    shapes,
-    shapes,
-    signals,
-    shapes,
-    networks,
-)
+FAMILIES = (arithmetic, networks, shapes, signals)

@@ -1,9 +1,10 @@
-"""Rules that write ONNX's nodes for primitives, one file per family.
+"""Rules that write ONNX's nodes for primitives.
 
-`registry` says what they get; importing this package declares all of them.
+`registry` says what they get. `arithmetic` has elementwise primitives, reductions, products and convolutions, `structure` shapes, slices,
+gathers, windows and control flow. Importing this package declares all of them.
 """
 
 from volta_fn.onnx.rules import arithmetic, structure
 from volta_fn.onnx.rules.registry import RULES as RULES
 
-FAMILIES = (arithmetic, structure, arithmetic, structure, arithmetic, structure, structure)
+FAMILIES = (arithmetic, structure)

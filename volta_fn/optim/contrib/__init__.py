@@ -1,7 +1,8 @@
 """Optimizers and wrappers from the literature, as in `optax.contrib`.
 
-Each module's ``__all__`` is public, under ``volta_fn.optim.contrib``. Those that estimate their own learning rate are in `dog`,
-`learning_rate_free`, `mechanic` and `momo`.
+`adam_variants` has Adam with other moments, `learning_rate_free` optimizers that estimate their own learning rate, `preconditioned` those
+with other preconditioners, and `wrappers` transformations around optimizers. Each module's ``__all__`` is public, under
+``volta_fn.optim.contrib``.
 """
 
 from volta_fn.optim import base as _hyperparameters

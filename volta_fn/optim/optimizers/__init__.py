@@ -1,5 +1,5 @@
 """Optimizers under their usual names: chains of transformations.
 
-`sgd` has those without second moments, `adam` the Adam family, `rms` those that divide by roots of squares without bias correction;
-`muon` and `lbfgs` hold Muon and L-BFGS with their own transformations.
+`first_order` has gradient descent and its variants, the Adam family, and those that divide by roots of second moments. `matrix_methods` has
+L-BFGS, and Muon for matrices.
 """

@@ -1,8 +1,8 @@
 """Transformations of updates: the components that optimizers chain.
 
-`scale_by_adam`, `scale_by_adam_variants`, `scale_by_rms`, `scale_by_factored_rms`, `momentum` and `signs` keep statistics of gradients.
-`scaling` multiplies updates by numbers, schedules and norms, `plateau` by a scale that follows the loss, `clipping` bounds them,
-`weight_decay_and_noise` adds to them. `per_example` aggregates gradients of single examples, `newton_schulz` orthogonalises matrices.
+`scale_by_adam`, `scale_by_rms` and `momentum` keep statistics of gradients; `momentum` also has weight decay, noise and orthogonalised
+updates. `scaling` multiplies updates by numbers, schedules, norms and signs. `clipping` bounds them, and aggregates the gradients of single
+examples.
 """
 
 from volta_fn import lazy_imports as _lazy_imports

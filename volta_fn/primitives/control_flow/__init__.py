@@ -1,5 +1,5 @@
 """Control flow as primitives that hold sub-programs.
 
-`bodies` traces functions to sub-programs, `carry` checks the values that iterations pass on; `conditionals`, `scan` and `loops` have the
-primitives, and `associative` and `reduce` scan and reduce by an associative function. `in_python` runs them under `disable_jit`.
+`bodies` traces functions to sub-programs, checks the carries of loops, and runs loops in Python under `disable_jit`. `scan` has loops of
+known length, also by an associative function; `loops` has conditionals, other loops, and reductions by a user's function.
 """

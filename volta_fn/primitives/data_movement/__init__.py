@@ -1,5 +1,5 @@
 """Primitives that move elements without computing with them.
 
-`movement` (reshape, transpose, broadcast, reverse), `joining`, `slicing`, `dynamic_slicing`, `gather` and `scatter`, with `indexing`: what
-these two share.
+`movement` has reshape, transpose, broadcast and reverse; `slicing` has slices, concatenation and padding; `dynamic_slicing` has slices that
+start where the running program says; and `gather` has gather and scatter.
 """

@@ -1,5 +1,6 @@
-"""Elementwise primitives; `formulas` has what they compute, `declare` their rules.
+"""Elementwise primitives.
 
-`arithmetic` (with exponentials, logarithms, roots and trigonometric functions), `selection` (comparison, choice, complex components),
-`special` and `cast`.
+`arithmetic` has arithmetic, exponentials, logarithms, roots and trigonometric functions, `selection` comparison, choice and complex
+components, `special` special functions, and `cast` changes of dtypes. `primitives.formulas` has what they compute, and `primitives.declare`
+derives their rules.
 """

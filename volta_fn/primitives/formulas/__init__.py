@@ -8,7 +8,6 @@ and Chebyshev interpolation (float64).
 
 In the order in which to read: `values` (what formulas are written over), `numpy_values` (NumPy arrays as such, and arithmetic as NumPy
 evaluates it), `exponential` (also logarithms, powers, and operations that are exact), `trigonometric`, `error`, `gamma`,
-`incomplete_gamma`,
-`incomplete_beta`, `hypergeometric` (with exponential integrals), `special` (Bessel functions and other integrals), `complex_numbers` and
-`ciphers` (random bits).
+`incomplete_gamma`, `incomplete_beta`, `hypergeometric` (with exponential integrals), `special` (Bessel functions and other integrals),
+`complex_numbers` and `ciphers` (random bits).
 """

@@ -1,9 +1,10 @@
 """Special functions with the names of `jax.scipy.special`.
 
-Integers become floats; all functions but those of `exponential` and `scipy_softmax` (sums of exponentials) are elementwise, or give a
-table for each element (`legendre`, `bernoulli_numbers`). `stirling` has quotients of gamma functions without cancellation, for the
-incomplete functions. The error of float64 is below 4e-12, relatively, where a function is well-conditioned. The examples use
-`import volta_fn as vf`.
+`error` has the error function's family and integrals, `gamma_family` the gamma function's with its incomplete functions and Bernoulli's
+numbers, `polynomials` Bessel, Legendre and hypergeometric functions, `exponential` sums of exponentials and functions of x log y, and
+`scipy_softmax` the softmax with SciPy's default axis. Integers become floats; functions are elementwise, but for sums of exponentials and
+tables of polynomials. The error of float64 is below 4e-12, relatively, where a function is well-conditioned. The examples use `import
+volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> vf.vmap(vf.grad(vf.scipy.special.gammaln))(vf.numpy.array([3.0])).round(4)

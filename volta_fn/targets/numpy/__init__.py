@@ -1,7 +1,7 @@
 """The CPU by NumPy: always available, and the semantics of every primitive.
 
-`backend` is the interface to `jit`, `program` runs a plan as a Python function, and `kernels` names the functions that evaluate primitives
-where these are not written at the declaration: `contraction`; `convolution`, as correlations computed by `conv_im2col` with `conv_tiling`,
-or `conv_by_fft`; `windows` over `sliding`; `indexing`, `sorting`, `reductions`, `linalg` and `lapack`, `fourier`,
-`random_bits` and `control_flow`. `blocks` allocates memory, and `workspace` says what routines need for themselves.
+In the order in which to read: `backend` is the interface to `jit`, runs control flow, and names the functions that evaluate primitives
+where the declaration has none. `program` runs a plan as a Python function, and allocates memory. The functions: `contraction` (also Fourier
+transforms), `convolution` (as correlations, by im2col or by Fourier transforms), `indexing` (also random bits), `reductions` (also windows
+and sorting), and `linalg`.
 """

@@ -1,10 +1,9 @@
 """Fourier transforms, as many signals at a time as a vector has lanes.
 
-`routine` says which transforms there is code for, and divides the signals among tasks in `groups`; others are SciPy's, on the host. A task
-has its signals' elements side by side (`signals` reads and writes them in memory, `buffers` there), and transforms all of them by `passes`,
-each of which does the `butterflies` of one factor of the length; those of longer primes are in `primes`. `spectra` makes half spectra of
-real signals. A long signal is a matrix (`long_signals`), whose columns and rows are transformed so, with `roots` of unity between them;
-`pairs` makes its half spectrum.
+In the order in which to read: `signals` reads and writes the elements of neighbouring signals as vectors, and makes half spectra of real
+signals. `butterflies` has transforms of a few numbers, one for each factor of a length. `routine` says which transforms are generated and
+divides signals among tasks: it transforms signals by a pass for each factor, and long ones as matrices, whose columns and then rows are
+transformed. SciPy computes all others, on the host.
 """
 
 from __future__ import annotations

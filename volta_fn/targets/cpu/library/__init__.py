@@ -1,7 +1,8 @@
 """Routines of equations that loops over kernels cannot express.
 
-These are gathers, scatters, scans, sorts and windows, written with `emission`. In the order in which to read:
+These are gathers, scatters, scans, sorts and windows. In the order in which to read:
 
+- `emission` (entry points, lanes, and loops over contiguous elements);
 - `movement` (gathers, scatters and dynamic slices);
 - `sort` (short and long rows by keys, and by NumPy's functions) and `top_k`;
 - `cumulative`;

@@ -2,9 +2,9 @@
 
 `codegen.loops` has what it shares with other targets.
 
-In the order in which to read: `passes` (what each pass over a row keeps), `emit_values` (code for the values of nodes), `accumulate`
-(reductions), `rows` (passes as loops), `tiles` (transposes), `interleaved` (short last axes), `copies`, `schedule` (how a kernel is
-divided), `emit` (a schedule as one launch), `split` (as two), `routine`.
+In the order in which to read: `emit_values` (code for the values of nodes), `rows` (passes over rows as loops, and their reductions),
+`schedule` (how a kernel is divided, also in tiles of transposes and with short last axes), `emit` (a schedule as one launch, or copies of
+long ranges), and `routine` (which of these a kernel gets, and long reductions as two launches).
 """
 
 from volta_fn.targets.cpu.loops.routine import options_of as options_of

@@ -1,9 +1,8 @@
 """Matrix products as machine code, in the manner of GotoBLAS and BLIS.
 
-In the order in which to read: `compute_dtype` (the dtype of sums), `task_loops` (loops and indices in generated code), `micro_kernel` (the
-innermost loop, over a register tile), `blocking` (register tiles, cache blocking, tasks), `pack_kernels` and `operands` (how operands are
-read and packed into panels), `packing` (panels packed before the product), `epilogues` and `fused_epilogue` (what becomes of sums),
-`macro_kernel` (a tile with its epilogue), `gemm` (the loops around them); without packing, `dot_products` and `gemv`; and `choice`, which
+In the order in which to read: `micro_kernel` (the dtype of sums, and the innermost loop, over a register tile), `blocking` (register tiles,
+cache blocks, tasks, and indices in generated code), `packing` (how operands are read and packed into panels), `epilogues` (from sums to
+results, and a tile with its epilogue), `gemm` (the loops around tiles); without packing, `gemv` (products of few rows); and `choice`, which
 selects among them for equations and for kernels.
 """
 

@@ -1,8 +1,7 @@
 """Operations on vectors of numbers in registers.
 
-In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers), `memory` (to and from memory), `integers`,
-`convert` (one family of operations each; those of floats are in `primitives.formulas.floats`), `operations` (all of them by name),
-`cost`, and `avx512` (instructions that some CPUs have).
+In the order in which to read: `values` (vectors with operators), `number` (dtypes in registers and in memory, and conversions), and
+`operations` (every elementwise primitive by name, for floats by `primitives.formulas`, and their estimated costs).
 """
 
 from volta_fn.targets.cpu.scalars.number import Number as Number

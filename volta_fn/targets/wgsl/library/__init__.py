@@ -2,10 +2,9 @@
 
 These are gathers, scatters, scans, sorts, windows, factorisations, some paddings and casts. In the order in which to read:
 
-- `movement` (moving elements without looking at them: gathers, dynamic slices, paddings);
-- `small_sort` (sorting problems, and rows that a workgroup holds): keys alone are sorted by comparisons, keys with values by digits, with
-  ballots of subgroups or, where there are none, with counters (`tile_sort`); longer rows are sorted in passes over digits. `sort` chooses;
-  `top_k` has the first few of long rows;
+- `movement`: gathers, dynamic slices and paddings, which move elements without computing with them;
+- `small_sort` (sorting problems, and rows that a workgroup holds), by comparisons or by the digits of `tile_sort`; `sort` (longer rows, in
+  passes over digits, and the choice between all of these); `top_k` (the first few elements of long rows);
 - `scatter`;
 - `cumulative`, also over windows;
 - `linalg`.

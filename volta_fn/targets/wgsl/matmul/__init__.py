@@ -1,9 +1,8 @@
 """Compute matrix products in WGSL, and other contractions over index maps.
 
-In the order in which to read: `indices` (writing code with indices), `compute_dtype` (the dtype of sums), `schedule` (how work is divided),
-`slices` (staging operands in workgroup memory), `subgroup_patches` (which sums an invocation has), `epilogues` and `results` (storing
-them), `split_k_combine` (adding up split sums), `tiles` (the shader), `elements`, `direct` and `thin` (contractions without tiles),
-`tuned_schedules` and `choice` (of schedules), `tuning`, `contract` (choosing the algorithm), `dot` (equations), and `fused` (kernels).
+In the order in which to read: `schedule` (the dtype of sums, how work is divided, and schedules that were measured), `results` (arithmetic
+of indices, epilogues, and the partial sums of split-K), `tiles` (contractions by tiles: slices in workgroup memory, sums in registers),
+`direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of schedules).
 """
 
 from volta_fn.targets.wgsl.matmul.contract import contraction as contraction

@@ -1,9 +1,8 @@
 """Scalars in shaders: what kernels and library routines compute with.
 
-In the order in which to read: `shader` (a compute shader under construction), `number` (dtypes in shaders), `memory` (storage buffers as
-arrays, and `halves`, the bits of float16 and bfloat16), `values` (values with operators, with `helpers` for what devices do not compute
-accurately), `integers`, `floats`, `convert` (one family of operations each; most of those of floats are
-in `primitives.formulas.floats`), `operations` (all of them by name).
+In the order in which to read: `shader` (a compute shader under construction, and storage buffers as arrays), `number` (dtypes in shaders,
+and functions for what devices do not compute accurately), `values` (values with operators), and `operations` (every elementwise primitive
+by name, for floats mostly by `primitives.formulas`, and conversions).
 """
 
 from volta_fn.targets.wgsl.scalars.number import Number as Number

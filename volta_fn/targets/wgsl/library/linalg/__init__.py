@@ -2,7 +2,7 @@
 
 Small matrices have a workgroup each; `rotations.LARGEST` and `triangular.LARGEST` limit the sizes of all. In the order in which to read:
 
-- `rotations` (shaders for real and complex numbers, Jacobi's method), `triangular` (Cholesky, LU, solves), `qr`, `eigh`, `svd` and
+- `rotations` (shaders for real and complex numbers, and Jacobi's method), `triangular` (Cholesky, LU, solves), `qr`, `eigh`, `svd` and
   `small_svd`;
 - larger matrices, which many workgroups share: `block_rotations` (Jacobi's method by blocks) and `lu`.
 """
