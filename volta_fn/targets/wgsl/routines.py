@@ -9,8 +9,8 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
-from volta_fn.targets.wgsl.loops import routine as horizontal
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
 
 #: How an equation becomes a routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
@@ -46,7 +46,7 @@ def kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[
                 yield f"product: {forced(product)}", routine
     for options in loops.options_of(kernel, device):
         yield f"loops: {forced(options)}", loops.routine(kernel, device, shared, options)
-    if not shared and kernel.stores and horizontal.is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
+    if not shared and kernel.stores and is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
         yield "in one dispatch with another", routine
 
 
@@ -54,9 +54,9 @@ def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
     """Return a dispatch of a small kernel twice, first with workspaces for results."""
     count, stores = len(kernel.inputs), len(kernel.stores)
     inputs = tuple(range(count))
-    together = horizontal.FusedKernels(device)
-    first = together.add(horizontal.Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
+    together = FusedKernels(device)
+    first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
     if first is None:
         return None
-    both = together.add(horizontal.Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
+    both = together.add(Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
     return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))
