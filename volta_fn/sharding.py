@@ -75,10 +75,6 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# `shard_map` and `pmap`: maps over axes of devices and of processes.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Which values of a program may differ between processes.
 #
 # A result that a spec calls replicated must not; nor may what decides whether a collective runs.

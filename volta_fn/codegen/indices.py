@@ -1,6 +1,8 @@
-"""Index arithmetic with constant folding.
+"""Index arithmetic with constant folding, strides, windows, and sort keys.
 
-Offsets of windows, strided loops, and the order of elements.
+`IndexArithmetic` is the printer with which shared code emits indices. Written over it are loops over
+strided arrays, sliding windows, the windows of gathers and scatters, sort keys (integers in the order of numbers), and the combination of
+elements by cumulative operations.
 """
 
 from __future__ import annotations
@@ -19,10 +21,6 @@ from volta_fn.primitives.convolution import counts_of_windows
 from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 from volta_fn.primitives.formulas.values import Values
-
-# ------------------------------------------------------------------------------
-# Index arithmetic with constant folding, offsets of windows, and strided loops.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Index arithmetic with constant folding, written once for all targets.
@@ -400,12 +398,6 @@ def _layout(shape: Sequence[int], window_dims: Sequence[int], window: Sequence[t
         merged(*(zip(*rest, strict=True) if rest else ((), (), ()))),
     )
 
-
-# ------------------------------------------------------------------------------
-# The order of elements.
-#
-# Sort keys, and how cumulative operations combine elements along an axis.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Sort keys: unsigned integers in the order of numbers of any dtype.

@@ -1,6 +1,7 @@
 """Loops over kernels, as all targets emit them.
 
-Values, passes over rows, accumulators, transposes.
+A `Scope` emits the values of nodes, each once, as far out of the loops as possible. Accumulators are the states of reductions. A pass is
+one traversal of a row: what it reduces, stores, and keeps for later passes.
 """
 
 from __future__ import annotations

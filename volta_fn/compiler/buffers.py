@@ -1,4 +1,8 @@
-"""Memory for a program's values: slots, their layout, and plans for NumPy."""
+"""Memory for a program's values: slots, their layout, and plans for NumPy.
+
+Emission writes commands over numbered *slots*. Slots whose lifetimes do not overlap share memory in one block. For NumPy, a *plan* is a
+straight-line program over registers, which are reused as values die.
+"""
 
 from __future__ import annotations
 

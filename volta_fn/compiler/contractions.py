@@ -1,4 +1,8 @@
-"""Contractions, as all targets describe them: correlations and stacks of products."""
+"""Contractions, as all targets describe them: correlations and stacks of products.
+
+A correlation is the canonical form of convolutions and their gradients. Contractions over index maps are sums of products of arrays of any
+layout, which matrix products and correlations both are. Winograd's transforms replace products of short correlations.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lower equations to kernels.
+"""Lower equations to kernels: their values at each iteration of a loop as nodes.
 
-Their values at each iteration of a loop as scalar nodes.
+A `Loop` collects the nodes of one kernel. The passes over nodes that all targets need follow, and kernels of single equations.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Arrays.
+"""Arrays: immutable values on a device.
 
-Immutable values on a device, how notebooks show them, and the buffer of deleted ones.
+`Array` is the type of arrays and tracers, `ConcreteArray` that of arrays with elements. The buffer of a donated or deleted array raises on
+any use. Notebooks show arrays as HTML.
 """
 
 from __future__ import annotations
@@ -18,10 +19,6 @@ from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
-
-# ------------------------------------------------------------------------------
-# The buffer of arrays that were donated or deleted: any use of it raises.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The buffer of arrays that were donated or deleted: any use of it raises.

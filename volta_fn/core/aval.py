@@ -1,6 +1,7 @@
-"""Abstract values ("avals").
+"""Abstract values ("avals"): types of arrays, and the promotion of their dtypes.
 
-Types of arrays, with sizes that may be symbolic, and the promotion of their dtypes.
+A shape may have symbolic sizes, which are polynomials of variables. An aval is interned, so that types are compared by identity. Promotion
+to a wider dtype is silent, warned of, or refused.
 """
 
 from __future__ import annotations
@@ -34,10 +35,6 @@ from volta_fn.source import is_called_by_user, user_location
 if TYPE_CHECKING:
     from fractions import Fraction
 
-
-# ------------------------------------------------------------------------------
-# Abstract values ("avals"): types of arrays, with sizes that may be symbolic.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Symbolic sizes: polynomials of variables that stand for the sizes of axes.

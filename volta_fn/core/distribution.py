@@ -1,6 +1,7 @@
-"""Arrays on several devices or processes.
+"""Arrays on several devices or processes: the world, meshes and shardings.
 
-The world of processes, and how arrays lie on devices.
+The world is the set of processes that run a program together. A mesh names axes of devices, and a sharding says which elements lie on which
+device of a mesh.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Jaxprs.
+"""Jaxprs: typed programs in A-normal form, their check, and dead-code elimination.
 
-Typed programs in A-normal form, the check that one is well formed, and dead-code elimination.
+The check is the executable specification that every transform and pass obeys.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The memory of arrays: transfers, donation, and DLPack."""
+"""The memory of arrays: donation, transfers, and DLPack.
+
+Donated arguments give their memory to results. Trees of arrays move between the host and devices. DLPack shares memory with other libraries
+without copies.
+"""
 
 from __future__ import annotations
 

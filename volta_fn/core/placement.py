@@ -1,4 +1,8 @@
-"""Arrays split between several devices, how results are split, and their types."""
+"""Arrays split between several devices, how results are split, and their types.
+
+Shards are views of one buffer where devices share a memory. Rules derive from the dimensions of operands how a result is split. Processes
+check that they compile the same program.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,6 @@ from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import ProcessAxis, Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
-
-# ------------------------------------------------------------------------------
-# Arrays split between several devices, how results are split, and their types.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Types that show how values are split between devices, for `typeof`.

@@ -1,4 +1,8 @@
-"""Staging: trace a Python function on tracers to a jaxpr, by flat lists of arrays."""
+"""Staging: trace a Python function on tracers to a jaxpr.
+
+Functions of pytrees become functions of flat lists of arrays. A transform of a jitted function is jitted itself, and kept with that
+function.
+"""
 
 from __future__ import annotations
 

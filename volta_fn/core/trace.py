@@ -1,6 +1,7 @@
-"""Traces.
+"""Traces: interpreters of primitives, one of them current in each thread and task.
 
-Interpreters of primitives, one of them current in each thread and task, with their named axes.
+`bind` hands a primitive to the current trace. The module also has the named axes that collectives refer to, the depth to which traces may
+nest, and the search for tracers that outlive their trace.
 """
 
 from __future__ import annotations

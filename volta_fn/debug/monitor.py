@@ -22,12 +22,6 @@ from volta_fn.nn.module import unfolding
 from volta_fn.settings import current
 
 # ------------------------------------------------------------------------------
-# Watch a device.
-#
-# Its state, its work, and blocks in which NaN and infinities raise.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Blocks in which NaN, infinities and indices out of range raise where they arise.
 # ------------------------------------------------------------------------------
 
@@ -186,10 +180,6 @@ class Monitor:
     def __exit__(self, *error: Any) -> None:
         self.checkpoint("end")
 
-
-# ------------------------------------------------------------------------------
-# Trees of arrays, and how arrays are split between devices, as text and HTML.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Trees of arrays as text, and in notebooks as HTML that unfolds.

@@ -1,7 +1,4 @@
-"""`debug.print`, `debug.callback` and `debug.breakpoint`.
-
-Values of a traced program.
-"""
+"""Values of traced programs: `debug.print`, `debug.callback`, `debug.breakpoint`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Watching over collectives.
+"""The watch over collectives: messages about failures, time limits, and reports.
 
-What a process waits for, messages about failures, reports.
+Each process notes which collective it waits in. A thread of its own exchanges messages with the other processes, and ends the process with
+an error that names those that failed or are missing. Reports are files that the launcher reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`export` and `deserialize`, and the functions that they return."""
+"""Exported functions: `export`, `deserialize`, and the functions that they return.
+
+A function is traced once for each sample of symbolic sizes. The file records how arguments were split between devices.
+"""
 
 from __future__ import annotations
 

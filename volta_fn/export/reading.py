@@ -1,6 +1,7 @@
-"""From the JSON of a file to a program, checked.
+"""From the bytes of a file to a program, checked.
 
-Parameters, containers and values.
+A file is a safetensors file with a manifest in JSON. Values, parameters and programs are decoded and checked before anything runs, as a
+file may hold anything.
 """
 
 from __future__ import annotations
@@ -152,10 +153,6 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _is_of(leaf: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
-
-# ------------------------------------------------------------------------------
-# From the JSON of a file to a program, checked: containers and values.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The file of an exported function: a safetensors file with a manifest.

@@ -1,6 +1,7 @@
-"""Flattening and transformation of functions, by the names of `jax.api_util`.
+"""Functions and trees by the names of `jax.api_util` and `jax.extend.linear_util`.
 
-Trees, by the names of `jax.tree_util`.
+`wrap_init` wraps a function, transformations wrap it further, and flattening makes it a function of leaves. In the trees here, an array of
+random keys is a leaf.
 """
 
 from __future__ import annotations
@@ -17,10 +18,6 @@ from volta_fn.core.staging import function_name
 from volta_fn.errors import TreeError
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import REGISTERED as REGISTERED
-
-# ------------------------------------------------------------------------------
-# Flattening and transformation of functions, by the names of `jax.api_util`.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Functions with transformations applied to them: `jax.extend.linear_util`.

@@ -1,6 +1,7 @@
 """Rules of primitives by the names of `jax.interpreters`.
 
-`ad`, `batching`, `mlir`, `partial_eval`.
+These are the rules of derivatives (`ad`), batching (`batching`) and lowering (`mlir`, `xla`), and the functions that trace to jaxprs
+(`partial_eval`).
 """
 
 from __future__ import annotations

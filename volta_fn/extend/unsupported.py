@@ -1,6 +1,6 @@
-"""Types of JAX that answer with an error or change nothing here.
+"""Types and functions of JAX that raise an error or change nothing here.
 
-Hijax, layouts, tracebacks.
+These are the types of hijax, memory layouts, and the filter of tracebacks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`crosscheck`.
+"""`crosscheck`: compare a program with its equations in 64-bit floats.
 
-Compare a program with its equations in 64-bit floats, and find the pass or kernel that is wrong.
+Where results differ by more than rounding explains, the program's passes and kernels are run one by one, to find the one that is wrong.
 """
 
 from __future__ import annotations

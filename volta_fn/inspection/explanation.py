@@ -1,6 +1,7 @@
-"""`Explanation`.
+"""`Explanation`: what a function becomes, as data that prints itself.
 
-What a function becomes, as data: each pass, and each item's equations, lines, operations and bytes.
+For each item of a program it has the equations and the user's lines that a kernel computes, its operations and bytes, and the time that the
+device's peak rates allow; for the program, what each pass changed, and its memory over time.
 """
 
 from __future__ import annotations
@@ -136,12 +137,6 @@ def _of_node(node: Any) -> Counter[str]:
 def _of_equation(eqn: Equation) -> Counter[str]:
     return sum([_census(sub) for sub in sub_jaxprs(eqn.params)], Counter([eqn.primitive.name]))
 
-
-# ------------------------------------------------------------------------------
-# `Explanation`.
-#
-# What a function becomes, as data: each item's equations, lines, operations and bytes.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Which equations a kernel computes, and the user's lines that they come from.

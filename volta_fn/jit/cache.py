@@ -1,6 +1,7 @@
 """The programs of one jitted function, and how a call finds its own.
 
-Limits of memory that programs must notice.
+Three indices lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
+again. A limit of memory clears the caches, as programs are compiled for it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,6 @@ _LOGGING = deferred("logging")
 if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
 
-
-# ------------------------------------------------------------------------------
-# The programs of one jitted function, and how a call finds its own.
-#
-# A warning says why a function is compiled again and again.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Why a function is compiled again: a warning, and what `log_compiles` logs.

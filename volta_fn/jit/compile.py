@@ -1,4 +1,7 @@
-"""Trace a function to a program, and compile it for its placement."""
+"""Trace a function to a program, and compile it for its placement.
+
+The module also estimates the cost of a program, and calls programs with arrays that are split between devices.
+"""
 
 from __future__ import annotations
 

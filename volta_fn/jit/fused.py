@@ -1,4 +1,8 @@
-"""Functions that become one program when they are repeated, or make a view again."""
+"""Functions that become one program when they are repeated, and repeated views.
+
+`fused` marks a function of several primitives. A function whose result is a view of its argument makes that view again from its layout in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Discrete Fourier transforms with `jax.numpy.fft`'s names and meanings.
 
-`transforms` calls the primitive (`primitives.fourier`); `frequencies` has the frequencies of a spectrum's elements.
+The transforms call the primitive (`primitives.fourier`); the last functions give the frequencies of a spectrum's elements.
 
 Of infinite elements, a component of a result may be NaN on one target and a number on another: algorithms multiply them by zeros or not.
 
@@ -50,10 +50,6 @@ __all__ = [
     "rfftn",
 ]
 
-
-# ------------------------------------------------------------------------------
-# Fourier transforms along one or several axes, and frequencies of spectra.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Fourier transforms along one or several axes: of complex and of real numbers.

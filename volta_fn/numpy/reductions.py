@@ -35,10 +35,6 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.reduction import highest, lowest
 
 # ------------------------------------------------------------------------------
-# Reductions along axes, cumulative ones, and ones that ignore NaN.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Reductions along axes: sum, prod, max, min, any, all, argmax, mean, var, std, ….
 #
 # `axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;

@@ -37,10 +37,6 @@ from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
 from volta_fn.primitives.declare import to_dtype
 
 # ------------------------------------------------------------------------------
-# Averages, covariances, histograms, quantiles.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Averages, covariances and correlations.
 # ------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
-"""Gradient transformations, of which optimizers are made.
+"""Gradient transformations, their hyper-parameters, and the updates of parameters.
 
-Hyperparameters and updates.
+Optimizers are chains of transformations. A hyper-parameter is a number, a scalar array or a schedule. `apply_updates` adds updates to the
+parameters.
 """
 
 from __future__ import annotations

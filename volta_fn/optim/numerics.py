@@ -1,4 +1,7 @@
-"""Rules for the leaves of trees; norms, counters, moving averages."""
+"""Rules for the leaves of trees; norms, counters and moving averages.
+
+Transformations and schedules are closures, which the first section stores as data, so that they can be sent to other processes.
+"""
 
 from __future__ import annotations
 
@@ -153,10 +156,6 @@ def _path(outer: CodeType | None, code: CodeType) -> tuple[tuple[int, str], ...]
             return (step, *rest)
     return None
 
-
-# ------------------------------------------------------------------------------
-# Rules for the leaves of trees; norms, counters, moving averages.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Rules for single arrays, applied to the leaves of trees.

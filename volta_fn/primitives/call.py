@@ -1,6 +1,6 @@
-"""Calls.
+"""Calls of sub-programs: `jit` and attention; identities that are barriers.
 
-`jit`'s primitive, attention, and identities that stop derivatives or rearrangements.
+Attention calls its own expansion, which a target without a routine inlines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Contraction.
-
-`dot_general` and `ragged_dot`, sums of products over pairs of axes.
-"""
+"""Contractions, sums of products over pairs of axes: `dot_general`, `ragged_dot`."""
 
 from __future__ import annotations
 

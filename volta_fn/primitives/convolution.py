@@ -1,7 +1,4 @@
-"""Convolution.
-
-`conv_general_dilated`, its usual forms, and the arithmetic of windows.
-"""
+"""Convolution: `conv_general_dilated`, its usual forms, the arithmetic of windows."""
 
 from __future__ import annotations
 

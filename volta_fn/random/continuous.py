@@ -1,6 +1,6 @@
-"""Continuous distributions.
+"""Continuous distributions, and the uniform numbers that they are made of.
 
-Uniform, normal, by inversion, and the gamma distribution's family.
+Some are sampled by inversion; others belong to the families of the normal and the gamma distribution.
 """
 
 from __future__ import annotations
@@ -168,12 +168,6 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sh
     coins = bernoulli(single_key("rademacher", key), 0.5, canonical_shape(shape))
     return constrained(lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted), out_sharding)
 
-
-# ------------------------------------------------------------------------------
-# Continuous distributions.
-#
-# By inversion, and the families of the normal and the gamma distribution.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Continuous distributions sampled by inversion: functions of uniform numbers.

@@ -1,4 +1,4 @@
-"""Keys: the explicit state of random numbers; arguments of samplers."""
+"""Keys, the explicit state of random numbers; arguments of samplers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Minimisation of functions: names of `scipy.optimize`.
 
-`minimization` has the interface, `quasi_newton` BFGS and L-BFGS, `line_search` the search that both use.
+`minimize` is the interface of BFGS and L-BFGS, which share a line search.
 
 >>> import volta_fn as vf
 >>> result = vf.scipy.optimize.minimize(lambda x: ((x - 1) ** 2).sum(), vf.numpy.zeros(2), method="BFGS")

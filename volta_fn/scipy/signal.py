@@ -1,7 +1,6 @@
 """Convolution, detrending and spectra of signals: names of `scipy.signal`.
 
-`convolution` (direct and by Fourier transforms), `trends`, `spectra` (of segments of a signal) and `windows`. The examples use
-`import volta_fn as vf`.
+Convolutions are direct or by Fourier transforms, spectra those of windowed segments of a signal. The examples use `import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> vf.scipy.signal.convolve(vf.numpy.array([1.0, 2.0, 3.0]), vf.numpy.array([1.0, -1.0]))

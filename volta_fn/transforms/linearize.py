@@ -1,6 +1,7 @@
-"""Differentiation.
+"""Differentiation: tangents (JVP), linear programs of tangents, their transposes.
 
-Tangents (JVP), linear programs of tangents, and their transposes.
+Forward mode carries a tangent with each value. Linearization records the linear program from tangents to tangents, and its transpose is
+reverse mode.
 """
 
 from __future__ import annotations

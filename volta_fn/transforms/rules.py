@@ -1,6 +1,6 @@
 """The rules of primitives that call sub-programs, for every transform.
 
-Derived programs are cached on the originals.
+These are the rules of `jit`, attention, `scan`, `while` and `cond`. The programs that they derive are cached on the original programs.
 """
 
 from __future__ import annotations
@@ -52,10 +52,6 @@ from volta_fn.transforms.linearize import (
     with_zeros,
 )
 from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
-
-# ------------------------------------------------------------------------------
-# Programs that rules derive, cached on the originals, and residuals of calls.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Programs that the rules of control flow derive, cached on the original programs.
@@ -181,10 +177,6 @@ def _is_cheap(eqn: Equation) -> bool:
 
 
 # ------------------------------------------------------------------------------
-# The rules of primitives that call sub-programs: `jit`'s and attention's.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # The rules of `jit`'s primitive: they transform the program, and keep the call.
 # ------------------------------------------------------------------------------
 
@@ -307,10 +299,6 @@ attention_p.jvp = _attention_jvp
 attention_tangent_p.transpose = _transpose
 attention_gradient_p.transpose = lambda cotangents, *args, jaxpr, form, moved: transpose_call(cotangents, args, jaxpr, "attention")
 
-
-# ------------------------------------------------------------------------------
-# The rules of `scan`, `while` and `cond`, for every transform.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The rules of `scan`.

@@ -1,6 +1,7 @@
-"""Fusion.
+"""Fusion: which equations of a program become which kernels.
 
-Which equations of a program become which kernels, and what is recomputed rather than stored.
+`fuse` groups the equations in one pass. Values that are cheap to compute again are then recomputed rather than stored, as a minimum cut of
+the graph of values decides. Groups become kernels at the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""After fusion.
+"""Passes after fusion: split-K, kernels next to independent ones, shared outputs.
 
-Long sums of products split in chunks, kernels moved next to independent ones, outputs stored twice.
+Targets add those that they need. Long sums of matrix products are split into chunks, whose partial sums the consuming kernel adds. Kernels
+move next to kernels that do not depend on them, so that a target may run them in one dispatch. A value that is several outputs is stored
+once for each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The axes of kernels: as few as possible.
+"""The axes of kernels: as few as possible, their offsets in memory, and splits.
 
-Offsets in memory, dependences, and kernels split along their first axis.
+Code generators print kernels from this form. The analysis gives offsets in memory and dependences; kernels whose arrays are too large to be
+bound as one are split along their first axis.
 """
 
 from __future__ import annotations

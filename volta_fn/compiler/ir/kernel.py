@@ -1,6 +1,7 @@
-"""The kernel IR.
+"""The kernel IR: one loop nest over scalar operations.
 
-One loop nest over scalar operations, which kernels are well formed, kernels as text, and an interpreter of kernels.
+After the IR come the check that a kernel is well formed, kernels as text, and an interpreter in NumPy, which is the oracle of every code
+generator.
 """
 
 from __future__ import annotations
@@ -18,12 +19,6 @@ from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction, reduction_of
 from volta_fn.errors import JaxprError, VoltaError
-
-# ------------------------------------------------------------------------------
-# The kernel IR.
-#
-# One loop nest over scalar operations, which kernels are well formed, and kernels as text.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The kernel IR: one loop nest over scalar operations.

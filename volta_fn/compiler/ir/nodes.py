@@ -1,4 +1,8 @@
-"""Nodes of kernels: scalar operations, contractions, and attention."""
+"""Nodes of lowered programs: kernel calls, contractions, and attention.
+
+`KernelCall` and equations are the items of a program; the module tells which produce and which use a value. `contraction_of` recognises
+kernels that sum products. Attention and its gradient are primitives that only the attention pass introduces.
+"""
 
 from __future__ import annotations
 

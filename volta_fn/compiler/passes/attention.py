@@ -1,4 +1,8 @@
-"""Hand-written attention: recognise softmax(QKᵀ)V and replace it by one equation."""
+"""Attention: hand-written softmax(QKᵀ)V recognised and replaced by one equation.
+
+A match begins at a softmax and follows the products around it. Calls of attention that a target has routines for are kept; the others are
+expanded.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Dead-code elimination, effects, and sums that overlap with computation.
 
-`effects` say which equations a pass may remove, move or merge.
+Effects say which equations a pass may remove, move or merge. Sums between processes start as soon as their operands are computed, and are
+awaited where their results are read.
 """
 
 from __future__ import annotations

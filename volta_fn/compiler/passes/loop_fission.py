@@ -1,6 +1,7 @@
-"""Loop fission.
+"""Loop fission: matrix products that do not depend on the carry leave scans.
 
-Hoist matrix products that do not depend on the carry out of scans.
+Products of scanned values are computed for all iterations at once. Sums of products over the iterations become products that sum over them.
+A scan that stacks a carry both before and after each iteration stacks it once.
 """
 
 from __future__ import annotations

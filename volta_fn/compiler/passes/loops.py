@@ -1,6 +1,7 @@
-"""Loops and control flow.
+"""Loops and control flow: invariant code, constant carries, branches, calls.
 
-Invariant code, constant carries, known branches, inlined calls.
+Calls are inlined, conditionals on known indices are replaced by their branch, carries that no iteration changes become constants, and code
+that is the same in every iteration is computed before the loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`BCOO`.
+"""`BCOO`, an array as a list of elements and their indices; other formats.
 
-An array as a list of elements and their indices; matrices in the formats `COO`, `CSR`, `CSC` and `BCSR`.
+Matrices may also have the formats `COO`, `CSR`, `CSC` and `BCSR`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Argument checks, initial weights and random keys of layers."""
+"""Argument checks, initial weights and random keys that layers share."""
 
 from __future__ import annotations
 

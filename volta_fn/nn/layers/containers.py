@@ -31,10 +31,6 @@ __all__ = [
 # Containers of layers, and functions as layers.
 # ------------------------------------------------------------------------------
 
-# ------------------------------------------------------------------------------
-# Containers of layers, and functions as layers.
-# ------------------------------------------------------------------------------
-
 
 class Identity(Module):
     """Returns its input.
@@ -214,10 +210,6 @@ def _as_layer(name: str, layer: Any) -> Module:
         raise ArgumentTypeError(f"Sequential: layer {name!r} is no layer or function, got {type(layer).__name__} {layer!r}")
     return Lambda(layer)
 
-
-# ------------------------------------------------------------------------------
-# Dropout of elements and of channels, and the randomised leaky ReLU.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Dropout of elements and of channels.

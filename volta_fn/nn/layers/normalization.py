@@ -1,6 +1,6 @@
-"""Batch, layer, RMS, group, instance and local response norms.
+"""Normalisation: batch, layer, RMS, group, instance and local response norms.
 
-Weight normalization.
+The last section normalises weights, by their length or their spectral norm.
 """
 
 from __future__ import annotations
@@ -41,10 +41,6 @@ __all__ = [
     "WeightNorm",
 ]
 
-
-# ------------------------------------------------------------------------------
-# Batch, layer, RMS, group, instance and local response norms.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Batch normalisation, the simplest layer with state.

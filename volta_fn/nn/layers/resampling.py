@@ -1,7 +1,4 @@
-"""Padding and resampling.
-
-Windows as columns, rearrangements of pixels, interpolation.
-"""
+"""Padding and resampling: windows as columns, pixel shuffles, interpolation."""
 
 from __future__ import annotations
 
@@ -269,10 +266,6 @@ class CircularPad3d(_CircularPad):
 
     _rank = 3
 
-
-# ------------------------------------------------------------------------------
-# Resampling: windows as columns, rearrangements of pixels, interpolation.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Windows of images as columns, and sums of columns as images.

@@ -1,6 +1,6 @@
-"""Pooling.
+"""Pooling by windows that slide over the spatial axes: maxima, means and norms.
 
-Maxima, means and norms of windows that slide over the spatial axes, and where maxima are.
+Max pooling may return the positions of maxima, by which unpooling puts maxima back.
 """
 
 from __future__ import annotations

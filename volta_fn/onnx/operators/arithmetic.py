@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic, activations, reductions."""
+"""Elementwise operators, activations and reductions."""
 
 from __future__ import annotations
 

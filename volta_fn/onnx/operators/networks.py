@@ -1,7 +1,4 @@
-"""Layers of networks.
-
-Convolutions, pooling, normalisation, recurrent ones, optimizers.
-"""
+"""Operators of networks: convolutions, pooling, norms, recurrence, optimizers."""
 
 from __future__ import annotations
 

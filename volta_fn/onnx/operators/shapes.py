@@ -1,6 +1,6 @@
-"""Shapes, constants, casts, gathers, scatters.
+"""Operators of shapes and selection: casts, gathers, sequences, control flow.
 
-Sequences, strings, and control flow.
+Sequences are Python tuples, strings NumPy arrays on the host. Control flow is Python's where the host decides it, else that of `lax`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from volta_fn.errors import OnnxError, OutOfMemoryError
 from volta_fn.onnx.operators.registry import Node, as_array, operator, wrapped
 from volta_fn.onnx.tensors import dtype_of
 from volta_fn.transforms.vmap import vmap
-
-# ------------------------------------------------------------------------------
-# Shapes, constants, casts, gathers, scatters, sequences and strings.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Shapes, constants, casts, and elements that move.

@@ -1,4 +1,4 @@
-"""Images at other positions, Fourier transforms, quantised numbers."""
+"""Operators of signals: resampled images, Fourier transforms, quantised numbers."""
 
 from __future__ import annotations
 

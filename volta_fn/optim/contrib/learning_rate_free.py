@@ -1,6 +1,6 @@
 """Optimizers that estimate their own learning rate.
 
-COCOB, DoG, D-Adaptation, Prodigy, Mechanic, MoMo.
+These are COCOB, DoG and DoWG, D-Adaptation, Prodigy, Mechanic and MoMo.
 """
 
 from __future__ import annotations

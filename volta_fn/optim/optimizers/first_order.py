@@ -1,7 +1,4 @@
-"""Optimizers by gradients and their moments.
-
-SGD and its variants, RMSProp's kind, Adam's family.
-"""
+"""Optimizers by gradients and their moments: SGD, RMSProp's kind, Adam's family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""L-BFGS, and Muon for matrices."""
+"""L-BFGS, and Muon for matrices, each with its own transformations."""
 
 from __future__ import annotations
 

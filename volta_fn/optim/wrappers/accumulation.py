@@ -1,6 +1,6 @@
 """Transformations over several steps or processes.
 
-Accumulated gradients, slow parameters, loss scales, measurements.
+These are accumulated gradients, slow parameters, loss scales, measurements, and states that processes share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Transformations composed.
-
-In chains, in some steps only, for some parameters, with hyper-parameters in the state.
-"""
+"""Composed transformations: chains, conditions, masks, injected hyper-parameters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Values exchanged, gathered, scattered or reduced between positions.
+"""Collectives: values exchanged, gathered, scattered or reduced between positions.
 
-Casts of what types say of named axes.
+The last sections are casts of what a type says of named axes, and the border of a program on several processes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
-
-# ------------------------------------------------------------------------------
-# Values exchanged, gathered, scattered or reduced between positions.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Values exchanged between positions: `ppermute`, `all_to_all`, ….
@@ -563,10 +559,6 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """
     return _extreme(pmin_p, x, axis_name, axis_index_groups)
 
-
-# ------------------------------------------------------------------------------
-# Casts of what a type says of named axes: whether values vary along them.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The border of a program on several processes, which derivatives see.

@@ -1,6 +1,6 @@
-"""Bodies of control flow.
+"""Bodies of control flow: functions traced to sub-programs, and their carries.
 
-Users' functions traced to sub-programs, their carries, and loops in Python.
+Under `disable_jit`, Python runs the loops and calls the functions themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Conditionals and loops.
-
-`cond`, `switch`, `while_loop`, `fori_loop`, and reductions by a user's function.
-"""
+"""Conditionals and loops: `cond`, `switch`, `while_loop`, `fori_loop`, `reduce`."""
 
 from __future__ import annotations
 
@@ -229,10 +226,6 @@ def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
     inputs = [own[id(x)] if id(x) in own else Var(x.aval) for x in captured]
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)
 
-
-# ------------------------------------------------------------------------------
-# Loops: `while_loop`, `fori_loop`, and reductions by a user's function.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Loops that run until a condition fails, or a given number of times.

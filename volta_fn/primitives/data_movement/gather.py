@@ -1,6 +1,6 @@
-"""Gather and scatter.
+"""Gather and scatter: many windows of an array, read and updated by index.
 
-Reading and updating many windows of an array at indices known at run time.
+The indices are known only at run time. Dimension numbers and modes, which both share, are in `slicing`.
 """
 
 from __future__ import annotations

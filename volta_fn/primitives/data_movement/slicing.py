@@ -22,10 +22,6 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum
 
 # ------------------------------------------------------------------------------
-# Slices, static and dynamic, and what gather and scatter share.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # What gather and scatter share: dimension numbers, modes and default fill values.
 #
 # Jargon. A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows

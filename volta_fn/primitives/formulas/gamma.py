@@ -1,7 +1,4 @@
-"""The gamma function's family.
-
-Quotients by Stirling's series, hypergeometric functions.
-"""
+"""The gamma function's family, and quotients of gamma functions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bessel functions, and functions that are defined by integrals.
 
-Dawson's, Fresnel's and Owen's integrals, Spence's function and the Faddeeva function.
+The integrals are Dawson's, Fresnel's and Owen's, Spence's function and the Faddeeva function.
 """
 
 from __future__ import annotations

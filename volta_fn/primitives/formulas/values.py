@@ -1,6 +1,6 @@
 """Values with operators, over which formulas are written.
 
-`x * y + 1.0` writes code, with more digits than a dtype has where needed.
+`x * y + 1.0` writes code. The last section has arithmetic with more digits than a dtype has.
 """
 
 from __future__ import annotations

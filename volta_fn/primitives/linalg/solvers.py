@@ -1,7 +1,4 @@
-"""Stacks of matrices.
-
-Triangles and transposes, triangular and tridiagonal systems, Cholesky factors, updates.
-"""
+"""Triangular and tridiagonal systems, Cholesky factors, and updates of factors."""
 
 from __future__ import annotations
 

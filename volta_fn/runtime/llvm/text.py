@@ -1,7 +1,4 @@
-"""LLVM IR as text.
-
-Modules, functions, instructions, and arithmetic of 64-bit indices.
-"""
+"""LLVM IR as text: modules, functions, instructions, and index arithmetic."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions of matrices.
-
-Exponentials, square roots, and any function through the Schur form.
-"""
+"""Functions of matrices: exponentials, square roots, and any by the Schur form."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Iterative solvers of ``A x = b``, where A is a matrix or a function.
 
-`krylov` has conjugate gradients and BiCGSTAB, `generalized_residuals` GMRES, `systems` what they share: arguments, and derivatives by
-further solutions. The examples use `import volta_fn as vf`.
+The solvers are conjugate gradients, BiCGSTAB and GMRES. Derivatives of a solution are solutions of further systems. The examples use
+`import volta_fn as vf`.
 
 >>> import volta_fn as vf
 >>> matrix = vf.numpy.array([[4.0, 1.0], [1.0, 3.0]])

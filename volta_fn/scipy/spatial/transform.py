@@ -1,6 +1,6 @@
 """Rotations of space and their interpolation, as in `jax.scipy.spatial.transform`.
 
-`quaternions` converts unit quaternions from and to other representations; `rotation` and `slerp` are the classes.
+Rotations are unit quaternions, which the first section converts from and to other representations; `Rotation` and `Slerp` are the classes.
 
 >>> vf.scipy.spatial.transform.Rotation.from_euler("z", 90, degrees=True).as_rotvec().round(4)
 Array([0.    , 0.    , 1.5708], dtype=float32)
@@ -193,10 +193,6 @@ def _wrapped(angle: Array) -> Array:
     """Return the angle between -π and π."""
     return vnp.where(angle < -np.pi, angle + 2.0 * np.pi, vnp.where(angle > np.pi, angle - 2.0 * np.pi, angle))
 
-
-# ------------------------------------------------------------------------------
-# Rotations in three dimensions, and spherical linear interpolation between them.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Rotations in three dimensions.

@@ -58,10 +58,6 @@ def composite(function: Function) -> Function:
 
 
 # ------------------------------------------------------------------------------
-# The gamma function's family, with quotients by Stirling's series.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Bernoulli's numbers.
 # ------------------------------------------------------------------------------
 
@@ -373,10 +369,6 @@ def polygamma(n: Any, x: Any) -> Array:
     """
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))
 
-
-# ------------------------------------------------------------------------------
-# The incomplete gamma and beta functions with all derivatives.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # The incomplete gamma functions (the gamma distribution function), derivatives.

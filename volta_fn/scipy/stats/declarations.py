@@ -1,6 +1,7 @@
-"""How distributions are declared.
+"""How distributions are declared: by formulas of their functions in standard form.
 
-`continuous` and `discrete` ones, by formulas in standard form.
+`Continuous` and `Discrete` make SciPy's functions of the formulas. Before them come public functions with signatures, and logarithms of
+probabilities that would underflow.
 """
 
 from __future__ import annotations

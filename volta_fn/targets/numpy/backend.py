@@ -1,6 +1,7 @@
-"""The NumPy backend.
+"""The NumPy backend: the meaning of every primitive.
 
-The meaning of every primitive, with control flow as Python loops.
+Control flow is Python loops around compiled sub-programs. The last section names the functions that evaluate primitives whose declaration
+has none.
 """
 
 from __future__ import annotations

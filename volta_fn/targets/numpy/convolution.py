@@ -1,7 +1,4 @@
-"""Convolutions in NumPy.
-
-A canonical correlation, by im2col in tiles or by Fourier transforms.
-"""
+"""Convolutions in NumPy: a canonical correlation, by im2col or by FFT."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Linear algebra in NumPy and by SciPy's LAPACK.
-
-Factorisations and triangular solves.
-"""
+"""Linear algebra in NumPy and by SciPy's LAPACK: factorisations and solves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compute shaders as objects, which print their WGSL at the very end.
 
-Declarations, statements, tokens.
+Tokens of WGSL and index arithmetic serve the transformations of shaders and everything that writes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Transformations of shaders.
-
-Fused horizontally, partial dispatches, arrays bound several times.
-"""
+"""Transformations of shaders: horizontal fusion, parts of dispatches, bindings."""
 
 from __future__ import annotations
 

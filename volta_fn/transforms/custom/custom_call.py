@@ -1,6 +1,6 @@
-"""Calls whose rules users give.
+"""Calls of functions with custom rules, and `custom_vmap`.
 
-Those of custom derivatives and of custom batching.
+`custom_derivatives` builds on these calls: their arguments, tracing, checks and batching.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Blocking of correlations.
+"""Blocking of correlations: cache blocks, register tiles, and shared routines.
 
-Cache blocks, register tiles, and several correlations in one routine.
+Several correlations may be one routine, whose launches they share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What generated convolutions share.
-
-Indices, loop nests, and tiles of x next to each other.
-"""
+"""Emission of convolutions: indices, loop nests, and packed tiles of x."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Routines under construction.
-
-Entry points, lanes, conversions, and loops over runs.
-"""
+"""Routines under construction: entry points, lanes, conversions, and loops."""
 
 from __future__ import annotations
 

@@ -20,10 +20,6 @@ from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # ------------------------------------------------------------------------------
-# Sort keys in machine code, and sorts of rows by them: radix sort, ranking.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Sort keys (`codegen.sort_keys`) in machine code.
 # ------------------------------------------------------------------------------
 
@@ -238,10 +234,6 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
     (total,) = f.loop(f.plus(block, i64(lanes)), i64(size), lanes, [total], later)
     return total
 
-
-# ------------------------------------------------------------------------------
-# Sorting rows, of one or several operands, also by NumPy's sorts.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Sorting rows by NumPy's sorts, which are faster than `ranking` and `radix`.

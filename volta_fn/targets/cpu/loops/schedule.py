@@ -1,6 +1,6 @@
-"""Schedules of kernels.
+"""Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
 
-Axes and lanes of vectors, transposes in tiles, interleaved results.
+Transposes are traversed in tiles. Kernels whose innermost axis is short interleave their results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Products of few rows.
-
-A vector times a matrix, and rows contiguous along k as dot products.
-"""
+"""Products of few rows: a vector times a matrix, and dot products along k."""
 
 from __future__ import annotations
 

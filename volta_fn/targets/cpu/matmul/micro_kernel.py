@@ -1,7 +1,4 @@
-"""Register tiles.
-
-The dtype in which a product computes, and the micro-kernel summed over k.
-"""
+"""Register tiles: the dtype in which a product computes, and the micro-kernel."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The executor.
+"""The executor: machine code that runs a program's commands.
 
-Machine code that runs a program's commands, with the equations that NumPy computes.
+Equations without machine code are computed by NumPy, in functions that the executor calls. Ctrl-C waits while such a function runs.
 """
 
 from __future__ import annotations

@@ -65,10 +65,6 @@ def _instructions(op: str) -> float:
 
 
 # ------------------------------------------------------------------------------
-# Elementwise primitives by name, in machine code, and what each is for integers.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Integers and bool: what each elementwise operation is for them.
 #
 # A function takes `Lanes`; whether integers are signed is known where the functions are listed (`INT`, `UINT`, `BOOL`).

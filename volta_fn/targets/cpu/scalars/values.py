@@ -1,6 +1,6 @@
-"""Numbers in registers.
+"""Numbers in registers: formulas that write instructions.
 
-Formulas written as instructions, with those of AVX-512 that split floats.
+The first section has AVX-512's instructions that split floats into exponent and significand.
 """
 
 from __future__ import annotations

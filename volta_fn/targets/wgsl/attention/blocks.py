@@ -1,7 +1,4 @@
-"""The building blocks of attention.
-
-Rows of operands, logits, and products of blocks of rows.
-"""
+"""The building blocks of attention: rows, logits, and products of blocks of rows."""
 
 from __future__ import annotations
 

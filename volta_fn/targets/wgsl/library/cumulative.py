@@ -21,10 +21,6 @@ from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
 
 # ------------------------------------------------------------------------------
-# Cumulative sums, products, extrema and log-sum-exps, by scans of workgroups.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Scans over the invocations of a workgroup.
 # ------------------------------------------------------------------------------
 
@@ -387,10 +383,6 @@ class _Tiles:
                 accumulate(shader, self.scan, found, totals.load(f"{number} - {tile} + {i}"))
         return found
 
-
-# ------------------------------------------------------------------------------
-# Reductions of sliding windows, and the tangents and cotangents of their extrema.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Sliding windows: the elements of a window, and the windows of an element.

@@ -1,6 +1,6 @@
-"""Scatters.
+"""Scatters: updates combined into the operand in the order of the indices.
 
-Updates combined into the operand in the order of the indices, or by segmented reduction.
+Many updates are sorted by the elements that they go to, and each element's are combined by segmented reduction.
 """
 
 from __future__ import annotations

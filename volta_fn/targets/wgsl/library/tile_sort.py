@@ -1,6 +1,6 @@
 """A workgroup's tile of elements, sorted in its memory.
 
-By a network of comparisons, by digits, by ballots.
+The sort is a network of comparisons, or goes by digits, which ballots of subgroups or counters count.
 """
 
 from __future__ import annotations

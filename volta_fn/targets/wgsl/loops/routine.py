@@ -1,6 +1,6 @@
-"""Routines of kernels.
+"""Routines of kernels: the steps that a kernel becomes.
 
-The steps that a kernel becomes, alone or with other small kernels.
+Several small kernels may be one dispatch (horizontal fusion).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Which algorithm computes a contraction.
+"""The choice of algorithm for a contraction, and the timing of its schedules.
 
-`dot_general`, or a kernel that is a product; schedules timed.
+A contraction is an equation (`dot_general`) or a kernel that is a product. An estimate of the time on a large GPU chooses a schedule where
+none was measured.
 """
 
 from __future__ import annotations

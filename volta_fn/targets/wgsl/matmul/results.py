@@ -1,7 +1,4 @@
-"""Results of contractions.
-
-Index arithmetic, epilogues, and partial sums of split-K.
-"""
+"""Results of contractions: index arithmetic, epilogues, partial sums of split-K."""
 
 from __future__ import annotations
 

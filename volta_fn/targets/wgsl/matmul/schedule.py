@@ -1,7 +1,4 @@
-"""Schedules of contractions.
-
-Tiles for workgroups and invocations, tuned entries, dtypes of sums.
-"""
+"""Schedules of contractions: dtypes of sums, tiles, and measured schedules."""
 
 from __future__ import annotations
 

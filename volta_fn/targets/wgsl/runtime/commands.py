@@ -1,4 +1,7 @@
-"""The commands of programs on a GPU, and their verification."""
+"""The commands of programs on a GPU, and their verification.
+
+Commands are defined first. Passes over them split dispatches that exceed a limit, and fuse or merge small independent ones.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,6 @@ from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.shader import ShaderModule
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
-
-# ------------------------------------------------------------------------------
-# Commands, the form in which the runtime executes a program.
-#
-# Split, merged and fused.
-# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Define commands, the form in which the runtime executes a program.

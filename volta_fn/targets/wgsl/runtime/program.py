@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------
-# Programs as functions of buffers: calls, results, and the times of dispatches.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Make the buffers that a call of a program returns.
 #
 # A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: a training step returns most of

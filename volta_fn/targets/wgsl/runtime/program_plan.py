@@ -1,4 +1,4 @@
-"""Plan programs without a device.
+"""Plans of programs, made without a device.
 
 What a program needs (slots of memory, commands and their shaders) follows from a device's capabilities alone. `Program` is such a plan on
 a device.

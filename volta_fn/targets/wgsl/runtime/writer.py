@@ -1,6 +1,6 @@
-"""Commands of programs.
+"""The writer of commands: routines, and loops and branches without the host.
 
-Routines, and loops and branches that need no host, except to end a `while`.
+Only the end of a `while` needs the host.
 """
 
 from __future__ import annotations

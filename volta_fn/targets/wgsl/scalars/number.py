@@ -13,10 +13,6 @@ from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 # ------------------------------------------------------------------------------
-# Numbers of any dtype in a shader, and halves, which are kept as float32.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Numbers of any dtype in a shader, and how they are made from constants.
 # ------------------------------------------------------------------------------
 

@@ -149,12 +149,6 @@ def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
 
 
 # ------------------------------------------------------------------------------
-# Jacobi's method.
-#
-# Sweeps that rotate all pairs of columns, in shaders for real and complex numbers.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Shaders that factor real and complex matrices by the same WGSL.
 #
 # A workgroup has a matrix. `T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by

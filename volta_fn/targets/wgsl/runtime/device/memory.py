@@ -1,7 +1,4 @@
-"""Device memory.
-
-A pool of blocks in size classes, buffers, and a warning when memory grows.
-"""
+"""Device memory: a pool of blocks, buffers, and a warning when memory grows."""
 
 from __future__ import annotations
 

@@ -30,10 +30,6 @@ from volta_fn.targets.wgsl.runtime.device.memory import Buffer, Lease
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 
 # ------------------------------------------------------------------------------
-# The GPU of an adapter, opened when it is first needed and again after a loss.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Time schedules of contractions on the device, if VOLTA_GPU_TUNE=1.
 #
 # It happens while programs are compiled.
