@@ -117,7 +117,7 @@ class JaxprTrace(Trace):
     Attributes:
         builder: the equations and constants so far.
         weak: the equations of weakly typed values, by their results.
-        full: weakly typed values in 64 bits, where they were asked for (`elementwise.full_width`); None if they are not known so.
+        full: weakly typed values in 64 bits, where they were asked for (`primitives.elementwise.cast`); None if they are not known so.
         inputs: the inputs.
         full_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
         refs: the references from outside that were used, and their values before (`volta_fn.core.refs`).

@@ -276,7 +276,7 @@ def set_to_zero() -> GradientTransformation:
     return stateless(lambda updates, params: tree.map(vnp.zeros_like, updates))
 
 
-# Transformations by rules for single leaves (see `tree_rules`).
+# Transformations by rules for single leaves (see `optim.numerics`).
 
 
 def leaf_rule(rule: Callable[[Array], Array]) -> GradientTransformation:

@@ -140,7 +140,7 @@ class Recording(JVPTrace):
         self.device = inputs[0].device
         # Arrays of our own, since the function may delete those that it was given.
         self.inputs = [alias(v) for v in inputs]
-        #: Whether Python numbers are differentiated: single steps keep those in full (`elementwise.full_width`), programs do not.
+        #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.elementwise.cast`), programs do not.
         self.numbers = any(number_of(v) is not None for v in inputs)
         self.operands: list[Any] = []
         self.steps: list[Step] = []

@@ -35,7 +35,7 @@ from volta_fn.primitives.elementwise.selection import select
 # ------------------------------------------------------------------------------
 # Gather: reading many windows of an array at indices known at run time.
 #
-# Its transpose is declared in `scatter`.
+# Its transpose is a scatter.
 # ------------------------------------------------------------------------------
 
 

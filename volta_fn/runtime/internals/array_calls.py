@@ -5,12 +5,11 @@ three frames, to read the operands' buffers, make the results and wrap them, whi
 built-in that does all of this: it takes `ConcreteArray`s and returns one, or a tuple or list of some.
 
 Its `self` is a tuple of a record (`CallWord`), a NumPy array, and whatever the record points to. It makes the results first, so that no
-code of Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. What it
-does not know it leaves to another function of the same arrays: operands whose elements do not lie one after another, and programs that
-fail.
+code of Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. Anything
+unsupported is passed to a fallback, a function of the same arrays: operands that are not contiguous, and programs that fail.
 
 It reads and writes the attributes of arrays where `find_layout` finds them. `finders` find a program by the types of its arrays, and
-`kernel_calls` has the built-ins for functions of NumPy's.
+`eager_calls` has the built-ins for functions of NumPy's.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _block_lengths(
 # ------------------------------------------------------------------------------
 # Tiling of a correlation by im2col into matrix products.
 #
-# Axes are numbered as those of the patch array (`conv_im2col`): group, batch, channel, positions, taps. *Rows* are the axes that the
+# Axes are numbered as those of the patch array (`im2col`): group, batch, channel, positions, taps. *Rows* are the axes that the
 # result keeps apart from the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
 # ------------------------------------------------------------------------------
 
@@ -251,13 +251,13 @@ def reach(window: SlidingWindow, positions: slice, taps: slice) -> tuple[int, in
 
 
 # ------------------------------------------------------------------------------
-# The canonical correlation (see `convolution`) by im2col, in bounded tiles.
+# The canonical correlation (see the last section) by im2col, in bounded tiles.
 #
 # The *patch array* is `x[g, n, c, p * stride + k * dilation - low]`, with zeros outside x; its axes are numbered 0 for the group g, 1
 # for the batch n, 2 for the channel c, then come the positions p, then the taps k. A *patch* is a tile of it, a block of *rows* (batch
 # and positions) by a block of *terms* (channels and taps), which is gathered; its matrix product with the same block of weights gives a
 # block of the result. In a forward convolution rows are many and terms few; by the weights it is the opposite, and the blocks of terms
-# are summed. Both are the same loop with other block sizes (`conv_tiling`). Where no two windows overlap, as with 1x1 windows, the
+# are summed. Both are the same loop with other block sizes (`Tiling`). Where no two windows overlap, as with 1x1 windows, the
 # patch is a view.
 # ------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ def _view(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 # ------------------------------------------------------------------------------
 # Correlation by Fourier transforms, for very large windows.
 #
-# See `convolution` for the canonical form. A correlation is a product of spectra, one of them conjugate. Transforms are circular, and
+# The last section defines the canonical form. A correlation is a product of spectra, one of them conjugate. Transforms are circular, and
 # as long as all elements that windows meet, so that no window wraps around. Strides are applied to the result; taps are dilated before
 # they are transformed. The work grows with the size of the input, not of the window, and so does the rounding error of every result,
 # which is relative to the largest of them.
@@ -489,8 +489,8 @@ def _smooth(length: int) -> int:
 # convolution have this form too: by the input, strides become left dilation; by the weights, strides become tap dilation and the window
 # is as large as the output was.
 #
-# A correlation is computed by im2col in bounded tiles (`conv_im2col`), with few outputs by products that are shifted
-# (`multiply_then_shift`), or, if asked for or for very large windows, by Fourier transforms (`conv_by_fft`).
+# A correlation is computed by im2col in bounded tiles (`im2col`), with few outputs by products that are shifted
+# (`multiply_then_shift`), or, if asked for or for very large windows, by Fourier transforms.
 # ------------------------------------------------------------------------------
 
 Spec = tuple[int, ...]

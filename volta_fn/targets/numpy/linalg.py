@@ -146,7 +146,7 @@ def lapack_triangular_solve(
 #
 # Operands are stacks of matrices. The dtypes are float32, float64, complex64 and complex128; leading dimensions are a batch. Where a
 # factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the others' are unharmed. NumPy brings
-# LAPACK's Cholesky, QR, eigenvalue and singular value routines, SciPy (`lapack`) LU and the triangular solve; where it is not installed
+# LAPACK's Cholesky, QR, eigenvalue and singular value routines, SciPy LU and the triangular solve; where it is not installed
 # these are recursions whose work is matrix products.
 # ------------------------------------------------------------------------------
 

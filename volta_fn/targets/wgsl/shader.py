@@ -162,7 +162,7 @@ class ShaderModule:
     builtins: tuple[Builtin, ...]
     #: The statements of the entry point, as indented lines.
     body: str
-    #: The expression of the workgroup's index in the dispatch, if the body begins by computing it from the grid; see `partial_dispatch`.
+    #: The expression of the workgroup's index in the dispatch, if the body begins by computing it from the grid (`portion`).
     group: str | None = None
     #: The statements before it.
     prologue: str = ""

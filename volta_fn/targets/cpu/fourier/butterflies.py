@@ -226,7 +226,8 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
 # ------------------------------------------------------------------------------
 # Butterflies of longer primes, as loops over memory.
 #
-# The cosines meet sums of pairs and the sines their differences, as in `butterflies`; a few results at a time are sums in registers.
+# The cosines meet sums of pairs and the sines their differences, as in the butterflies above; a few results at a time are sums in
+# registers.
 # ------------------------------------------------------------------------------
 
 #: Vector registers that a result takes: its four sums, and those with which they are computed.

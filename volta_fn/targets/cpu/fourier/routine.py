@@ -103,7 +103,7 @@ class Passes(Buffers):
 #
 # A signal of rows · columns numbers is a matrix with so many rows. Its spectrum is that of the columns, times powers of a root of
 # unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
-# signals are in `routine`. Real signals are complex ones of half the length; `pairs` makes their spectra, or signals of these.
+# signals are below. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
 # ------------------------------------------------------------------------------
 
 #: The most rows, for which there is a table, and the most columns.
@@ -252,7 +252,7 @@ class LongTransform:
 # Routines of Fourier transforms along an axis.
 #
 # Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, its numbers side by side, to
-# memory that a processor's second cache holds, transformed there, and copied to the result. No signal's numbers meet those of another.
+# memory that a processor's second cache holds, transformed there, and copied to the result. Each signal is transformed separately.
 # ------------------------------------------------------------------------------
 
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.

@@ -221,7 +221,7 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
 # ------------------------------------------------------------------------------
 # Half spectra of long real signals.
 #
-# The rules are those of `spectra`, and neighbouring numbers are the lanes of vectors.
+# The rules are those of half spectra above, and neighbouring numbers are the lanes of vectors.
 # ------------------------------------------------------------------------------
 
 _MOST_TASKS = 16

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # ------------------------------------------------------------------------------
-# Sort keys (`codegen.sort_keys`) in machine code.
+# Sort keys (`codegen.indices`) in machine code.
 # ------------------------------------------------------------------------------
 
 
@@ -236,7 +236,7 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
 
 
 # ------------------------------------------------------------------------------
-# Sorting rows by NumPy's sorts, which are faster than `ranking` and `radix`.
+# Sorting rows by NumPy's sorts, which are faster than ranking and radix sort.
 #
 # A row of real numbers is copied and sorted in place. NumPy does not sort stably: of equal numbers only zeros of either sign differ, so
 # these are put in their order afterwards. Of several operands the elements' keys of up to 32 bits are sorted together with their
@@ -406,8 +406,8 @@ class _Packed:
 # ------------------------------------------------------------------------------
 # Sorting rows, of one or several operands, by one or several keys.
 #
-# Numbers that NumPy has a fast sort for are sorted by that (`numpy_sort`). Of others, short rows are sorted by `ranking`, long ones by
-# `radix`. An element then holds, above its key, either nothing, or the bits of the one other operand, or its number, by which the
+# Numbers that NumPy has a fast sort for are sorted by that. Of others, short rows are sorted by ranking, long ones by radix sort. An
+# element then holds, above its key, either nothing, or the bits of the one other operand, or its number, by which the
 # operands are put in order at the end; of several keys the last is sorted by first. A few long rows are split into chunks for the
 # passes; of many rows each is sorted by one task.
 # ------------------------------------------------------------------------------

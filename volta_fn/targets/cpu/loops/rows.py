@@ -26,7 +26,7 @@ from volta_fn.targets.cpu.scalars.operations import cost
 from volta_fn.targets.cpu.scalars.values import Lanes
 
 # ------------------------------------------------------------------------------
-# Reductions under way, in vectors: see `codegen.loops.accumulate`.
+# Reductions in vectors, by the accumulators of `codegen.loops`.
 # ------------------------------------------------------------------------------
 
 State = tuple[Value, ...]

@@ -2,7 +2,7 @@
 
 As in GotoBLAS and BLIS, panels are packed so that the innermost loop reads memory in order. A task computes a block of C: for each
 block of k it packs the block of B (unless that is done ahead, or B is read in place), and then for each panel of A, which stays in
-the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. `operands` has the packing of
+the level-1 cache, goes over the block's panels of B, which stay in the level-2 cache. `packing` has the packing of
 panels, `epilogues` what follows from the sums.
 """
 

@@ -200,13 +200,13 @@ def _rules(values: Sequence[Any]) -> str:
 # There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and
 # the CPU:
 #
-# - an *object*: the machine code of one routine, by the routine's key (`code_cache`, which also keeps it loaded by key), or of a function
+# - an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
 # that routines share, by its name, so that another program with the same kernel need not compile it;
-# - the *support code*: pool and executor (`support_code`);
-# - a *program*: its commands with all objects, by the text of the traced program (`program_cache`), so that a process that has the same
+# - the *support code*: pool and executor (`support_code_of_process`);
+# - a *program*: its commands with all objects, by the text of the traced program (`runtime.program`), so that a process that has the same
 # program need not lower it. It loads in one read what would take as many as it has routines.
 #
-# An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.cache_entries` keeps it from damage and from other users.
+# An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")

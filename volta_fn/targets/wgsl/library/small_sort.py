@@ -28,7 +28,7 @@ from volta_fn.targets.wgsl.scalars.values import Lanes
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 
 # ------------------------------------------------------------------------------
-# Sort keys (`codegen.sort_keys`) in shaders.
+# Sort keys (`codegen.indices`) in shaders.
 #
 # Keys of more than 32 bits are several words, the most significant first.
 # ------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def exclusive(shader: Shader, value: str) -> str:
 def _over_subgroups(shader: Shader, value: str) -> str:
     """Emit the same by scans of subgroups.
 
-    Sums over subgroups are unreliable: see `loops.subgroups`.
+    Sums over subgroups are unreliable: see `loops.reductions`.
     """
     shader.number_by_subgroups()
     shader.workgroup("sums", "u32", shader.invocations // shader.module.device.subgroup_least)
@@ -298,7 +298,7 @@ def _sum_tile_counts(shader: Shader) -> None:
 # digit, tell where every element goes, stably. Counts of two subgroups share a word.
 #
 # Subgroups must have one known size, of 32 at most. (Unlike sums over subgroups, ballots have always included all invocations, even after
-# branches: see `loops.subgroups`.)
+# branches: see `loops.reductions`.)
 # ------------------------------------------------------------------------------
 
 #: Digits are of so many bits at most, and there are no more of them than this for each invocation of a subgroup: the counts of 256

@@ -72,7 +72,7 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
 
 
 # ------------------------------------------------------------------------------
-# Reductions under way, in shaders: see `codegen.loops.accumulate`.
+# Reductions in shaders, by the accumulators of `codegen.loops`.
 # ------------------------------------------------------------------------------
 
 State = tuple[Number, ...]

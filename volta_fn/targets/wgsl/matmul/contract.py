@@ -267,7 +267,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: 
 
 
 # ------------------------------------------------------------------------------
-# Lower kernels that are matrix products (see `compiler.ir.contraction`).
+# Lower kernels that are matrix products (see `compiler.ir.nodes`).
 #
 # Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
 # ------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start:
 # ------------------------------------------------------------------------------
 # Define epilogues, which make results of sums and store them.
 #
-# The plain one stores the sums themselves; `fused` has one that is a kernel.
+# The plain one stores the sums themselves; `contract` has one that is a kernel.
 # ------------------------------------------------------------------------------
 
 

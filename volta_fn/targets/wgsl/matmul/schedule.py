@@ -131,7 +131,7 @@ class Schedule:
     #: The results of the tile that one invocation computes, in its registers.
     thread_rows: int = 8
     thread_columns: int = 4
-    #: Neighbouring invocations form patches of at most this many rows and columns of invocations (see `subgroup_patches`).
+    #: Neighbouring invocations form patches of at most this many rows and columns of invocations (see `tiles`).
     lane_rows: int = 4
     lane_columns: int = 8
     #: Whether the next slice is prefetched into registers while one is being multiplied.
@@ -213,7 +213,7 @@ class Schedule:
 # Remember the fastest schedules measured, by adapter and class of contraction.
 #
 # Some are shipped with the package, in a JSON file; others were measured in this process, or in an earlier one and are in such a file
-# in the user's cache folder. Where none is known and tuning is enabled, schedules are measured (see `tuning`).
+# in the user's cache folder. Where none is known and tuning is enabled, schedules are measured (see `contract`).
 # ------------------------------------------------------------------------------
 
 #: The schedules that come with the package.

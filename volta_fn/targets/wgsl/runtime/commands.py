@@ -29,7 +29,7 @@ from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_m
 # Define commands, the form in which the runtime executes a program.
 #
 # `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
-# submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers.buffer_assignment`): the
+# submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers`): the
 # caller's, then temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the
 # iterations of loops.
 # ------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Run:
     #: The region from whose buffer it reads its grid, if any, and its entry there.
     region: Region | None = None
     entry: int = 0
-    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.deferral.defer_products`).
+    #: Whether it is a deferred product, to be fused with others (see `compiler.fusion.split_k.defer_products`).
     deferred: bool = False
     #: Generates a faster shader that takes longer to compile (see `Dispatch`).
     better: Callable[[], ShaderModule] | None = None
@@ -201,7 +201,7 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
 # multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
-# of its portion from a ladder (see `copying`).
+# of its portion from a ladder (see `command_lists`).
 # ------------------------------------------------------------------------------
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that

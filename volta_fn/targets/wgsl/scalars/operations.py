@@ -33,7 +33,7 @@ from volta_fn.targets.wgsl.shader import Function
 # ------------------------------------------------------------------------------
 # Floats: the operations that are exact, or rounded once.
 #
-# Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `lanes`), a little more is written.
+# Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`), a little more is written.
 # ------------------------------------------------------------------------------
 
 Operation = Callable[..., Lanes]
@@ -170,7 +170,7 @@ def _extrema(greater: str, less: str) -> dict[str, Operation]:
     return {"max": upper, "min": lower, "clamp": lambda low, x, high: lower(upper(x, low), high)}
 
 
-#: What differs from `scalars.floats`.
+#: Operations of floats that differ from the formulas that targets share.
 _MORE: dict[str, Operation] = {
     "eq": equal("=="),
     "ne": lambda x, y: ~equal("==")(x, y),

@@ -278,7 +278,7 @@ if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }
 # Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method.
 # ------------------------------------------------------------------------------
 
-#: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and what `sweeps` keeps.
+#: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and the state of the sweeps.
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)
 
 
