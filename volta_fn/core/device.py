@@ -396,7 +396,7 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
 
 
 def limit_memory(most: int | None, device: str | Device | None) -> None:
-    """Limit a device's memory; `set_memory_limit` of `jit.cache` also recompiles programs."""
+    """Limit a device's memory; `jit.cache.set_memory_limit` also clears its programs."""
     if most is not None and not (isinstance(most, numbers.Integral) and most >= 0):
         raise ArgumentError(f"set_memory_limit: the limit must be a number of bytes or None, got {most!r}")
     _device(device).backend.limit_memory(most)
