@@ -75,7 +75,7 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# Which values of a program may differ between processes.
+# Values of a program that may differ between processes.
 #
 # A result that a spec calls replicated must not; nor may what decides whether a collective runs.
 # ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ LOOP_PASSES = (
     ProgramPass("invariant code motion", "Compute before a loop what is the same in all of its iterations.", hoist_invariants),
 )
 #: Then once, followed by simplification if it changed the program (`optimize`).
-LOOP_FISSION = ProgramPass("loop fission", "Move matrix products that no iteration waits for out of scans.", move_products_out)
+LOOP_FISSION = ProgramPass("loop fission", "Hoist matrix products that do not depend on the carry out of scans.", move_products_out)
 #: Then the target's own `ProgramPass`es, and these, right before fusion, as kernels compute them where they are used.
 OVERLAP = ProgramPass("overlapped sums", "Start sums between processes early, and await them late.", overlap_sums)
 EXPANSIONS = (

@@ -234,7 +234,7 @@ class LoweredProgram(NamedTuple):
 
 
 # ------------------------------------------------------------------------------
-# What the compiler knows of a target: capabilities, routines, and passes.
+# Targets as the compiler sees them: capabilities, routines, and passes.
 # ------------------------------------------------------------------------------
 
 #: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.

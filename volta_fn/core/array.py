@@ -24,8 +24,8 @@ from volta_fn.lazy_imports import deferred
 # The buffer of arrays that were donated or deleted: any use of it raises.
 #
 # A thread may find an array's program by its type, and take the array's buffer only after another thread has donated the array. It then
-# gets `GONE`, an array of NumPy's (so that machine code can read its flags) whose elements do not lie one after another (so that
-# machine code refuses it) and whose attributes, ufuncs and functions raise.
+# gets `GONE`, an array of NumPy's (so that machine code can read its flags) that is not contiguous (so that machine code refuses it) and
+# whose attributes, ufuncs and functions raise.
 # ------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Finding functions by the types of arrays, in machine code where there is some.
+"""Lookup of functions by the types of arrays, in machine code where available.
 
 An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
 of those in lists, and the values of all others. In Python that takes longer than adding a thousand numbers, as do the frames around a
@@ -37,7 +37,7 @@ class BuiltIns(NamedTuple):
         of_kernel: makes, of a function of NumPy arrays that returns one, the function of arrays that returns one of a spec. It runs with
             NumPy's warnings off, and leaves what it does not know (the last argument's calls) to another function of the same arrays.
         of_view: makes the function of an array that returns a view of it, by shape, dtype, strides and offset, of a spec. It leaves
-            arrays whose elements do not lie one after another to another function.
+            non-contiguous arrays to another function.
     """
 
     finder: MakeFinder

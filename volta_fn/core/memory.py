@@ -22,7 +22,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, Export
 from volta_fn.lazy_imports import load
 
 # ------------------------------------------------------------------------------
-# Which arguments are donated, and which results belong in their memory.
+# Donation: which arguments give their memory to which results.
 # ------------------------------------------------------------------------------
 
 

@@ -350,7 +350,7 @@ def _bound(name: Any) -> tuple[Any, int]:
 
 
 # ------------------------------------------------------------------------------
-# Let traces nest deeper than the frames that Python allows by default.
+# The depth to which traces may nest, beyond Python's default limit of frames.
 # ------------------------------------------------------------------------------
 
 #: The frames that a level of nested traces is allowed, the levels that have them now, and the most that get them: functions that call
@@ -379,7 +379,7 @@ def deeper() -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------
-# Find traced values that outlive their trace, as `checking_leaks` asks for.
+# The search for tracers that outlive their trace, for `checking_leaks`.
 # ------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
 
 # ------------------------------------------------------------------------------
-# Run tasks on threads, a limited number ahead of their consumer.
+# Tasks on threads, a limited number ahead of their consumer.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")

@@ -227,7 +227,7 @@ def _described(leaf: Any) -> str:
 
 
 # ------------------------------------------------------------------------------
-# How arrays are split between devices, in text.
+# The shardings of arrays as text.
 # ------------------------------------------------------------------------------
 
 

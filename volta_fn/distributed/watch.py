@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from volta_fn.errors import ArgumentError, DistributedError
 
 # ------------------------------------------------------------------------------
-# What this process is waiting for: read by the thread that watches it.
+# The collectives that this process waits for, read by the thread that watches it.
 # ------------------------------------------------------------------------------
 
 Group = tuple[int, ...]

@@ -279,7 +279,7 @@ def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
 
 
 # ------------------------------------------------------------------------------
-# Find what makes a compiled program wrong: a pass, a kernel, or memory.
+# The search for the cause of a wrong program: a pass, a kernel, or memory.
 #
 # A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. What each
 # kernel gives is compared with the equations that it computes, in 64 bits, for the same operands: the kernel that is wrong is told from

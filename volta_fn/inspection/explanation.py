@@ -33,7 +33,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 
 # ------------------------------------------------------------------------------
-# What each pass of the compiler changes in a program.
+# The changes that each pass of the compiler makes to a program.
 # ------------------------------------------------------------------------------
 
 
@@ -139,7 +139,7 @@ def _of_equation(eqn: Equation) -> Counter[str]:
 
 
 # ------------------------------------------------------------------------------
-# Which equations a kernel computes, and the user's lines that they come from.
+# The equations that a kernel computes, and the user's lines that they come from.
 #
 # Fusion keeps no record of what it fused: a kernel computes what lies between its operands and its results in the program before fusion.
 # ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
 
 
 # ------------------------------------------------------------------------------
-# How fast a device can compute and move bytes, measured with its own kernels.
+# The peak rates of a device, in operations and bytes, measured with kernels.
 #
 # The bytes in a second depend on how many there are, since caches are faster than memory; so several sizes are measured.
 # ------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def fastest(call: Callable[[], Any]) -> float:
 
 
 # ------------------------------------------------------------------------------
-# What an item of a program has to do at least: operations and bytes.
+# The least work of an item of a program: operations and bytes.
 # ------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: 
 
 
 # ------------------------------------------------------------------------------
-# Run a program several times, and tell how long each of its items takes.
+# The time of each item of a program, over several runs.
 # ------------------------------------------------------------------------------
 
 #: A time: the numbers of the items, begin and end in nanoseconds.

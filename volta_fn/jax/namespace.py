@@ -12,7 +12,7 @@ from typing import Any
 from volta_fn.lazy_imports import load
 
 # ------------------------------------------------------------------------------
-# Reads `names.txt`: JAX's modules, and where their names come from.
+# The table `names.txt`: JAX's modules, and where their names come from.
 #
 # A line without indentation begins a module of JAX. Below it, `home: names` says which module of volta_fn has these names;
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
@@ -58,7 +58,7 @@ def _add(entry: Entry, home: str, names: str) -> None:
 
 
 # ------------------------------------------------------------------------------
-# Modules under JAX's paths, whose names stand in a table (`volta_fn.jax.namespace`).
+# Modules under JAX's paths, made of the rows of the table.
 #
 # A name is looked up when it is first used, and kept. So nothing is loaded that a program does not use.
 # ------------------------------------------------------------------------------

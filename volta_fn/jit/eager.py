@@ -239,7 +239,7 @@ def _replace(kernels: dict[Any, Any], run: Callable[..., Any], faster: Callable[
 def _of_arrays(faster: Callable[..., Any], specs: Sequence[ArraySpec], arity: int, several: bool) -> Callable[..., Any]:
     """Return a function of buffers, which has come later, as one of arrays.
 
-    A built-in leaves only arrays whose elements do not lie one after another to others; without one, Python calls the function.
+    A built-in leaves only non-contiguous arrays to others; without one, Python calls the function.
     """
     make: Callable[..., Any] | None = getattr(faster, "of_arrays", None)
     other = faster if make is None else getattr(faster, "of_strided", faster)

@@ -31,9 +31,8 @@ from volta_fn.settings import current as settings
 # ------------------------------------------------------------------------------
 # Functions that make a view again, from its layout in memory.
 #
-# Some functions of several primitives, such as `rot90`, compute nothing: their result is a view of their argument. Where the elements
-# of an array of the same type lie one after another, the view of it has the same offset and strides, so it needs none of the function's
-# steps.
+# Some functions of several primitives, such as `rot90`, compute nothing: their result is a view of their argument. Where an array of the
+# same type is contiguous, the view of it has the same offset and strides, so it needs none of the function's steps.
 # ------------------------------------------------------------------------------
 
 

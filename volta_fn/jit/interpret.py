@@ -138,7 +138,7 @@ def _range(number: int, values: np.ndarray) -> str:
 
 
 # ------------------------------------------------------------------------------
-# Run programs equation by equation, as `debug_nans` asks for.
+# The interpreter, which runs programs equation by equation for `debug_nans`.
 #
 # `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
 # ------------------------------------------------------------------------------

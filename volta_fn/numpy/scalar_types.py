@@ -1,4 +1,13 @@
-"""The dtypes as callables, constants, and what programs may ask of the namespace."""
+"""The dtypes as callables, constants, and the capabilities of the namespace.
+
+`float32` stands for the dtype wherever one is expected, and `float32(x)` converts `x`.
+
+>>> import volta_fn.numpy as jnp
+>>> jnp.zeros(2, jnp.bfloat16).dtype == jnp.bfloat16
+True
+>>> jnp.float32(3)
+Array(3., dtype=float32)
+"""
 
 from __future__ import annotations
 
@@ -14,14 +23,6 @@ from volta_fn.numpy.creation import asarray
 
 # ------------------------------------------------------------------------------
 # The dtypes as callables, and constants.
-#
-# `float32` stands for the dtype wherever one is expected, and `float32(x)` converts `x`.
-#
-# >>> import volta_fn.numpy as jnp
-# >>> jnp.zeros(2, jnp.bfloat16).dtype == jnp.bfloat16
-# True
-# >>> jnp.float32(3)
-# Array(3., dtype=float32)
 # ------------------------------------------------------------------------------
 
 
@@ -112,7 +113,7 @@ newaxis = None
 
 
 # ------------------------------------------------------------------------------
-# What programs may ask: what the namespace supports, and the limits of dtypes.
+# The capabilities of the namespace, and the limits of dtypes.
 # ------------------------------------------------------------------------------
 
 #: The version of the standard.

@@ -148,11 +148,11 @@ def after_all(*operands: Any) -> Array:
 # Each of the three calls holds its expansion as a program (`jaxpr`), and a description for targets with routines (`Form`):
 #
 # - ``attention(q, k, v[, mask])`` gives the result, and the statistics of the softmax: for each query its largest logit and the sum of its
-# weights relative to that, of shape (*heads, queries, 2).
+#   weights relative to that, of shape (*heads, queries, 2).
 # - ``attention_tangent(q, k, v[, mask], result, statistics, *tangents)`` gives the result's tangent, and is linear in the tangents, one
-# for each of q, k and v that `moved` marks.
+#   for each of q, k and v that `moved` marks.
 # - ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents of the `moved` ones of q, k and v. It is the
-# tangent's transpose; with the statistics a routine needs no array of all weights.
+#   tangent's transpose; with the statistics a routine needs no array of all weights.
 #
 # Their derivatives and batching rules are in `volta_fn.transforms.rules`.
 # ------------------------------------------------------------------------------

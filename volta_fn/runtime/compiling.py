@@ -23,7 +23,7 @@ from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 # - what the main thread compiles is compiled on another thread, for handlers of signals run on the main one, which only waits;
 # - a fork waits until nothing is being compiled, and what would be compiled next waits for the fork;
 # - the end of the process waits, too, also for traces, in which C++ is called that must not end half-way; threads that would trace or
-# compile after that (only daemons are left) wait for ever.
+#   compile after that (only daemons are left) wait for ever.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")

@@ -108,7 +108,7 @@ class CpuBackend(NumpyBackend):
     def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
         """Compile an equation by itself; return None if NumPy does all of it anyway.
 
-        A program copies operands whose elements do not lie one after another; `in_order`, if given, computes with those as they are.
+        A program copies non-contiguous operands; `in_order`, if given, computes with those as they are.
         """
         program = _native_program().of(_alone(eqn), [False] * len(eqn.invars), pipeline)
         if program.calls_host:

@@ -345,7 +345,7 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
 
 @program_cache
 def _met(closed: ClosedJaxpr) -> list[bool]:
-    """Return a list that is empty until a program was met."""
+    """Return a list that is empty until the first program."""
     return []
 
 

@@ -35,7 +35,7 @@ from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 
 # ------------------------------------------------------------------------------
-# Where cotangents go: `VJP.with_refs` adds them to references, or drops them.
+# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
 # ------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from volta_fn.core.jaxpr import Atom, Var
 # ------------------------------------------------------------------------------
 # Kernels moved to later positions, next to others that do not depend on them.
 #
-# There a target can fuse them horizontally.
+# A target can fuse neighbouring kernels horizontally.
 # ------------------------------------------------------------------------------
 
 

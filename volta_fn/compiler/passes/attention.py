@@ -436,7 +436,7 @@ def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
 
 
 # ------------------------------------------------------------------------------
-# Calls of attention that a target has routines for, which are not expanded.
+# Calls of attention that stay calls, as the target has routines for them.
 # ------------------------------------------------------------------------------
 
 

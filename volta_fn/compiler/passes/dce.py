@@ -31,7 +31,7 @@ from volta_fn.primitives.collectives.exchanges import (
 from volta_fn.primitives.control_flow.loops import while_p
 
 # ------------------------------------------------------------------------------
-# What a pass may do with an equation: remove, move or merge it.
+# Effects: whether a pass may remove, move or merge an equation.
 # ------------------------------------------------------------------------------
 
 #: Collectives between processes, all of which have to come to each in the same order.

@@ -188,9 +188,9 @@ def has_few_terms(eqn: Equation) -> bool:
 
 
 # ------------------------------------------------------------------------------
-# Matrix products that no iteration of a scan waits for move out of it.
+# Matrix products that do not depend on the carry are hoisted out of scans.
 #
-# They are computed for all iterations at once.
+# One product computes those of all iterations.
 # ------------------------------------------------------------------------------
 
 
@@ -434,7 +434,7 @@ class _Reader:
 
 
 # ------------------------------------------------------------------------------
-# Scans that stack a carry both before and after each iteration stack it once.
+# A scan's stacked previous carries, derived by shifting its stacked carries.
 #
 # Iteration t gets the carry that iteration t - 1 left: the one stack is the other one shifted by an iteration, after the initial carry.
 # Where a kernel can store its results several times, nothing is left in such an iteration to be copied.

@@ -70,7 +70,7 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# What optimizers that estimate their own learning rate share.
+# Arguments and distances that these optimizers share.
 # ------------------------------------------------------------------------------
 
 

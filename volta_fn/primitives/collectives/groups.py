@@ -19,7 +19,7 @@ from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, resh
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 
 # ------------------------------------------------------------------------------
-# What collectives have in common: names, groups, rules.
+# The names, groups and rules that all collectives have.
 # ------------------------------------------------------------------------------
 
 Names = tuple[Any, ...]

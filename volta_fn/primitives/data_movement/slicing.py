@@ -22,9 +22,9 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum
 
 # ------------------------------------------------------------------------------
-# What gather and scatter share: dimension numbers, modes and default fill values.
+# Dimension numbers, modes and default fill values of gather and scatter.
 #
-# Jargon. A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
+# A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
 # out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
 # dimension holds the vector of coordinates of one window; its other dimensions are the *batch*. Dimensions named in
 # ``operand_batching_dims`` and their partners in the indices run in step: example i of the indices reads example i of the operand.

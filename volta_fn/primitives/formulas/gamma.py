@@ -436,7 +436,7 @@ def factorial(n: Values) -> Values:
 # ------------------------------------------------------------------------------
 # The gamma function's family: log-gamma, digamma, Hurwitz zeta, polygamma.
 #
-# All work in float64 where that is at hand, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
+# All compute in float64 where the target has it, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
 # interpolation of the function divided by its zeros, so that relative precision is kept around them); from 8 on the asymptotic series
 # does; recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
 # ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, NULL, Layout, 
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 # ------------------------------------------------------------------------------
-# Keys by which calls are looked up, built in machine code.
+# The keys of calls, built in machine code.
 #
 # `core/dispatch.py` defines them: tuples of the arrays' specs, or of what describes all arguments. Functions return a new reference, or
 # null for arguments of other types.

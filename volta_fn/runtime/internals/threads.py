@@ -201,7 +201,7 @@ def emit(machine: Any, module: Any) -> bytes:
 
 
 # ------------------------------------------------------------------------------
-# Running NumPy code without floating-point warnings, cheaply.
+# NumPy code without floating-point warnings.
 #
 # `np.errstate` costs several times as much as a small addition: 4 µs a call, of which 0.6 are left here, or 0.2 in another context.
 # NumPy keeps its error state in a context variable, so setting that variable to a state in which warnings are off, and resetting it

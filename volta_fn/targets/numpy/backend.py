@@ -43,9 +43,8 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------
 # The NumPy backend: the meaning of every primitive.
 #
-# A kernel with a parameter ``out`` writes its result there, if it is given an array (of the result's shape and dtype, whose elements
-# lie one after another), else into new memory. Of primitives with several results, ``out`` is a tuple, with None for results to
-# allocate.
+# A kernel with a parameter ``out`` writes its result there, if it gets an array (contiguous, of the result's shape and dtype), else into
+# new memory. Of primitives with several results, ``out`` is a tuple, with None for results to allocate.
 # ------------------------------------------------------------------------------
 
 try:

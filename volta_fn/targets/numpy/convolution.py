@@ -17,7 +17,7 @@ from volta_fn.targets.numpy.contraction import product_for, working_dtype
 from volta_fn.targets.numpy.program import Scratch
 
 # ------------------------------------------------------------------------------
-# How sliding windows meet an axis, for convolutions and window reductions.
+# Sliding windows along an axis, for convolutions and window reductions.
 #
 # A window has *taps* and *positions*; at position p its tap k meets the input element `p * stride + k * dilation - low`.
 # ------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def free() -> None:
 class Scratch:
     """Arrays for a kernel while it runs: ``with Scratch() as scratch``.
 
-    They lie one after another in the largest spare block. What does not fit is newly allocated, and the next `Scratch` finds a block that
+    They are consecutive in the largest spare block. What does not fit is newly allocated, and the next `Scratch` finds a block that
     is large enough.
     """
 

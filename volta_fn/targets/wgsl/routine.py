@@ -2,7 +2,7 @@
 
 A routine is a list of *dispatches*, each a compute shader over a number of workgroups; a dispatch begins when those before it are done.
 Every array is a storage buffer that holds the bytes of NumPy's contiguous array, rounded up to a multiple of four: 32-bit numbers are
-what they are, complex64 is ``vec2<f32>``, and dtypes of one or two bytes (bool, int8, float16, bfloat16, …) are packed in ``u32``
+stored as themselves, complex64 as ``vec2<f32>``, and dtypes of one or two bytes (bool, int8, float16, bfloat16, …) are packed in ``u32``
 words, low bits first. Bytes after the last element are undefined.
 
 Sizes are literals in a shader: there are no uniforms. Equal texts are one pipeline.

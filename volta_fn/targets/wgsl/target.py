@@ -173,9 +173,7 @@ class WgslTarget(Target):
                 partial(replace_attention, worthwhile=self._attends),
                 True,
             ),
-            ProgramPass(
-                "delay stacks", "Stack a scan's carry once: before an iteration it is what it was after the last.", drop_delay_stacks
-            ),
+            ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
             ProgramPass(
                 "negative indices", "Let gathers and sums of rows count negative indices from the end.", keep_negative_indices, True
             ),

@@ -345,7 +345,7 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
 
 
 # ------------------------------------------------------------------------------
-# From registers to the result: sums in the order of y.
+# Stores of sums from registers, in the order of y.
 # ------------------------------------------------------------------------------
 
 

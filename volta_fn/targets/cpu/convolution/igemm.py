@@ -46,7 +46,7 @@ from volta_fn.targets.cpu.convolution.emission import (
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
 
 # ------------------------------------------------------------------------------
-# How implicit GEMM blocks a correlation.
+# The blocking of a correlation for implicit GEMM.
 # ------------------------------------------------------------------------------
 
 #: The sums of results in fewer blocks than this are split.

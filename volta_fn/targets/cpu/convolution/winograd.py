@@ -45,7 +45,7 @@ from volta_fn.targets.cpu.convolution.emission import (
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 
 # ------------------------------------------------------------------------------
-# How Winograd's convolution tiles a correlation, when it applies, and its time.
+# The tiling of a correlation, when Winograd's convolution applies, and its time.
 # ------------------------------------------------------------------------------
 
 #: Elements that a block has at all points, of x and of the products together, at most.

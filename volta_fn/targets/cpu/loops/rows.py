@@ -1,4 +1,4 @@
-"""Passes over rows as loops, and reductions under way in vectors."""
+"""Passes over rows as loops, and reductions in vectors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Accumulator(BaseAccumulator[State]):
 
     @property
     def _at(self) -> np.dtype:
-        """The dtype of indices under way, whose greatest number stands for none."""
+        """The dtype of indices in accumulators, whose greatest number stands for none."""
         return self.node.dtype if self.node.dtype.itemsize >= 4 else np.dtype(np.int32)
 
     def _none(self, lanes: int) -> Value:
@@ -163,7 +163,7 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
 
 
 # ------------------------------------------------------------------------------
-# Which values a pass over a row keeps for later passes, by their costs.
+# The values that a pass over a row keeps for later passes, by their costs.
 # ------------------------------------------------------------------------------
 
 #: Nanoseconds per element that computing a value again must take for it to be worth keeping.
@@ -227,7 +227,7 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
 # which several vectors may go side by side. A kernel without inner axes has rows of one element.
 # ------------------------------------------------------------------------------
 
-#: Iterations after which a sum begins anew, so that long sums are sums of short ones.
+#: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 64
 
 #: Iterations of a search after which it may end: a reduction by `or` that is true stays true.
@@ -290,7 +290,7 @@ class Vectors(NamedTuple):
                 carried = loop(low, middle, wide, carried, iteration)
             if (
                 n is not None and rest is not None and rest >= self.lanes and any(carried)
-            ):  # each to a state of its own, waiting for nothing
+            ):  # into independent accumulators, which breaks the dependency chain
                 carried = body(segment, middle, None, rest // self.lanes, carried)
                 middle, rest = f.plus(middle, i64(rest // self.lanes * self.lanes)), rest % self.lanes
             if rest == 0:

@@ -201,10 +201,10 @@ def _rules(values: Sequence[Any]) -> str:
 # the CPU:
 #
 # - an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
-# that routines share, by its name, so that another program with the same kernel need not compile it;
+#   that routines share, by its name, so that another program with the same kernel need not compile it;
 # - the *support code*: pool and executor (`support_code_of_process`);
 # - a *program*: its commands with all objects, by the text of the traced program (`runtime.program`), so that a process that has the same
-# program need not lower it. It loads in one read what would take as many as it has routines.
+#   program need not lower it. It loads in one read what would take as many as it has routines.
 #
 # An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
 # ------------------------------------------------------------------------------

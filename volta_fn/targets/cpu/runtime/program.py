@@ -344,7 +344,7 @@ class Program:
     ) -> Callable[..., Any]:
         """Return the program as a function of arrays that returns those of the specs.
 
-        They are in a tuple or a list, or it is one alone. It calls `otherwise` with arrays whose elements do not lie one after another.
+        They are in a tuple or a list, or it is one alone. It calls `otherwise` with non-contiguous arrays.
         """
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
         return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, otherwise)

@@ -36,7 +36,7 @@ from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
 
 # ------------------------------------------------------------------------------
-# What a scatter writes where: rows of updates, and their slots in the operand.
+# Rows of updates, and their slots in the operand.
 #
 # Windows that may overlap partially, being larger than one element along a dimension in which they may begin anywhere, are split along
 # it. So every *row* of updates (one or several per window, numbered in the order of the windows) has a *slot*: rows of the same slot go

@@ -1,4 +1,4 @@
-"""Reductions under way in shaders: accumulators, subgroups, workgroups."""
+"""Reductions in shaders: accumulators, subgroups, workgroups."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader
 # elements anew.
 # ------------------------------------------------------------------------------
 
-#: Iterations after which a sum begins anew: long sums are sums of short ones, with smaller rounding errors.
+#: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 32
 
 

@@ -286,7 +286,7 @@ class Call:
 
 
 # ------------------------------------------------------------------------------
-# Run planned programs as functions of buffers.
+# Planned programs as functions of buffers.
 #
 # The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
 # ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_t
 from volta_fn.targets.wgsl.scalars.number import literal
 
 # ------------------------------------------------------------------------------
-# What factorisations by blocks of columns share: counters, sizes, copies.
+# Counters, sizes and copies of factorisations by blocks of columns.
 #
 # Each block of columns is factored by one workgroup per matrix, and many bring the later columns up to date. The number of the block is
 # in memory, so that all blocks have the same shaders: a dispatch reads one of two counters and writes the other.

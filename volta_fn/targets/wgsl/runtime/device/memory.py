@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, nat
 # ------------------------------------------------------------------------------
 # Detect memory leaks: warn when memory grows from call to call of a program.
 #
-# The warning comes long before none is left.
+# The warning comes long before memory runs out.
 # ------------------------------------------------------------------------------
 
 #: Samples to compare.
