@@ -26,7 +26,6 @@ under ``volta_fn.optim``. Examples use ``import volta_fn as vf`` and ``from volt
 from volta_fn import advice as _advice
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn.optim import assignment as assignment
-from volta_fn.optim import base as _hyperparameters
 from volta_fn.optim import contrib as contrib
 from volta_fn.optim import losses as losses
 from volta_fn.optim import microbatching as microbatching
@@ -38,6 +37,7 @@ from volta_fn.optim import transforms as transforms
 from volta_fn.optim import tree as tree
 from volta_fn.optim import tree_utils as tree_utils
 from volta_fn.optim.base import *
+from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.line_search import *
 from volta_fn.optim.losses.classification import ctc_loss as ctc_loss
 from volta_fn.optim.losses.classification import ctc_loss_with_forward_probs as ctc_loss_with_forward_probs
@@ -79,7 +79,7 @@ from volta_fn.optim.tree_utils import tree_map_params as tree_map_params
 from volta_fn.optim.wrappers.accumulation import *
 from volta_fn.optim.wrappers.composition import *
 
-_hyperparameters.check_all(globals())
+_check_all(globals())
 
 __dir__ = _lazy_imports.directory(__name__, ".py")
 __getattr__ = _advice.guard(__name__)

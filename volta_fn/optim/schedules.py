@@ -10,7 +10,7 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.optim import base as _hyperparameters
+from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.base import Schedule as Schedule
 from volta_fn.optim.wrappers.composition import InjectHyperparamsState as InjectHyperparamsState
 from volta_fn.optim.wrappers.composition import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
@@ -336,4 +336,4 @@ def sgdr_schedule(cosine_kwargs: Iterable[Mapping[str, Any]]) -> Schedule:
     return join_schedules([warmup_cosine_decay_schedule(**cycle) for cycle in cycles], ends[:-1])
 
 
-_hyperparameters.check_all(globals())
+_check_all(globals())

@@ -5,7 +5,7 @@ with other preconditioners, and `wrappers` transformations around optimizers. Ea
 ``volta_fn.optim.contrib``.
 """
 
-from volta_fn.optim import base as _hyperparameters
+from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.contrib.adam_variants import *
 from volta_fn.optim.contrib.learning_rate_free import *
 from volta_fn.optim.contrib.preconditioned import *
@@ -20,4 +20,4 @@ from volta_fn.optim.transforms.momentum import MuonDimensionNumbers as MuonDimen
 from volta_fn.optim.transforms.scaling import ReduceLROnPlateauState as ReduceLROnPlateauState
 from volta_fn.optim.transforms.scaling import reduce_on_plateau as reduce_on_plateau
 
-_hyperparameters.check_all(globals())
+_check_all(globals())
