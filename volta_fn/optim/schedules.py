@@ -10,8 +10,8 @@ from volta_fn import dtypes
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError
-from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.base import Schedule as Schedule
+from volta_fn.optim.base import check_all as _check_all
 from volta_fn.optim.wrappers.composition import InjectHyperparamsState as InjectHyperparamsState
 from volta_fn.optim.wrappers.composition import InjectStatefulHyperparamsState as InjectStatefulHyperparamsState
 from volta_fn.optim.wrappers.composition import inject_hyperparams as inject_hyperparams
