@@ -42,7 +42,8 @@ PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "trac
 
 def test_every_public_module_has_a_page() -> None:
     listed = {page.module.split(".")[1] for page in pages.PAGES if "." in page.module}
-    modules = {info.name for info in pkgutil.iter_modules(volta_fn.__path__)}
+    stubs = {path.stem for path in Path(volta_fn.__path__[0]).glob("*.pyi")} - {"__init__"}  # modules of names alone
+    modules = {info.name for info in pkgutil.iter_modules(volta_fn.__path__)} | stubs
     assert modules - listed == INNER | OTHER_NAMES | OWN_PAGES | PRIVATE
 
 
