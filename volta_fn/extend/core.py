@@ -1,7 +1,4 @@
-"""Programs, traces, types and primitives by the names of `jax.core`.
-
-`Primitive` defines primitives of users. The primitives of this package are found by JAX's names (`add_p`, …).
-"""
+"""Programs, traces and types by the names of `jax.core`, and primitives of users."""
 
 from __future__ import annotations
 
@@ -12,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn import lax
 from volta_fn.core import primitive as core
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
 from volta_fn.core.jaxpr import Equation as JaxprEqn
 from volta_fn.core.placement import placed_aval
-from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.core.primitive import Primitive as _AnyPrimitive
 from volta_fn.core.refs import AbstractRef, Ref
 from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
@@ -27,7 +22,6 @@ from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.extend.functions import DebugInfo
-from volta_fn.lazy_imports import public_names
 from volta_fn.transforms.vmap import BatchTrace
 
 __all__ = [
@@ -438,56 +432,3 @@ def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
 def nonempty_axis_env_DO_NOT_USE() -> bool:
     """Return True if an axis with a name is mapped."""
     return bool(axis_environment())
-
-
-# ------------------------------------------------------------------------------
-# The primitives of this package by JAX's names: `add_p`, `dot_general_p`, ….
-#
-# A name is looked up when it is used. Where JAX has a primitive and this package a function made of others, such as `tanh`, the name is a
-# `Primitive` that stands for the function: it may be bound, and given rules; programs hold what the function is made of.
-# ------------------------------------------------------------------------------
-
-#: JAX's names of primitives that are called otherwise here.
-RENAMED = {
-    "add_jaxvals": "add",
-    "call": "jit",
-    "closed_call": "jit",
-    "linear_solve": "custom_linear_solve",
-    "pjit": "jit",
-    "remat": "checkpoint",
-    "while": "while_loop",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("_") or not name.endswith("_p"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    key = name.removesuffix("_p")
-    key = RENAMED.get(key, key)
-    for public in public_names("volta_fn.lax"):  # whose modules declare the primitives
-        getattr(lax, public)
-    found = PRIMITIVES.get(key)
-    if found is None and callable(getattr(lax, key, None)):
-        found = globals()[name] = _standing_for(key, getattr(lax, key))
-    if found is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
-
-
-def _standing_for(name: str, function: Any) -> Primitive:
-    """Return a primitive that is a function of arrays, staged as what it is made of."""
-    primitive = _Function(name)
-    primitive.def_impl(function)
-    return primitive
-
-
-class _Function(Primitive):
-    """A primitive that stands for a function made of others."""
-
-    def bind(self, *args: Any, **params: Any) -> Any:
-        """Call the function."""
-        return self.impl(*args, **params)  # type: ignore[misc]  # it is given
-
-
-def __dir__() -> list[str]:
-    return sorted(f"{name}_p" for name in {*PRIMITIVES, *RENAMED})

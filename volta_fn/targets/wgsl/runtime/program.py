@@ -25,7 +25,7 @@ from volta_fn.targets.wgsl.runtime.queue import Readbacks
 
 if TYPE_CHECKING:
     from volta_fn.compiler import target
-    from volta_fn.compiler.target import Pipeline as timed_Pipeline
+    from volta_fn.compiler.target import Pipeline as CompilerPipeline
     from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 
 
@@ -489,7 +489,7 @@ class TimedProgram(Program):
 
     device = "gpu"
 
-    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: timed_Pipeline) -> None:
+    def __init__(self, gpu: Gpu, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: CompilerPipeline) -> None:
         super().__init__(gpu, closed, donated, pipeline, reads_ahead=False)
         self.lowered: LoweredProgram = pipeline.lower(closed, gpu.target)
         self.items: list[tuple[LoweredProgram, Item] | None] = [None, *_items(self.lowered)]
