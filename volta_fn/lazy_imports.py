@@ -5,7 +5,7 @@ it when the package is first asked for a name that it has not loaded. No other m
 `tests/test_layers.py` sees every import.
 
 A module that consists of names of others is a stub alone, and a public name that is a module can be imported by its public path,
-wherever it is defined: `PublicModules` finds both.
+wherever it is defined; modules of `compat` have paths without `compat`, too. `Aliases` finds all of them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
 _ALL = re.compile(r"^__all__ \+?= \[([^]]*)\]", re.MULTILINE)
 _QUOTED = re.compile(r'"(\w+)"')
+_COMPAT = "volta_fn.compat"
 #: The texts of stubs without source, by the modules' names.
 _STUBS: dict[str, str] = {}
 _ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
@@ -156,17 +157,17 @@ def directory(package: str, suffix: str = ".pyi") -> Callable[[], list[str]]:
     return names
 
 
-class PublicModules:
-    """Finds modules without a source file of the same path: aliases.
+class Aliases:
+    """Finds modules without a source file of the same path.
 
     `volta_fn.stages` is a stub alone, whose names are loaded on first use; `volta_fn.scipy.stats.norm` is a name of the package
-    `volta_fn.scipy.stats`, whose stub says that another module makes it.
+    `volta_fn.scipy.stats`, whose stub says which module makes it; and `volta_fn.extend.core` is `volta_fn.compat.extend.core`.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the spec of such a module of this package, or None."""
         package, _, last = name.rpartition(".")
-        if package.partition(".")[0] != "volta_fn" or package not in sys.modules:
+        if package.partition(".")[0] != __package__ or package not in sys.modules:
             return None
         parent: Any = sys.modules[package]
         if not hasattr(parent, "__path__"):
@@ -175,17 +176,20 @@ class PublicModules:
             spec = ModuleSpec(name, self, origin=os.path.join(parent.__path__[0], last + ".pyi"))
             spec.loader_state = stub
             return spec
-        return ModuleSpec(name, self) if isinstance(getattr(parent, last, None), ModuleType) else None
+        if package == __package__ and (last == "compat" or importlib.util.find_spec(f"{_COMPAT}.{last}") is None):
+            return None
+        is_alias = package == __package__ or isinstance(getattr(parent, last, None), ModuleType)
+        return ModuleSpec(name, self) if is_alias else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let the import system create a module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give a module the names of its stub, or replace it by the public module."""
+        """Give a module the names of its stub, or replace it by the one that it is an alias of."""
         spec: Any = module.__spec__
         package, _, last = spec.name.rpartition(".")
         if spec.loader_state is None:
-            sys.modules[spec.name] = getattr(sys.modules[package], last)
+            sys.modules[spec.name] = load(f"{_COMPAT}.{last}") if package == __package__ else getattr(sys.modules[package], last)
             return
         syntax = load("ast")  # which takes long to import
         module.__doc__ = syntax.get_docstring(syntax.parse(spec.loader_state))
@@ -194,7 +198,32 @@ class PublicModules:
         contents["__getattr__"], contents["__dir__"] = attach(spec.name)
 
 
-sys.meta_path.append(PublicModules())
+class AliasedPackages:
+    """Finds the modules of packages that were imported by an alias, before a second copy of them would be loaded."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the spec of a module whose package has another name, or None."""
+        package, _, last = name.rpartition(".")
+        parent = sys.modules.get(package)
+        if parent is None or parent.__name__ == package or not package.startswith("volta_fn."):
+            return None
+        return (
+            ModuleSpec(name, self, loader_state=f"{parent.__name__}.{last}")
+            if importlib.util.find_spec(f"{parent.__name__}.{last}")
+            else None
+        )
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let the import system create a module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replace a module by the one that it is an alias of."""
+        spec: Any = module.__spec__
+        sys.modules[spec.name] = load(spec.loader_state)
+
+
+sys.meta_path.insert(0, AliasedPackages())
+sys.meta_path.append(Aliases())
 
 
 def finish(package: str) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn import config, tree
+from volta_fn import tree
+from volta_fn.compat import config
 from volta_fn.core.array import Array, ConcreteArray, as_value, aval_of, statistics
 from volta_fn.core.device import Device, MemoryStats, WorkStats, current_default_device, device_memory_stats, device_work_stats, find_device
 from volta_fn.core.distribution import Sharding, SingleDeviceSharding

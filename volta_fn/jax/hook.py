@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from volta_fn.config import config
+from volta_fn.compat.config import config
 from volta_fn.errors import AlreadyImportedError
 from volta_fn.jax.namespace import VERSION, Namespace, read_table
 from volta_fn.lazy_imports import load

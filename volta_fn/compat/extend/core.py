@@ -1,0 +1,434 @@
+"""Programs, traces and types by the names of `jax.core`, and primitives of users."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from volta_fn.compat.extend.functions import DebugInfo
+from volta_fn.core import primitive as core
+from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, Var, check_jaxpr, sub_jaxprs
+from volta_fn.core.jaxpr import Equation as JaxprEqn
+from volta_fn.core.placement import placed_aval
+from volta_fn.core.primitive import Primitive as _AnyPrimitive
+from volta_fn.core.refs import AbstractRef, Ref
+from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
+from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
+from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
+from volta_fn.errors import GradientError, VoltaError
+from volta_fn.transforms.vmap import BatchTrace
+
+__all__ = [
+    "AbstractToken",
+    "AbstractValue",
+    "Atom",
+    "CallPrimitive",
+    "ClosedJaxpr",
+    "DebugInfo",
+    "DropVar",
+    "Effect",
+    "Effects",
+    "InconclusiveDimensionOperation",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "OutputType",
+    "ParamDict",
+    "Primitive",
+    "ShapedArray",
+    "Token",
+    "Trace",
+    "TraceTag",
+    "Tracer",
+    "Value",
+    "Var",
+    "array_types",
+    "call_impl",
+    "check_jaxpr",
+    "concrete_or_error",
+    "eval_context",
+    "eval_jaxpr",
+    "find_top_trace",
+    "gensym",
+    "get_aval",
+    "get_opaque_trace_state",
+    "is_concrete",
+    "is_constant_dim",
+    "jaxpr_as_fun",
+    "jaxprs_in_params",
+    "mapped_aval",
+    "max_dim",
+    "min_dim",
+    "new_jaxpr_eqn",
+    "no_effects",
+    "nonempty_axis_env_DO_NOT_USE",
+    "primal_dtype_to_tangent_dtype",
+    "pytype_aval_mappings",
+    "raise_to_shaped",
+    "set_current_trace",
+    "subjaxprs",
+    "take_current_trace",
+    "trace_state_clean",
+    "unmapped_aval",
+    "unsafe_am_i_under_a_jit_DO_NOT_USE",
+    "unsafe_am_i_under_a_vmap_DO_NOT_USE",
+    "unsafe_get_axis_names_DO_NOT_USE",
+    "valid_jaxtype",
+]
+
+
+# ------------------------------------------------------------------------------
+# Primitives that users define, with rules in JAX's form.
+#
+# Eagerly, one is the Python function of `def_impl`. In a compiled program, the compiler inlines what its lowering rule gives, or else
+# that function, traced. So rules for lowering are functions of other primitives (`lowering.lower_fun`), and no target has code of its
+# own.
+# ------------------------------------------------------------------------------
+
+Rule = Callable[..., Any]
+
+
+class _OfAnyKind(type):
+    """Lets the primitives of this package pass as instances."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, core.Primitive)
+
+
+class Primitive(core.Primitive, metaclass=_OfAnyKind):
+    """A primitive of a user, whose rules are given after it is made.
+
+    >>> import volta_fn as vf
+    >>> from volta_fn.extend import ad
+    >>> from volta_fn.extend.core import Primitive
+    >>> twice_p = Primitive("twice")
+    >>> impl = twice_p.def_impl(lambda x: 2 * x)
+    >>> abstract = twice_p.def_abstract_eval(lambda x: x)
+    >>> ad.deflinear(twice_p, lambda ct: [twice_p.bind(ct)])
+    >>> float(vf.jit(vf.grad(lambda x: twice_p.bind(x) * x))(3.0))
+    12.0
+    """
+
+    __slots__ = ("call_primitive", "lowering", "map_primitive")
+    #: The rule for compiled programs: `lowering(context, *operands, **params)` returns the results.
+    lowering: Rule | None
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, self._no_rule, listed=False)
+        self.call_primitive = self.map_primitive = False
+        self.lowering = None
+        self.impl, self.expand = self._no_rule, self._expanded
+
+    def __reduce__(self) -> Any:
+        return self.name  # the variable that holds it
+
+    def _no_rule(self, *args: Any, **params: Any) -> Any:
+        raise NotImplementedError(f"the primitive {self.name} has no such rule: give one by def_impl or def_abstract_eval")
+
+    def def_impl(self, impl: Rule) -> Rule:
+        """Set the function of arrays that the primitive is; return it."""
+        self.impl = lambda *args, **params: self._as_results(impl(*args, **params))
+        return impl
+
+    def def_abstract_eval(self, abstract_eval: Rule) -> Rule:
+        """Set the rule from the operands' types to the result's; return it."""
+        self.abstract = lambda *avals, **params: self._as_types(abstract_eval(*avals, **params))
+        return abstract_eval
+
+    def def_effectful_abstract_eval(self, abstract_eval: Rule) -> Rule:
+        """Set a rule that also returns effects; such a primitive always runs."""
+        self.effectful = True
+        self.abstract = lambda *avals, **params: self._as_types(abstract_eval(*avals, **params)[0])
+        return abstract_eval
+
+    def result_avals(self, avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Any:
+        """Return the types of results; parameters may be of any kind, so none are kept."""
+        return self.abstract(*avals, **params)
+
+    def _as_types(self, result: Any) -> Any:
+        return tuple(result) if self.multiple_results else result
+
+    def _as_results(self, result: Any) -> Any:
+        return tuple(as_value(x) for x in result) if self.multiple_results else as_value(result)
+
+    def _expanded(self, avals: Sequence[ShapedArray], params: dict[str, Any]) -> ClosedJaxpr:
+        """Return the program that stands for a call in a compiled one."""
+
+        def function(*operands: Array) -> list[Array]:
+            result = self.impl(*operands, **params) if self.lowering is None else self._lowered(operands, avals, params)  # type: ignore[misc]
+            return list(result) if isinstance(result, (tuple, list)) else [result]
+
+        return trace_to_jaxpr(function, avals, self.name)
+
+    def _lowered(self, operands: Sequence[Array], avals: Sequence[ShapedArray], params: dict[str, Any]) -> list[Array]:
+        found = self.result_avals(tuple(avals), params)
+        context = LoweringContext(self, avals, found if self.multiple_results else (found,))
+        result = self.lowering(context, *operands, **params)  # type: ignore[misc]  # it is given
+        results = result if isinstance(result, (tuple, list)) else [result]
+        return [as_value(x) for x in results]
+
+
+class LoweringContext:
+    """What a lowering rule is told: primitive, types of operands and of results."""
+
+    def __init__(self, primitive: core.Primitive, avals_in: Sequence[ShapedArray], avals_out: Sequence[ShapedArray]) -> None:
+        self.primitive, self.avals_in, self.avals_out = primitive, list(avals_in), list(avals_out)
+
+    @property
+    def module_context(self) -> LoweringContext:
+        """The module's context, which is this one: there are no modules here."""
+        return self
+
+    def add_keepalive(self, value: Any) -> None:
+        """Accept an object that must live as long as the program: the program holds it."""
+
+
+class Rules(dict[core.Primitive, Rule]):
+    """A mapping from primitives to rules of one kind, in JAX's form.
+
+    `adapt` makes of a rule in JAX's form the one of `core.primitive`, which is stored in `attribute`.
+    """
+
+    def __init__(self, attribute: str, adapt: Callable[[Rule], Rule]) -> None:
+        super().__init__()
+        self.attribute, self.adapt = attribute, adapt
+
+    def __setitem__(self, primitive: core.Primitive, rule: Rule) -> None:
+        super().__setitem__(primitive, rule)
+        setattr(primitive, self.attribute, self.adapt(rule))
+
+    def __missing__(self, primitive: core.Primitive) -> Rule:
+        found: Rule | None = getattr(primitive, self.attribute)
+        if found is None:
+            raise KeyError(primitive)
+        return found
+
+    def __contains__(self, primitive: object) -> bool:
+        return super().__contains__(primitive) or getattr(primitive, self.attribute, None) is not None
+
+    def get(self, primitive: core.Primitive, default: Any = None) -> Any:
+        """Return a primitive's rule, or `default` if it has none."""
+        return self[primitive] if primitive in self else default  # noqa: SIM401  # dict.get does not look at attributes
+
+
+def no_rule(primitive: core.Primitive, kind: str) -> GradientError:
+    """Return the error for a primitive that lacks a rule."""
+    return GradientError(f"the primitive {primitive} has no {kind} rule")
+
+
+# ------------------------------------------------------------------------------
+# Programs, traces and types, by the names of `jax.core` and `jax.extend.core`.
+# ------------------------------------------------------------------------------
+
+
+def get_aval(x: Any) -> Any:
+    """Return the type of an array, a number, a reference, or an array of random keys.
+
+    >>> import volta_fn as vf
+    >>> get_aval(1.5), get_aval(vf.random.key(0)).dtype
+    (f32[], key<fry>)
+    """
+    if isinstance(x, Ref):
+        return AbstractRef(x.aval)
+    return placed_aval(x) or aval_of(x)
+
+
+AbstractValue = ShapedArray
+CallPrimitive = Primitive
+OutputType = type[Tracer]
+ParamDict = dict[str, Any]
+Value = Any
+#: What a program does in addition to computing results. Primitives say themselves whether they must run, so programs tell none.
+Effect = type("Effect", (), {"__doc__": "An action of a program in addition to its results."})
+Effects = frozenset[Any]
+no_effects: frozenset[Any] = frozenset()
+TraceTag = type("TraceTag", (), {"__doc__": "Distinguishes traces of one kind; those here are distinguished by identity."})
+Token = type("Token", (), {"__doc__": "Orders effects; programs here run in order."})
+AbstractToken = type("AbstractToken", (), {"__doc__": "The type of a token."})
+#: Types by which libraries register arrays of their own with JAX; none are asked here.
+pytype_aval_mappings: dict[type, Callable[..., Any]] = {np.ndarray: get_aval}
+array_types: set[type] = {np.ndarray, np.generic}
+
+
+class DropVar(Var):
+    """A result that nothing uses; programs here have variables for these, too."""
+
+    __slots__ = ()
+
+
+class InconclusiveDimensionOperation(VoltaError):
+    """A comparison of symbolic dimensions, which do not exist here."""
+
+
+def eval_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], *args: Any, propagate_source_info: bool = True) -> list[Array]:
+    """Run a program, given the values of its constants and inputs.
+
+    >>> import volta_fn as vf
+    >>> closed = vf.make_jaxpr(lambda x: x * x + 1)(2.0)
+    >>> eval_jaxpr(closed.jaxpr, closed.consts, 3.0)
+    [Array(10., dtype=float32, weak_type=True)]
+    """
+    return _eval_jaxpr(ClosedJaxpr(jaxpr, list(map(as_value, consts))), *map(as_value, args))
+
+
+def jaxpr_as_fun(closed_jaxpr: ClosedJaxpr) -> Callable[..., list[Array]]:
+    """Return the function from inputs to a list of outputs that a program computes."""
+    return lambda *args: eval_jaxpr(closed_jaxpr.jaxpr, closed_jaxpr.consts, *args)
+
+
+def jaxprs_in_params(params: dict[str, Any]) -> Iterator[Jaxpr]:
+    """Yield the programs in an equation's parameters, without their constants."""
+    return (closed.jaxpr for closed in sub_jaxprs(params))
+
+
+def subjaxprs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    """Yield the programs in the equations of a program."""
+    return itertools.chain.from_iterable(jaxprs_in_params(eqn.params) for eqn in jaxpr.eqns)
+
+
+def new_jaxpr_eqn(
+    invars: Sequence[Atom], outvars: Sequence[Var], primitive: _AnyPrimitive, params: dict[str, Any], *rest: Any, **options: Any
+) -> JaxprEqn:
+    """Return an equation; effects and the line of source are not kept."""
+    return JaxprEqn(primitive, list(invars), list(outvars), params)
+
+
+def gensym(suffix: str = "") -> Callable[[ShapedArray], Var]:
+    """Return the function that makes a new variable of a type."""
+    return Var
+
+
+def mapped_aval(size: int, axis: int | None, aval: ShapedArray, *unused: Any) -> ShapedArray:
+    """Return the type of one example of a stacked array."""
+    return aval if axis is None else aval.update(shape=aval.shape[:axis] + aval.shape[axis + 1 :])
+
+
+def unmapped_aval(size: int, axis: int | None, aval: ShapedArray, *unused: Any) -> ShapedArray:
+    """Return the type of `size` examples stacked along an axis."""
+    return aval if axis is None else aval.update(shape=(*aval.shape[:axis], size, *aval.shape[axis:]))
+
+
+def raise_to_shaped(aval: ShapedArray, weak_type: bool | None = None) -> ShapedArray:
+    """Return the type of an array: all types here are of this kind."""
+    return aval if weak_type is None else aval.update(weak_type=weak_type)
+
+
+def primal_dtype_to_tangent_dtype(primal_dtype: Any) -> Any:
+    """Return the dtype of tangents of values of a dtype."""
+    return ShapedArray((), primal_dtype).at_least_vspace().dtype
+
+
+def valid_jaxtype(x: Any) -> bool:
+    """Return True if a value is an array, or a number that becomes one."""
+    try:
+        as_value(x)
+    except (VoltaError, OverflowError):
+        return False
+    return True
+
+
+def concrete_or_error(force: Callable[[Any], Any] | None, val: Any, context: str = "") -> Any:
+    """Return `force(val)` if the value is known, else raise a `ConcretizationError`."""
+    if isinstance(val, Tracer):
+        val._concrete(context or "this argument", "Make the argument static with jit(..., static_argnums=...).")
+    return val if force is None else force(val)
+
+
+def is_constant_dim(size: Any) -> bool:
+    """Return True: all dimensions are integers."""
+    return True
+
+
+def max_dim(first: int, second: int) -> int:
+    """Return the larger of two dimensions."""
+    return max(first, second)
+
+
+def min_dim(first: int, second: int) -> int:
+    """Return the smaller of two dimensions."""
+    return min(first, second)
+
+
+def call_impl(function: Any, *args: Any, **params: Any) -> Any:
+    """Call a wrapped function."""
+    return function.call_wrapped(*args, **params)
+
+
+# The current trace.
+
+
+def get_opaque_trace_state(convention: str = "") -> Any:
+    """Return what is equal in two calls if and only if they are in the same trace."""
+    return current_trace()
+
+
+def find_top_trace(args: Sequence[Any] = ()) -> Trace:
+    """Return the current trace."""
+    return current_trace()
+
+
+def trace_state_clean() -> bool:
+    """Return True outside of all transforms."""
+    return current_trace() is EVAL
+
+
+@contextmanager
+def take_current_trace() -> Iterator[Trace]:
+    """Give the current trace to a block, which runs without any."""
+    trace = current_trace()
+    try:
+        set_trace(EVAL)
+        yield trace
+    finally:
+        set_trace(trace)
+
+
+@contextmanager
+def set_current_trace(trace: Trace | None, check_leaks: bool = False) -> Iterator[None]:
+    """Make a trace the current one while a block runs."""
+    before = current_trace()
+    try:
+        set_trace(EVAL if trace is None else trace)
+        yield
+    finally:
+        set_trace(before)
+
+
+@contextmanager
+def eval_context() -> Iterator[None]:
+    """Compute with known values while a block runs, whatever is being traced."""
+    with set_current_trace(EVAL):
+        yield
+
+
+def _traces() -> Iterator[Trace]:
+    trace: Trace | None = current_trace()
+    while trace is not None:
+        yield trace
+        trace = trace.parent
+
+
+def unsafe_am_i_under_a_jit_DO_NOT_USE() -> bool:  # JAX's name
+    """Return True while a program is traced."""
+    return any(isinstance(trace, JaxprTrace) for trace in _traces())
+
+
+def unsafe_am_i_under_a_vmap_DO_NOT_USE() -> bool:
+    """Return True while a function is mapped."""
+    return any(isinstance(trace, BatchTrace) for trace in _traces())
+
+
+def unsafe_get_axis_names_DO_NOT_USE() -> list[Any]:
+    """Return the names of the axes that are mapped."""
+    return [entry[0] for entry in axis_environment()]
+
+
+def nonempty_axis_env_DO_NOT_USE() -> bool:
+    """Return True if an axis with a name is mapped."""
+    return bool(axis_environment())

@@ -1,0 +1,416 @@
+"""Rules of primitives by the names of `jax.interpreters`.
+
+These are the rules of derivatives (`ad`), batching (`batching`) and lowering (`mlir`, `xla`), and the functions that trace to jaxprs
+(`partial_eval`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compat.extend.core import LoweringContext as LoweringContext
+from volta_fn.compat.extend.core import Primitive as UserPrimitive
+from volta_fn.compat.extend.core import Rule, Rules
+from volta_fn.compat.extend.functions import WrappedFun
+from volta_fn.core.array import Array, as_value, aval_of
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
+from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import Primitive as CorePrimitive
+from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
+from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import bind, current_trace, run_under
+from volta_fn.errors import LoweringError
+from volta_fn.primitives.callbacks import pure_callback
+from volta_fn.primitives.data_movement.movement import expand_dims
+from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.transforms.linearize import JVPTrace as JVPTrace
+from volta_fn.transforms.linearize import JVPTracer as JVPTracer
+from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.linearize import LinearTracer as JaxprTracer
+from volta_fn.transforms.vmap import BatchTrace as BatchTrace
+from volta_fn.transforms.vmap import BatchTracer as BatchTracer
+from volta_fn.transforms.vmap import stack_at
+
+__all__ = [
+    "DynamicJaxprTracer",
+    "JaxprTracer",
+    "PartialVal",
+    "custom_partial_eval_rules",
+    "dce_jaxpr",
+    "dce_rules",
+    "partial_eval_jaxpr_custom_rules",
+    "trace_to_jaxpr_dynamic",
+    "trace_to_jaxpr_nounits",
+]
+
+
+# ------------------------------------------------------------------------------
+# Derivative rules of primitives, by the names of `jax.interpreters.ad`.
+#
+# `primitive_jvps[p] = rule(primals, tangents, **params)` and `primitive_transposes[p] = rule(cotangent, *args, **params)`, where tangents
+# and cotangents may be `Zero`, and an operand that needs a cotangent is an `UndefinedPrimal`.
+# ------------------------------------------------------------------------------
+
+UndefinedPrimal = Linear
+
+
+def is_undefined_primal(x: Any) -> bool:
+    """Return True for an operand without value, which needs a cotangent."""
+    return type(x) is Linear
+
+
+def _given(value: Any) -> Any:
+    """Return a rule's tangent or cotangent as an array, or None if it is zero."""
+    return None if value is None or value is Zero or type(value) is Zero else as_value(value)
+
+
+def _adapted_jvp(rule: Rule) -> Rule:
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], /, **params: Any) -> Any:
+        outs, out_tangents = rule(tuple(primals), tuple(tangents), **params)
+        if not isinstance(outs, (tuple, list)):
+            return as_value(outs), _tangent(out_tangents, outs)
+        outs = [as_value(out) for out in outs]
+        return outs, [_tangent(t, out) for t, out in zip(out_tangents, outs, strict=True)]
+
+    return jvp
+
+
+def _tangent(tangent: Any, out: Any) -> Any:
+    found = _given(tangent)
+    if found is None or found.dtype == dtypes.float0:
+        return Zero(as_value(out).aval.at_least_vspace())
+    return found
+
+
+def _adapted_transpose(rule: Rule) -> Rule:
+    def transpose(cotangents: Any, /, *args: Any, **params: Any) -> Any:
+        found = rule(cotangents, *args, **params)
+        return [None] * len(args) if found is Zero or type(found) is Zero else [_given(ct) for ct in found]
+
+    return transpose
+
+
+primitive_jvps = Rules("jvp", _adapted_jvp)
+primitive_transposes = Rules("transpose", _adapted_transpose)
+
+
+def instantiate_zeros(tangent: Any) -> Any:
+    """Return a tangent as an array: zeros for a `Zero`."""
+    return instantiate(tangent) if type(tangent) is Zero else tangent
+
+
+def zeros_like_aval(aval: ShapedArray) -> Array:
+    """Return an array of zeros of a type."""
+    return as_value(np.zeros(aval.shape, aval.dtype))
+
+
+def add_tangents(x: Any, y: Any) -> Any:
+    """Return the sum of two tangents, either of which may be a `Zero`."""
+    if type(x) is Zero:
+        return y
+    return x if type(y) is Zero else add(x, y)
+
+
+add_jaxvals = add
+add_jaxvals_p = PRIMITIVES["add"]
+
+
+def deflinear(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
+    """Define a primitive as linear, by a rule from the cotangent to the operands'."""
+    deflinear2(primitive, lambda cotangent, /, *_, **params: transpose_rule(cotangent, **params))
+
+
+def deflinear2(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
+    """Define a primitive as linear, by a rule that sees the operands, too."""
+    primitive_jvps[primitive] = lambda primals, tangents, /, **params: _linear_jvp(primitive, primals, tangents, params)
+    primitive_transposes[primitive] = transpose_rule
+
+
+def _linear_jvp(primitive: Primitive, primals: Sequence[Any], tangents: Sequence[Any], params: dict[str, Any]) -> Any:
+    outs = bind(primitive, *primals, **params)
+    if all(type(t) is Zero for t in tangents):
+        several = primitive.multiple_results
+        zeros = [Zero.from_primal_value(out) for out in (outs if several else [outs])]
+        return outs, zeros if several else zeros[0]
+    return outs, bind(primitive, *map(instantiate_zeros, tangents), **params)
+
+
+def defjvp(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
+    """Define the derivative as a sum of `rule(tangent, *primals, **params)`."""
+    defjvp2(primitive, *[rule and _without_out(rule) for rule in rules])
+
+
+def _without_out(rule: Rule) -> Rule:
+    return lambda t, out, /, *primals, **params: rule(t, *primals, **params)
+
+
+def defjvp2(primitive: Primitive, *rules: Callable[..., Any] | None) -> None:
+    """Define the derivative as a sum of `rule(tangent, out, *primals, **params)`."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], /, **params: Any) -> Any:
+        out = bind(primitive, *primals, **params)
+        total: Any = Zero.from_primal_value(out)
+        for rule, tangent in zip(rules, tangents, strict=True):
+            if rule is not None and type(tangent) is not Zero:
+                total = add_tangents(total, rule(tangent, out, *primals, **params))
+        return out, total
+
+    primitive_jvps[primitive] = jvp
+
+
+def defbilinear(primitive: Primitive, lhs_rule: Callable[..., Any], rhs_rule: Callable[..., Any]) -> None:
+    """Define a primitive of two operands as linear in each.
+
+    `lhs_rule(cotangent, x, y, **params)` returns the cotangent of x, where x is undefined; `rhs_rule` that of y.
+    """
+    defjvp(
+        primitive,
+        lambda t, x, y, /, **params: bind(primitive, t, y, **params),
+        lambda t, x, y, /, **params: bind(primitive, x, t, **params),
+    )
+
+    def transpose(cotangent: Any, x: Any, y: Any, /, **params: Any) -> list[Any]:
+        if is_undefined_primal(x):
+            return [lhs_rule(cotangent, x, y, **params), None]
+        return [None, rhs_rule(cotangent, x, y, **params)]
+
+    primitive_transposes[primitive] = transpose
+
+
+def get_primitive_transpose(primitive: Primitive) -> Rule:
+    """Return a primitive's transposition rule."""
+    return primitive_transposes[primitive]
+
+
+def primal_tangent_dtype(primal: Any, tangent: Any, name: str = "") -> Any:
+    """Raise `NotImplementedError`: dtypes with other tangents are not supported."""
+    raise NotImplementedError("primal_tangent_dtype: tangents have the dtypes of primals here")
+
+
+# ------------------------------------------------------------------------------
+# Batching rules of primitives, by the names of `jax.interpreters.batching`.
+#
+# `primitive_batchers[p] = rule(args, dims, **params)` returns the result and its mapped dimension, where None is `not_mapped`.
+# ------------------------------------------------------------------------------
+
+#: The mapped dimension of an operand that is the same for all examples.
+not_mapped = None
+NotMapped = type(None)
+
+
+def _plain(rule: Rule) -> Rule:
+    return lambda axis, args, dims, /, **params: rule(tuple(args), tuple(dims), **params)
+
+
+def _with_axis(rule: Rule) -> Rule:
+    return lambda axis, args, dims, /, **params: rule(axis.size, axis.name, None, tuple(args), tuple(dims), **params)
+
+
+primitive_batchers = Rules("batch", _plain)
+#: Rules that are also told the axis: `rule(size, name, None, args, dims, **params)`, or `rule(axis_data, args, dims, **params)`.
+axis_primitive_batchers = Rules("batch", _with_axis)
+fancy_primitive_batchers = Rules("batch", lambda rule: rule)
+
+
+def bdim_at_front(x: Array, bdim: int | None, size: int) -> Array:
+    """Return an operand with its mapped dimension first, repeated if it has none."""
+    return stack_at(x, bdim, 0, size)
+
+
+def broadcast(x: Array, sz: int, axis: int, mesh_axis: Any = None) -> Array:
+    """Repeat an array along a new dimension."""
+    return stack_at(x, None, axis, sz)
+
+
+def defvectorized(primitive: Primitive) -> None:
+    """Define the batching of a primitive of one operand that acts on every element."""
+    primitive_batchers[primitive] = lambda args, dims, /, **params: (bind(primitive, *args, **params), dims[0])
+
+
+def defbroadcasting(primitive: Primitive) -> None:
+    """Define the batching of an elementwise primitive, whose operands have one shape."""
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], /, **params: Any) -> tuple[Array, int]:
+        rank = max(x.ndim - (d is not None) for x, d in zip(args, dims, strict=True))
+        stacked = [stack_at(x, d, 0, axis.size) for x, d in zip(args, dims, strict=True)]
+        ranked = [expand_dims(x, tuple(range(1, 1 + rank - (x.ndim - 1)))) for x in stacked]
+        return bind(primitive, *ranked, **params), 0
+
+    fancy_primitive_batchers[primitive] = batch
+
+
+def defreducer(primitive: Primitive, identity: Any = None) -> None:
+    """Define the batching of a reduction along its parameter `axes`."""
+
+    def batch(args: Sequence[Array], dims: Sequence[int | None], /, *, axes: Sequence[int], **params: Any) -> tuple[Array, int]:
+        (dim,) = dims
+        assert dim is not None, "a rule is called if an operand is mapped"
+        moved = tuple(a + (a >= dim) for a in axes)
+        return bind(primitive, *args, axes=moved, **params), dim - sum(a < dim for a in moved)
+
+    primitive_batchers[primitive] = batch
+
+
+# ------------------------------------------------------------------------------
+# Lowering rules of primitives, by the names of `jax.interpreters.mlir` and `xla`.
+#
+# There is no MLIR here: a rule is a function of other primitives, which compilers inline. `lower_fun` makes one of a Python function.
+# Rules that call `emit_python_callback` run, too; those that build operations of a dialect need `ir`, which raises `LoweringError`.
+# ------------------------------------------------------------------------------
+
+LoweringRuleContext = LoweringContext
+LoweringRule = Callable[..., Any]
+#: Handlers by which JAX's libraries let other types pass as arrays; none are asked here: `__jax_array__` makes an object pass.
+canonicalize_dtype_handlers: dict[type, Callable[..., Any]] = {np.ndarray: as_value}
+pytype_aval_mappings: dict[type, Callable[..., Any]] = {np.ndarray: aval_of}
+ir_type_handlers: dict[type, Callable[..., Any]] = {}
+global_result_handlers: dict[type, Callable[..., Any]] = {}
+
+
+def lower_fun(fun: Callable[..., Any], multiple_results: bool = True) -> Rule:
+    """Return the lowering rule that inlines a function of arrays."""
+
+    def rule(context: LoweringContext, /, *operands: Any, **params: Any) -> list[Any]:
+        result = fun(*operands, **params)
+        return list(result) if multiple_results else [result]
+
+    return rule
+
+
+def register_lowering(prim: CorePrimitive, rule: Rule | None = None, platform: str | None = None, **options: Any) -> Any:
+    """Set how a user's primitive becomes code: `rule(context, *operands, **params)`.
+
+    A rule for one platform alone is kept only if there is no other. Without `rule` it returns a decorator. Raises `LoweringError` for a
+    primitive of this package, whose code its targets make.
+    """
+    if rule is None:
+        return lambda rule: register_lowering(prim, rule, platform)
+    if not issubclass(type(prim), UserPrimitive):
+        raise LoweringError(f"register_lowering: {prim} is a primitive of volta_fn, for which its targets have code; define a new one")
+    primitive = cast(UserPrimitive, prim)
+    if platform is None or primitive.lowering is None:
+        primitive.lowering = rule
+    return rule
+
+
+def emit_python_callback(
+    context: LoweringContext,
+    callback: Callable[..., Any],
+    token: Any,
+    operands: Sequence[Array],
+    operand_avals: Sequence[ShapedArray],
+    result_avals: Sequence[ShapedArray],
+    *,
+    has_side_effect: bool = False,
+    **options: Any,
+) -> tuple[Sequence[Array], Any, Any]:
+    """Call a Python function of NumPy arrays; return results, token and what to keep."""
+    types = tuple(ShapeDtypeStruct(a.shape, a.dtype) for a in result_avals)
+    return pure_callback(lambda *xs: tuple(callback(*xs)), types, *operands), token, None
+
+
+def apply_primitive(prim: CorePrimitive, /, *args: Array, **params: Any) -> Any:
+    """Apply a primitive, under the current trace."""
+    return bind(prim, *args, **params)
+
+
+class _NoDialect:
+    """Stands for MLIR's modules: any use raises `LoweringError`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise LoweringError(
+            f"{self._name}.{name}: lowering rules are functions of other primitives here, not of MLIR; use mlir.lower_fun of a function"
+        )
+
+
+ir, hlo = _NoDialect("mlir.ir"), _NoDialect("mlir.hlo")
+
+
+# ------------------------------------------------------------------------------
+# Tracing to jaxprs, by the names of `jax.interpreters.partial_eval`.
+# ------------------------------------------------------------------------------
+
+#: Rules by which JAX's libraries change how their primitives are split or removed; here the general rules hold for all.
+custom_partial_eval_rules: dict[Primitive, Callable[..., Any]] = {}
+partial_eval_jaxpr_custom_rules: dict[Primitive, Callable[..., Any]] = {}
+dce_rules: dict[Primitive, Callable[..., Any]] = {}
+
+
+class PartialVal(tuple[Any, Any]):
+    """A value that is known, `(None, value)`, or of which the type is, `(aval, None)`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def known(cls, const: Any) -> PartialVal:
+        """Return a known value."""
+        return cls((None, const))
+
+    @classmethod
+    def unknown(cls, aval: ShapedArray) -> PartialVal:
+        """Return a value of a type, which is not known."""
+        return cls((aval, None))
+
+    def is_known(self) -> bool:
+        """Return True if the value is known."""
+        return self[0] is None
+
+    def get_known(self) -> Any:
+        """Return the value, or None if it is unknown."""
+        return self[1]
+
+    def get_aval(self) -> ShapedArray:
+        """Return the value's type."""
+        return as_value(self[1]).aval if self.is_known() else self[0]
+
+
+def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instantiate: bool = False) -> Any:
+    """Run a flat function on known values, and record what depends on unknown ones.
+
+    Returns the program of the unknown inputs and results, a `PartialVal` for each result, and the program's constants.
+    """
+    trace = LinearTrace(current_trace(), fun.__name__)
+    inputs = [as_value(p.get_known()) if p.is_known() else trace.unknown(p.get_aval()) for p in pvals]
+    try:
+        outs = [as_value(out) for out in run_under(trace, fun.call_wrapped, *inputs)]
+    finally:
+        trace.finish()
+    unknown = [trace.is_unknown(out) or instantiate for out in outs]
+    invars = [x.unknown for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
+    closed = trace.builder.build(invars, [trace.atom(out) for out, u in zip(outs, unknown, strict=True) if u])
+    found = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
+    return closed.jaxpr, found, closed.consts
+
+
+def trace_to_jaxpr_dynamic(
+    fun: WrappedFun, in_avals: Sequence[ShapedArray], **options: Any
+) -> tuple[Jaxpr, list[ShapedArray], list[Array]]:
+    """Trace a flat function to a jaxpr; also return its results' types and constants."""
+    closed = trace_to_jaxpr(lambda *xs: [as_value(x) for x in fun.call_wrapped(*xs)], in_avals, fun.__name__)
+    return closed.jaxpr, closed.out_avals, closed.consts
+
+
+def dce_jaxpr(jaxpr: Jaxpr, used_outputs: Sequence[bool], instantiate: bool | Sequence[bool] = False) -> tuple[Jaxpr, list[bool]]:
+    """Drop unused outputs, dead equations and (unless instantiated) unused inputs.
+
+    Returns the program, and which inputs it keeps.
+    """
+    keeps = [instantiate] * len(jaxpr.invars) if isinstance(instantiate, bool) else list(instantiate)
+    as_inputs = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
+    live = _dce_jaxpr(as_inputs, used_outputs)
+    count = len(jaxpr.constvars)
+    pruned, stays = prune_inputs(live, [*[False] * count, *[not k for k in keeps]])
+    variables = pruned.jaxpr.invars
+    return Jaxpr(variables[:count], variables[count:], pruned.jaxpr.outvars, pruned.eqns), stays[count:]

@@ -1,0 +1,59 @@
+"""The primitives of this package by JAX's names: `add_p`, `dot_general_p`, ….
+
+A name is looked up when it is used. Where JAX has a primitive and this package a function made of others, such as `tanh`, the name is a
+`Primitive` that stands for the function: it may be bound, and given rules; programs hold what the function is made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from volta_fn import lax
+from volta_fn.compat.extend.core import Primitive
+from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.lazy_imports import public_names
+
+#: JAX's names of primitives that are called otherwise here.
+RENAMED = {
+    "add_jaxvals": "add",
+    "call": "jit",
+    "closed_call": "jit",
+    "linear_solve": "custom_linear_solve",
+    "pjit": "jit",
+    "remat": "checkpoint",
+    "while": "while_loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") or not name.endswith("_p"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    key = name.removesuffix("_p")
+    key = RENAMED.get(key, key)
+    for public in public_names("volta_fn.lax"):  # whose modules declare the primitives
+        getattr(lax, public)
+    found = PRIMITIVES.get(key)
+    if found is None and callable(getattr(lax, key, None)):
+        found = globals()[name] = _standing_for(key, getattr(lax, key))
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def _standing_for(name: str, function: Any) -> Primitive:
+    """Return a primitive that is a function of arrays, staged as what it is made of."""
+    primitive = _Function(name)
+    primitive.def_impl(function)
+    return primitive
+
+
+class _Function(Primitive):
+    """A primitive that stands for a function made of others."""
+
+    def bind(self, *args: Any, **params: Any) -> Any:
+        """Call the function."""
+        return self.impl(*args, **params)  # type: ignore[misc]  # it is given
+
+
+def __dir__() -> list[str]:
+    return sorted(f"{name}_p" for name in {*PRIMITIVES, *RENAMED})

@@ -1,0 +1,110 @@
+"""The process, its platforms and devices, by JAX's names."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from volta_fn.core.device import (
+    Device,
+    available_devices,
+    current_default_device,
+    default_backend,
+    devices,
+    found_devices,
+    local_devices,
+    process_count,
+    process_index,
+    synchronize,
+)
+from volta_fn.lazy_imports import load
+
+#: JAX's clients of platforms that are in use, which some libraries look at: devices here are found without any.
+_backends: dict[str, Any] = {}
+
+
+def process_indices(backend: str | None = None) -> list[int]:
+    """Return the numbers of all processes."""
+    return list(range(process_count()))
+
+
+host_id, host_count, host_ids = process_index, process_count, process_indices
+
+
+def effects_barrier() -> None:
+    """Wait until all devices have done what they were given."""
+    for device in found_devices():
+        synchronize(device)
+
+
+def print_environment_info(return_string: bool = False) -> str | None:
+    """Print the versions and devices that a report of a fault needs, or return them."""
+    facts = [
+        f"python: {sys.version.splitlines()[0]}",
+        f"numpy:  {np.__version__}",
+        f"platform: {platform.platform()}",
+        f"devices: {', '.join(map(str, devices()))}",
+    ]
+    if return_string:
+        return "\n".join(facts)
+    print("\n".join(facts))
+    return None
+
+
+def get_backend(platform: str | None = None) -> Backend:
+    """Return the backend of a platform, by default that of the default device."""
+    return Backend(platform or default_backend())
+
+
+class Backend:
+    """A platform, as `jax.extend.backend` describes it."""
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+        self.platform_version = "volta_fn"
+
+    def devices(self) -> Sequence[Device]:
+        """Return the platform's devices."""
+        return devices(self.platform)
+
+    def local_devices(self) -> Sequence[Device]:
+        """Return the platform's devices of this process."""
+        return local_devices(backend=self.platform)
+
+    def device_count(self) -> int:
+        """Return the number of the platform's devices."""
+        return len(self.devices())
+
+    def compile_and_load(self, text: str, devices: Sequence[Device] = ()) -> Any:
+        """Compile the text of a module that was built by `volta_fn.extend.ir`."""
+        return load("volta_fn.compat.extend.ir").compile_and_load(text, devices)
+
+    def local_device_count(self) -> int:
+        """Return the number of the platform's devices of this process."""
+        return len(self.local_devices())
+
+    def process_index(self) -> int:
+        """Return the number of this process."""
+        return process_index()
+
+
+def backends() -> dict[str, Backend]:
+    """Return the backends by platform."""
+    return {d.platform: Backend(d.platform) for d in available_devices()}
+
+
+def get_default_device() -> Device:
+    """Return the device that new arrays are made on."""
+    return current_default_device()
+
+
+def set_cache_dir(path: Any) -> None:
+    """Accept a folder for compiled programs; `VOLTA_CACHE_DIR` names the one used."""
+
+
+def reset_cache() -> None:
+    """Do nothing: compiled programs on disk are found by what they are."""
