@@ -218,6 +218,14 @@ def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[st
     return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
 
 
+#: Modules of JAX without a counterpart, and what to use instead.
+REFUSED = {
+    "volta_fn.compat.experimental.pallas": (
+        "volta_fn has no Pallas: it generates kernels from programs itself. Write the function with volta_fn.numpy and volta_fn.lax"
+    )
+}
+
+
 def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError` for a public name that a package does not have."""
     raise UnknownName(lambda: _answer_of_module(package, name, known))
@@ -225,6 +233,8 @@ def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) ->
 
 def _answer_of_module(package: str, name: str, known: Callable[[], Iterable[str]]) -> str:
     owner, names = f"module {package!r}", list(known())
+    if package in REFUSED:
+        return f"{owner} has no attribute {name!r}: {REFUSED[package]}"
     if name in NAMES.get(package, {}):
         return _answer(owner, name, {name: f"use {NAMES[package][name]}"}, ())
     if hasattr(sys.modules[package], "__path__") and is_installed(f"{package}.{name}"):

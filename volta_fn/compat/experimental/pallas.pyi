@@ -1,0 +1,1 @@
+"""Pallas, which is not supported: kernels are generated from programs."""

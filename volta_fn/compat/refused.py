@@ -1,0 +1,224 @@
+"""What JAX has and this package does not: names that refuse, or change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from volta_fn.core.trace import EVAL, current_trace
+from volta_fn.errors import ArgumentTypeError, UnsupportedError
+from volta_fn.primitives.callbacks import pure_callback
+
+# ------------------------------------------------------------------------------
+# Foreign functions of XLA: `UnsupportedError` where one would run.
+#
+# A function that calls some can be traced, and so looked at; its program raises when it runs.
+# ------------------------------------------------------------------------------
+
+
+def _refuse(name: str) -> Any:
+    def refuse(*args: Any, **options: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"ffi.{name}: functions compiled for XLA cannot be called, as there is no XLA; "
+            "call host code by pure_callback, or write the function in volta_fn.numpy, which is compiled for every target"
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "Raise `UnsupportedError`: there is no XLA."
+    return refuse
+
+
+_refuse_call = _refuse("ffi_call")
+
+
+def ffi_call(target_name: str, result_shape_dtypes: Any, *, vmap_method: str | None = None, **options: Any) -> Callable[..., Any]:
+    """Return the function that would call a foreign function.
+
+    Traced, a call is part of the program, with results of the types in `result_shape_dtypes`, and `vmap` treats it as `pure_callback`
+    does. Raises `UnsupportedError` when the call would run.
+    """
+
+    def call(*args: Any, **attributes: Any) -> Any:
+        if current_trace() is EVAL:
+            _refuse_call()
+        return pure_callback(_refuse_call, result_shape_dtypes, *args, vmap_method=vmap_method)
+
+    return call
+
+
+ffi_lowering = _refuse("ffi_lowering")
+build_ffi_lowering_function = _refuse("build_ffi_lowering_function")
+include_dir = _refuse("include_dir")
+pycapsule = _refuse("pycapsule")
+register_ffi_target = _refuse("register_ffi_target")
+register_ffi_target_as_batch_partitionable = _refuse("register_ffi_target_as_batch_partitionable")
+register_ffi_type = _refuse("register_ffi_type")
+register_ffi_type_id = _refuse("register_ffi_type_id")
+
+
+# ------------------------------------------------------------------------------
+# Attributes of operations for XLA, by JAX's name.
+#
+# They are accepted and have no effect: programs here keep lines of source instead.
+# ------------------------------------------------------------------------------
+
+
+class _Attributes:
+    """A block, or a function, to whose operations attributes are given."""
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as it is."""
+        return function
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Do nothing."""
+
+
+def set_xla_metadata(x: Any = None, **kwargs: Any) -> Any:
+    """Return `x`; without it a context manager, which is a decorator, too.
+
+    The attributes have no effect. Raises `ArgumentTypeError` for values that are neither strings, numbers nor booleans.
+
+    >>> import volta_fn as vf
+    >>> set_xla_metadata(vf.numpy.ones(2), label="input")
+    Array([1., 1.], dtype=float32)
+    >>> with set_xla_metadata(label="block"):
+    ...     vf.numpy.ones(2) * 2
+    Array([2., 2.], dtype=float32)
+    """
+    for name, value in kwargs.items():
+        if not isinstance(value, (str, int, float)):
+            raise ArgumentTypeError(f"set_xla_metadata: {name} must be a string, a number or a boolean, got {value!r}")
+    return _Attributes() if x is None else x
+
+
+# ------------------------------------------------------------------------------
+# Types and functions of JAX that raise an error or change nothing here.
+#
+# These are the types of hijax, memory layouts, and the filter of tracebacks.
+# ------------------------------------------------------------------------------
+
+# ------------------------------------------------------------------------------
+# Types and primitives by the names of `jax.experimental.hijax`.
+#
+# Libraries may define some; to use them raises `UnsupportedError`, as programs hold arrays alone.
+# ------------------------------------------------------------------------------
+
+_ADVICE = "high-level types are not supported: make the class a pytree instead (volta_fn.tree.register_pytree_node)"
+
+
+class HiType:
+    """The base of types that are not arrays."""
+
+
+class MutableHiType(HiType):
+    """The base of types whose values change."""
+
+
+class AvalQDD:
+    """A type with a state; there are none here."""
+
+    def __init__(self, *args: Any) -> None:
+        raise UnsupportedError(_ADVICE)
+
+
+class AvalMutableQDD(AvalQDD):
+    """A type with a changing state; there are none here."""
+
+
+class HiPrimitive:
+    """A primitive of high-level values."""
+
+    multiple_results: ClassVar[bool] = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def bind(self, *args: Any, **params: Any) -> NoReturn:
+        """Raise `UnsupportedError`."""
+        raise UnsupportedError(f"{self.name}: {_ADVICE}")
+
+
+class aval_property(property):  # JAX's name
+    """A property that values have through their type."""
+
+
+class aval_method:
+    """A method that values have through their type."""
+
+    def __init__(self, fun: Any) -> None:
+        self.fun = fun
+
+
+class _Effects:
+    """The effects that loops may have."""
+
+    def __init__(self) -> None:
+        self.types: set[type] = set()
+
+    def add_type(self, effect: type) -> None:
+        """Add a type of effects."""
+        self.types.add(effect)
+
+
+control_flow_allowed_effects = _Effects()
+
+
+def register_hitype(value_type: type, typeof: Any) -> None:
+    """Accept a type, whose values no function here takes."""
+
+
+# ------------------------------------------------------------------------------
+# Memory layouts, as in `jax.experimental.layout`, which targets alone choose.
+# ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of an array's dimensions in memory."""
+
+    major_to_minor: tuple[int, ...]
+    tiling: Any = None
+    #: Lets the target choose, as it does anyway.
+    AUTO: ClassVar[Any] = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A layout and a sharding of an array."""
+
+    layout: Layout | None = None
+    sharding: Any = None
+
+
+def with_layout_constraint(x: Any, layout: Layout) -> Any:
+    """Return `x`: targets choose layouts, and no value depends on them.
+
+    >>> import volta_fn as vf
+    >>> with_layout_constraint(vf.numpy.ones(2), Layout((0,)))
+    Array([1., 1.], dtype=float32)
+    """
+    return x
+
+
+# ------------------------------------------------------------------------------
+# Which frames tracebacks show: all, so that these functions change nothing.
+# ------------------------------------------------------------------------------
+
+
+def register_exclusion(path: str) -> None:
+    """Accept a file whose frames JAX leaves out of tracebacks."""
+
+
+def include_frame(frame: Any) -> bool:
+    """Return True: every frame is shown."""
+    return True
+
+
+def api_boundary(fun: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Mark a function as one of a library's interface; it is returned as it is."""
+    return fun
