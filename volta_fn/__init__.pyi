@@ -94,10 +94,10 @@ from volta_fn.transforms.checkpoint import checkpoint as checkpoint
 from volta_fn.transforms.checkpoint import checkpoint_name as checkpoint_name
 from volta_fn.transforms.checkpoint import checkpoint_policies as checkpoint_policies
 from volta_fn.transforms.checkpoint import remat as remat
-from volta_fn.transforms.custom.custom_derivatives import closure_convert as closure_convert
-from volta_fn.transforms.custom.custom_derivatives import custom_gradient as custom_gradient
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp as custom_jvp
-from volta_fn.transforms.custom.custom_derivatives import custom_vjp as custom_vjp
+from volta_fn.transforms.custom_derivatives import closure_convert as closure_convert
+from volta_fn.transforms.custom_derivatives import custom_gradient as custom_gradient
+from volta_fn.transforms.custom_derivatives import custom_jvp as custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_vjp as custom_vjp
 from volta_fn.transforms.grad import grad as grad
 from volta_fn.transforms.grad import jvp as jvp
 from volta_fn.transforms.grad import linearize as linearize

@@ -221,7 +221,7 @@ from volta_fn.scipy.special.gamma_family import igamma as igamma
 from volta_fn.scipy.special.gamma_family import igamma_grad_a as igamma_grad_a
 from volta_fn.scipy.special.gamma_family import igammac as igammac
 from volta_fn.scipy.special.gamma_family import random_gamma_grad as random_gamma_grad
-from volta_fn.transforms.custom.implicit import custom_linear_solve as custom_linear_solve
-from volta_fn.transforms.custom.implicit import custom_root as custom_root
+from volta_fn.transforms.implicit import custom_linear_solve as custom_linear_solve
+from volta_fn.transforms.implicit import custom_root as custom_root
 from volta_fn.transforms.make_jaxpr import reduce_precision as reduce_precision
 from volta_fn.transforms.map import map as map

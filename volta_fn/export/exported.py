@@ -31,7 +31,7 @@ from volta_fn.jit import jit
 from volta_fn.jit.compile import with_full
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import widened
-from volta_fn.transforms.custom.custom_derivatives import custom_vjp
+from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
 
 # ------------------------------------------------------------------------------

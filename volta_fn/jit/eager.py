@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
@@ -25,7 +26,6 @@ from volta_fn.primitives.elementwise.cast import keeps_number
 from volta_fn.runtime.caches import Recent
 from volta_fn.runtime.compiling import Repeated
 from volta_fn.settings import current as settings
-from volta_fn.targets import platforms as _platforms  # noqa: F401  # registers the CPU and GPUs
 
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
 PIPELINE = deferred("volta_fn.compiler.pipeline")

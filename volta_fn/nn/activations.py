@@ -25,7 +25,7 @@ from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special import logsumexp
 from volta_fn.scipy.special.exponential import softmax
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
     "PReLU",

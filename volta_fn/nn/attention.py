@@ -20,7 +20,7 @@ from volta_fn.dtypes import BOOL, FLOATS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.call import Axes, Form, attention_p, attention_params, stop_gradient
 from volta_fn.scipy.special.exponential import logsumexp, softmax
-from volta_fn.transforms.custom.custom_derivatives import custom_vjp
+from volta_fn.transforms.custom_derivatives import custom_vjp
 
 __all__ = ["dot_product_attention", "get_scaled_dot_general_config", "scaled_dot_general", "scaled_matmul"]
 

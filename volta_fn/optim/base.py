@@ -36,7 +36,7 @@ from volta_fn.optim.numerics import (
     safe_increment,
     widened,
 )
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
     "AdaptiveGradClipState",

@@ -25,7 +25,7 @@ from volta_fn.primitives.random import random_bits, random_split
 from volta_fn.random.keys import FLOAT, dtype_in, float_dtype, int_dtype, known_integers, parameters, shape_with, single_key
 from volta_fn.scipy.special.exponential import softmax
 from volta_fn.scipy.special.gamma_family import random_gamma_grad
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.transforms.vmap import vmap
 
 # ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, 
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p
 from volta_fn.primitives.elementwise.cast import widened
-from volta_fn.transforms.custom.custom_call import Programs, static_key
+from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
     LinearTrace,
     is_linear,

@@ -20,8 +20,8 @@ from volta_fn.primitives.elementwise.arithmetic import abs as absolute
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, bitwise_or, gt, lt, ne, select, shift_left, shift_right_logical
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
-from volta_fn.transforms.custom.implicit import linear_call
+from volta_fn.transforms.custom_derivatives import custom_jvp
+from volta_fn.transforms.implicit import linear_call
 
 # ------------------------------------------------------------------------------
 # `make_jaxpr` and `eval_shape`: trace functions without running them.

@@ -7,10 +7,18 @@ import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from volta_fn.errors import TreeError
-from volta_fn.tree.library import optree
+from volta_fn.lazy_imports import load
+
+if TYPE_CHECKING:
+    import optree as optree
+else:
+    try:
+        optree = load("optree")
+    except ImportError:
+        optree = load("volta_fn.tree.python_trees")
 
 # ------------------------------------------------------------------------------
 # Paths into pytrees, as in `jax.tree_util`: tuples with a key per node.

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeAlias
 
 from volta_fn.errors import TreeError
-from volta_fn.tree.library import optree
-from volta_fn.tree.registry import NAMESPACE, KeyPath, key_of, keystr
+from volta_fn.tree.registry import NAMESPACE, KeyPath, key_of, keystr, optree
 
 TreeDef: TypeAlias = optree.PyTreeSpec
 IsLeaf: TypeAlias = Callable[[Any], bool] | None

@@ -14,9 +14,9 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.nn.layers.adaptive_pooling import pool_means
 from volta_fn.nn.layers.arguments import batched_input, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.pooling.adaptive import pool_means
 from volta_fn.nn.sampling import cubic_weights
 from volta_fn.primitives.convolution import Ints, Padding, dilated
 

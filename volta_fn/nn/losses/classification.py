@@ -18,7 +18,7 @@ from volta_fn.primitives.array_operations.indices import check_indices
 from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special import xlogy
 from volta_fn.scipy.special.exponential import log_softmax
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
     "binary_cross_entropy",

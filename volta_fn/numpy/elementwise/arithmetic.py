@@ -22,7 +22,7 @@ from volta_fn.primitives.elementwise import arithmetic as primitive
 from volta_fn.primitives.elementwise.selection import lexicographic
 
 #: What only `frexp` needs.
-_CUSTOM_JVP = deferred("volta_fn.transforms.custom.custom_derivatives")
+_CUSTOM_JVP = deferred("volta_fn.transforms.custom_derivatives")
 
 add = promoted(lax.add, "add", "Add: x + y; for booleans, x or y.")
 subtract = promoted(lax.sub, "subtract", "Subtract: x - y.")

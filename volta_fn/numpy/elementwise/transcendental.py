@@ -20,7 +20,7 @@ from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.scipy.special import polynomials
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "Return 2 to the power x.")

@@ -14,7 +14,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise.special import normal_pdf
 from volta_fn.scipy.special.gamma_family import composite
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 # ------------------------------------------------------------------------------
 # The error function's family and the normal distribution function.

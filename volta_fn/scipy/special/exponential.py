@@ -21,7 +21,7 @@ from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.gamma_family import composite, rising
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 
 # ------------------------------------------------------------------------------
 # Sums of exponentials along axes, without overflow and with finite derivatives.

@@ -18,7 +18,7 @@ from volta_fn.core.trace import concrete_or_raise
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.scipy.special.gamma_family import composite
-from volta_fn.transforms.custom.custom_derivatives import custom_jvp
+from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.transforms.grad import jvp
 
 # ------------------------------------------------------------------------------

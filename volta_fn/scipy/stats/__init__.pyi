@@ -21,10 +21,10 @@ from volta_fn.scipy.stats.discrete import binom as binom
 from volta_fn.scipy.stats.discrete import geom as geom
 from volta_fn.scipy.stats.discrete import nbinom as nbinom
 from volta_fn.scipy.stats.discrete import poisson as poisson
-from volta_fn.scipy.stats.kernel_density import gaussian_kde as gaussian_kde
 from volta_fn.scipy.stats.multivariate import dirichlet as dirichlet
 from volta_fn.scipy.stats.multivariate import multinomial as multinomial
 from volta_fn.scipy.stats.multivariate import multivariate_normal as multivariate_normal
+from volta_fn.scipy.stats.summaries import gaussian_kde as gaussian_kde
 from volta_fn.scipy.stats.summaries import mode as mode
 from volta_fn.scipy.stats.summaries import rankdata as rankdata
 from volta_fn.scipy.stats.summaries import sem as sem

@@ -1,17 +1,28 @@
-"""Ranks, the most common value and the standard error of the mean."""
+"""Statistics of samples: ranks, modes, standard errors, and kernel densities."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from volta_fn import dtypes, lax
+from volta_fn import dtypes, lax, random, tree
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
-from volta_fn.errors import ArgumentError
+from volta_fn.errors import ArgumentError, ImmutableError, ShapeError
 from volta_fn.numpy.arguments import axis_of, is_inexact, operand
+from volta_fn.numpy.linalg import inv
 from volta_fn.primitives.declare import promote_args
+from volta_fn.scipy.special.error import ndtr
+from volta_fn.scipy.special.exponential import logsumexp
+from volta_fn.scipy.stats.multivariate import whiten
+
+# ------------------------------------------------------------------------------
+# Ranks, the most common value and the standard error of the mean.
+# ------------------------------------------------------------------------------
 
 
 class ModeResult(NamedTuple):
@@ -155,3 +166,169 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
         return deviation / vnp.sqrt(count).astype(deviation.dtype)
     size = values.size if axis is None else values.shape[axis_of("sem", axis, values.ndim)]
     return vnp.std(values, axis, ddof=ddof, keepdims=keepdims) / float(np.sqrt(size))
+
+
+# ------------------------------------------------------------------------------
+# Density estimation by a sum of normal densities, one for each data point.
+# ------------------------------------------------------------------------------
+
+BandwidthMethod = str | float | Array | Callable[["gaussian_kde"], Any] | None
+
+
+@tree.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, init=False, eq=False)
+class gaussian_kde:  # SciPy's name
+    """An estimate of a probability density by Gaussian kernels.
+
+    An immutable pytree. The kernels' covariance is that of the data times the square of a factor.
+
+    Args:
+        dataset: n points of d dimensions, of shape (d, n) or, for d = 1, (n,).
+        bw_method: the factor: "scott" (the default), neff^(-1/(d+4)); "silverman", (neff (d+2)/4)^(-1/(d+4)); a number; or a function
+            that returns one, given the estimate with its attributes `dataset`, `weights`, `neff`, `n` and `d`.
+        weights: of the points, of shape (n,), by default equal.
+
+    Attributes:
+        dataset, weights: the points (d, n), and their weights with sum 1.
+        neff: the effective number of points, 1 / Σ weights².
+        covariance, inv_cov: the kernels' covariance (d, d) and its inverse.
+
+    Raises:
+        ShapeError: the shapes do not fit, or there are less than two numbers. ArgumentError: another method.
+
+    >>> kde = vf.scipy.stats.gaussian_kde(vf.numpy.array([-1.0, 0.0, 0.0, 1.0]))
+    >>> kde(vf.numpy.array([0.0, 3.0])).round(4)
+    Array([0.4097, 0.0009], dtype=float32)
+    """
+
+    neff: Any
+    dataset: Any
+    weights: Any
+    covariance: Any
+    inv_cov: Any
+
+    def __init__(self, dataset: Any, bw_method: BandwidthMethod = None, weights: Any = None) -> None:
+        points, shares = _points_and_weights(dataset, weights)
+        self._set(dataset=points, weights=shares, neff=1.0 / vnp.sum(shares * shares))
+        factor = self._factor("scott" if bw_method is None else bw_method)
+        covariance = vnp.atleast_2d(vnp.cov(points, rowvar=True, bias=False, aweights=shares))
+        self._set(covariance=covariance * factor**2, inv_cov=inv(covariance) / factor**2)
+
+    def _set(self, **fields: Any) -> None:
+        """Set fields while the frozen object is made."""
+        self.__dict__.update(fields)
+
+    def _factor(self, method: Any) -> Any:
+        if isinstance(method, str):
+            if method not in ("scott", "silverman"):
+                raise ArgumentError(f"gaussian_kde: bw_method must be 'scott', 'silverman', a number or a function, got {method!r}")
+            size = self.neff if method == "scott" else self.neff * (self.d + 2) / 4.0
+            return size ** (-1.0 / (self.d + 4))
+        return method(self) if callable(method) else method
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        """Return the fields as children."""
+        return (self.neff, self.dataset, self.weights, self.covariance, self.inv_cov), None
+
+    @classmethod
+    def tree_unflatten(cls, aux_data: None, children: Sequence[Any]) -> gaussian_kde:
+        """Rebuild the estimate from its fields."""
+        estimate = object.__new__(cls)
+        estimate._set(**dict(zip(("neff", "dataset", "weights", "covariance", "inv_cov"), children, strict=True)))
+        return estimate
+
+    @property
+    def d(self) -> int:
+        """The number of dimensions."""
+        return self.dataset.shape[0]
+
+    @property
+    def n(self) -> int:
+        """The number of points."""
+        return self.dataset.shape[1]
+
+    def evaluate(self, points: Any) -> Array:
+        """Return the density at points of shape (d, m), (d,) or, for d = 1, (m,)."""
+        return vnp.exp(self.logpdf(points))
+
+    __call__ = pdf = evaluate
+
+    def logpdf(self, x: Any) -> Array:
+        """Return the log of the density at points, also where the density underflows."""
+        points = vnp.atleast_2d(promote_args("gaussian_kde.logpdf", (x, self.dataset), dtypes.FLOATS)[0])
+        if points.shape[0] != self.d:
+            if points.shape != (1, self.d):
+                raise ShapeError(f"gaussian_kde: the points have {points.shape[0]} dimensions, the data {self.d}")
+            points = points.T
+        return _log_mixture(self.covariance, points, self.dataset, self.weights)
+
+    def integrate_gaussian(self, mean: Any, cov: Any) -> Array:
+        """Return the integral of the density times a normal one.
+
+        `mean` has shape (d,) and `cov` (d, d); for d = 1 both may be scalars.
+        """
+        centre, spread = promote_args("gaussian_kde.integrate_gaussian", (mean, cov, self.dataset), dtypes.FLOATS)[:2]
+        centre, spread = vnp.atleast_1d(vnp.squeeze(centre)), vnp.atleast_2d(spread)
+        if centre.shape != (self.d,) or spread.shape != (self.d, self.d):
+            shapes = f"{centre.shape} and {spread.shape}"
+            raise ShapeError(f"integrate_gaussian: mean and cov must have shapes ({self.d},) and ({self.d}, {self.d}), got {shapes}")
+        return vnp.exp(_log_mixture(self.covariance + spread, centre[:, None], self.dataset, self.weights))[0]
+
+    def integrate_box_1d(self, low: Any, high: Any) -> Array:
+        """Return the probability of the interval from `low` to `high`, scalars, for d = 1."""
+        if self.d != 1:
+            raise ShapeError(f"integrate_box_1d: the data have {self.d} dimensions instead of 1")
+        start, end, points = promote_args("gaussian_kde.integrate_box_1d", (low, high, self.dataset[0]), dtypes.FLOATS)
+        if start.ndim or end.ndim:
+            raise ShapeError(f"integrate_box_1d: the limits must be scalars, got shapes {start.shape} and {end.shape}")
+        deviation = vnp.sqrt(self.covariance[0, 0])
+        return vnp.sum(self.weights * (ndtr((end - points) / deviation) - ndtr((start - points) / deviation)))
+
+    def integrate_kde(self, other: gaussian_kde) -> Array:
+        """Return the integral of the product of two estimates."""
+        if other.d != self.d:
+            raise ShapeError(f"integrate_kde: the estimates have {self.d} and {other.d} dimensions")
+        overlaps = _log_mixture(self.covariance + other.covariance, other.dataset, self.dataset, self.weights)
+        return vnp.sum(vnp.exp(overlaps) * other.weights)
+
+    def resample(self, key: Any, shape: Sequence[int] = ()) -> Array:
+        """Sample points from the estimate, as an array of shape (d, *shape)."""
+        first, second = random.split(key)
+        chosen = random.choice(first, self.n, shape=shape, p=self.weights)
+        zero = vnp.zeros(self.d, self.covariance.dtype)
+        steps = random.multivariate_normal(second, zero, self.covariance, shape=shape, dtype=self.dataset.dtype)
+        return self.dataset[:, chosen] + vnp.moveaxis(steps, -1, 0)
+
+    def set_bandwidth(self, bw_method: BandwidthMethod = None) -> NoReturn:
+        """Raise `ImmutableError`: make another estimate with that bandwidth."""
+        raise ImmutableError("gaussian_kde is immutable: gaussian_kde(dataset, bw_method) makes an estimate of another bandwidth")
+
+
+def _points_and_weights(dataset: Any, weights: Any) -> tuple[Array, Array]:
+    given = (dataset,) if weights is None else (dataset, weights)
+    values = promote_args("gaussian_kde", given, dtypes.FLOATS)
+    wide = dtypes.accumulator(values[0].dtype)
+    points, *rest = (lax.convert_element_type(v, wide) for v in values)
+    points = vnp.atleast_2d(points)
+    if points.ndim != 2 or points.size < 2:
+        raise ShapeError(f"gaussian_kde: dataset must have shape (d, n) or (n,) and several elements, got {points.shape}")
+    count = points.shape[1]
+    if not rest:
+        return points, vnp.full(count, 1.0 / count, wide)
+    if rest[0].shape != (count,):
+        raise ShapeError(f"gaussian_kde: weights must have shape ({count},), got {rest[0].shape}")
+    return points, rest[0] / vnp.sum(rest[0])
+
+
+def _log_mixture(covariance: Array, points: Array, centres: Array, weights: Array) -> Array:
+    """Return the log of the sum of weighted normal densities.
+
+    It is taken at `points` (d, m), and the densities are around `centres` (d, n).
+    """
+    factor = lax.linalg.cholesky(covariance)
+    x, y = whiten(factor, points.T), whiten(factor, centres.T)
+    distances = vnp.zeros((x.shape[0], y.shape[0]), x.dtype)
+    for axis in range(x.shape[1]):  # a difference of squares would cancel
+        distances = distances + (x[:, axis, None] - y[None, :, axis]) ** 2
+    log_root = vnp.sum(vnp.log(vnp.diagonal(factor))) + 0.5 * x.shape[1] * math.log(2.0 * math.pi)
+    return logsumexp(-0.5 * distances, 1, b=weights) - log_root

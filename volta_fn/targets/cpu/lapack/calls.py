@@ -10,8 +10,8 @@ import numpy as np
 
 from volta_fn.core.aval import ShapedArray
 from volta_fn.runtime.llvm.host import host
-from volta_fn.runtime.llvm.libraries import GET_THREADS, SET_THREADS, THREADS, WORDS, is_available
-from volta_fn.runtime.llvm.libraries import LAPACK_PREFIX as PREFIX
+from volta_fn.runtime.llvm.machine import GET_THREADS, SET_THREADS, THREADS, WORDS, is_available
+from volta_fn.runtime.llvm.machine import LAPACK_PREFIX as PREFIX
 from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, least, rounded_down, shared_function, vector_of
 from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_range
 from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, unit

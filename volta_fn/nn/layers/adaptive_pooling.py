@@ -15,8 +15,8 @@ from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from volta_fn.nn.layers.arguments import batched_input, broadcasts_to, check_dtype, is_integer, per_axis
+from volta_fn.nn.layers.pooling import at_positions, positions_of_maxima
 from volta_fn.nn.module import Module, static
-from volta_fn.nn.pooling.sliding import at_positions, positions_of_maxima
 from volta_fn.primitives.convolution import Ints
 
 __all__ = [
@@ -32,6 +32,10 @@ __all__ = [
     "GlobalMaxPool",
 ]
 
+
+# ------------------------------------------------------------------------------
+# Adaptive, global and fractional pooling, to a given output size.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Adaptive pooling, to a given output size, and global pooling.

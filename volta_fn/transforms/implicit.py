@@ -18,11 +18,15 @@ from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_bo
 from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
-from volta_fn.transforms.custom.custom_derivatives import closure_convert, custom_jvp
+from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
 from volta_fn.transforms.linearize import is_linear, is_nonzero, jvp_jaxpr, marked, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, to_front
+
+# ------------------------------------------------------------------------------
+# Implicit differentiation of solvers, and linear functions with a transpose.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # `linear_call`: a linear function with a transpose of its own.

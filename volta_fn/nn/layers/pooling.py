@@ -1,7 +1,4 @@
-"""Pooling by windows that slide over the spatial axes: maxima, means and norms.
-
-Max pooling may return the positions of maxima, by which unpooling puts maxima back.
-"""
+"""Pooling: maxima, means and norms of windows that slide over the spatial axes."""
 
 from __future__ import annotations
 
@@ -40,6 +37,12 @@ __all__ = [
     "MaxUnpool3d",
 ]
 
+
+# ------------------------------------------------------------------------------
+# Pooling by windows that slide over the spatial axes: maxima, means and norms.
+#
+# Max pooling may return the positions of maxima, by which unpooling puts maxima back.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Where the maxima of windows are, counted row by row through the spatial axes.

@@ -1,6 +1,6 @@
-"""Calls of functions with custom rules, and `custom_vmap`.
+"""Calls whose rules users give.
 
-`custom_derivatives` builds on these calls: their arguments, tracing, checks and batching.
+Those of custom derivatives and of custom batching.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ from volta_fn.transforms.linearize import (
     with_zeros,
 )
 from volta_fn.transforms.vmap import batch_jaxpr, to_front, vmap_flat
+
+# ------------------------------------------------------------------------------
+# Calls of functions with custom rules, and `custom_vmap`.
+#
+# `custom_derivatives` builds on these calls: their arguments, tracing, checks and batching.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # Calls of functions with custom rules: arguments, tracing, checks, batching.

@@ -21,18 +21,14 @@ from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError,
 from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
-from volta_fn.transforms.custom.custom_call import (
-    CustomFunction,
-    Rule,
-    as_tangent,
-    batch_custom_call,
-    call_types,
-    check_captured,
-    checked_outputs,
-)
+from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, call_types, check_captured, checked_outputs
 from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.linearize import backward_pass, is_linear, is_nonzero, marked, merge, split_tangents, with_zeros
 from volta_fn.transforms.vmap import stack_at, vmap_stacked
+
+# ------------------------------------------------------------------------------
+# Derivatives by the user: `custom_jvp`, `custom_vjp` and `custom_gradient`.
+# ------------------------------------------------------------------------------
 
 # ------------------------------------------------------------------------------
 # `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
