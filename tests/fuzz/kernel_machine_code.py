@@ -14,8 +14,7 @@ from tests.fuzz.kernels import Run
 from volta_fn import dtypes
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel, Reduce
-from volta_fn.runtime.llvm.machine import compile_object
-from volta_fn.runtime.llvm.machine import load_objects
+from volta_fn.runtime.llvm.machine import compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import is_supported

@@ -17,6 +17,8 @@ from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
 from volta_fn.primitives.call import stop_gradient
 
 __all__ = [
+    "base_hungarian_algorithm",
+    "hungarian_algorithm",
     "projection_box",
     "projection_halfspace",
     "projection_hypercube",
@@ -29,8 +31,6 @@ __all__ = [
     "projection_non_negative",
     "projection_simplex",
     "projection_vector",
-    "base_hungarian_algorithm",
-    "hungarian_algorithm",
 ]
 
 

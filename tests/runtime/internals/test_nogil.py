@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from volta_fn.runtime.internals import threads
-from volta_fn.runtime.llvm.machine import compile_object
-from volta_fn.runtime.llvm.machine import load_object
+from volta_fn.runtime.llvm.machine import compile_object, load_object
 
 TEXT = "define i64 @answer(i64 %x) {\nentry:\n  %y = mul i64 %x, 6\n  ret i64 %y\n}"
 

@@ -18,8 +18,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn.runtime.internals import result_allocator
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, LARGE, make_empty, write_blocks
-from volta_fn.runtime.llvm.machine import compile_object
-from volta_fn.runtime.llvm.machine import load_object
+from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Module
 
 COUNT = LARGE // 4

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from volta_fn.runtime.llvm.machine import LoadedCode
-from volta_fn.runtime.llvm.machine import compile_object
-from volta_fn.runtime.llvm.machine import load_objects
+from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.targets.cpu.routine import Routine, SignalWord
 

@@ -113,9 +113,7 @@ def test_openblas_has_its_threads_back() -> None:
             thread.join()
         assert all(found) and len(found) == 30
         assert openblas_threads() == wanted
-        assert not machine._threads[0] and not machine._threads[machine._COUNTS].any(), (
-            "a routine did not give its lock or its count back"
-        )
+        assert not machine._threads[0] and not machine._threads[machine._COUNTS].any(), "a routine did not give its lock or its count back"
     finally:
         set_threads(before)
 

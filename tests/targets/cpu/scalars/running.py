@@ -5,8 +5,7 @@ import functools
 
 import numpy as np
 
-from volta_fn.runtime.llvm.machine import compile_object
-from volta_fn.runtime.llvm.machine import load_object
+from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu import scalars
 
