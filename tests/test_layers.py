@@ -18,7 +18,7 @@ PACKAGE = ROOT / "volta_fn"
 
 #: The layers, lowest first. A module imports from its own layer and those before it.
 LAYERS = [
-    {"settings", "source", "errors", "interrupts", "lazy_imports", "tracebacks", "advice", "commands", "dtypes", "tree", "tree_util"},
+    {"settings", "source", "errors", "interrupts", "lazy_imports", "tracebacks", "advice", "commands", "dtypes", "tree"},
     {"core"},
     {"primitives"},
     {"transforms", "compiler"},
@@ -26,28 +26,11 @@ LAYERS = [
     {"runtime"},
     {"targets"},
     {"jit"},
-    {
-        "numpy",
-        "lax",
-        "random",
-        "fft",
-        "scipy",
-        "ops",
-        "image",
-        "flatten_util",
-        "experimental",
-        "ad",
-        "ref",
-        "stages",
-        "sharding",
-        "distributed",
-        "custom_batching",
-        "custom_derivatives",
-        "ad_checkpoint",
-    },
-    {"nn", "optim", "io", "data", "test_util", "info", "cache", "example_libraries", "export"},
+    {"numpy", "lax", "random", "scipy", "ops", "image", "flatten_util", "sharding", "distributed"},
+    {"nn", "optim", "io", "data", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx"},
-    {"config", "debug", "dlpack", "doctor", "extend", "ffi", "launch", "monitoring", "process", "profiler", "scopes", "typing"},
+    {"dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
+    {"compat", "debug"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.
@@ -252,9 +235,9 @@ def lacks_annotations(module: str) -> list[str]:
 
 
 def is_long(module: str) -> list[int]:
-    """Return the number of lines of a file of more than 850, which is too long to be read at one sitting."""
+    """Return the number of lines of a file of more than 900, which is too long to be read at one sitting."""
     length = len(MODULES[module].read_text().splitlines())
-    return [length] if length > 850 else []
+    return [length] if length > 900 else []
 
 
 #: By rule, a module and a source that break it.
@@ -270,7 +253,7 @@ RULES: dict[Callable[[str], list], tuple[str, str]] = {
     lacks_docstrings: ("nn.a", "def f(): pass"),
     says_nothing_of_modules: ("core", '"""See `c`."""'),
     lacks_annotations: ("nn.a", '"""A."""\ndef f(x):\n    """F."""'),
-    is_long: ("nn.a", "x = 1\n" * 851),
+    is_long: ("nn.a", "x = 1\n" * 901),
 }
 
 

@@ -19,13 +19,10 @@ TESTED_ABOVE = {
 TESTED_ELSEWHERE = {
     "dlpack": "core/memory/test_dlpack.py",  # a function of `core.memory`, by JAX's name
     "doctor": "inspection/test_doctor.py",  # the command of `inspection.doctor`
-    "ffi": "experimental/test_mesh_utils.py",  # with JAX's other names that do little here
     "lax": "catalogue/test_catalogue.py",  # a call of each of its functions
-    "monitoring": "extend/test_core.py",  # what libraries of transforms use
-    "process": "extend/test_ir.py",  # what libraries of transforms use
     "profiler": "inspection/test_recording.py",  # the traces of `inspection.measure`
     "scopes": "debug/test_checks.py",  # names of blocks, as errors and programs show them
-    "settings": "test_config.py",  # `config` sets them
+    "settings": "compat/test_config.py",  # `config` sets them
 }
 
 #: Folders of tests across subjects, which tests/README.md describes.

@@ -185,7 +185,7 @@ class Aliases:
         """Let the import system create a module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give a module the names of its stub, or replace it by the one that it is an alias of."""
+        """Give a module the names of its stub, or replace it by its original."""
         spec: Any = module.__spec__
         package, _, last = spec.name.rpartition(".")
         if spec.loader_state is None:
@@ -199,7 +199,10 @@ class Aliases:
 
 
 class AliasedPackages:
-    """Finds the modules of packages that were imported by an alias, before a second copy of them would be loaded."""
+    """Finds the modules of packages that were imported by an alias.
+
+    It comes before others, which would load a second copy of them.
+    """
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the spec of a module whose package has another name, or None."""
