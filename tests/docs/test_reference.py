@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import volta_fn
+from volta_fn import compat
 
 EXTENSIONS = Path(__file__).resolve().parents[2] / "docs" / "_extensions"
 sys.path.insert(0, str(EXTENSIONS))
@@ -22,29 +23,19 @@ sys.path.remove(str(EXTENSIONS))
 
 #: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit", "inspection"}
-OTHER_NAMES = {
-    "jax",
-    "extend",
-    "tree_util",
-    "example_libraries",
-    "ad",
-    "ref",
-    "process",
-    "scopes",
-    "monitoring",
-    "typing",
-    "ffi",
-    "dlpack",
-}
+#: Modules of `compat` whose names the reference has elsewhere.
+JAX_NAMES = {"ad", "example_libraries", "extend", "ffi", "monitoring", "process", "ref", "refused", "tree_util"}
+OTHER_NAMES = {"compat", "jax", "scopes", "typing", "dlpack"}
 OWN_PAGES = {"errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
 
 
 def test_every_public_module_has_a_page() -> None:
     listed = {page.module.split(".")[1] for page in pages.PAGES if "." in page.module}
-    stubs = {path.stem for path in Path(volta_fn.__path__[0]).glob("*.pyi")} - {"__init__"}  # modules of names alone
-    modules = {info.name for info in pkgutil.iter_modules(volta_fn.__path__)} | stubs
+    modules = {info.name for info in pkgutil.iter_modules(volta_fn.__path__)}
     assert modules - listed == INNER | OTHER_NAMES | OWN_PAGES | PRIVATE
+    surface = {info.name for info in pkgutil.iter_modules(compat.__path__)} | {path.stem for path in Path(compat.__path__[0]).glob("*.pyi")}
+    assert surface - listed - {"__init__"} == JAX_NAMES
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.module)

@@ -237,8 +237,8 @@ from volta_fn.runtime.llvm import machine
 compile_object, texts = machine.compile_object, []
 machine.compile_object = lambda text, *suffix, **options: texts.append(text) or compile_object(text, *suffix, **options)
 import volta_fn as vf
-from volta_fn.targets.cpu.runtime import disk_cache
-from volta_fn.targets.cpu.runtime import program_cache
+from volta_fn.targets.cpu.runtime import cache as disk_cache
+from volta_fn.targets.cpu.runtime import program as program_cache
 import volta_fn.numpy as jnp
 x = np.arange(12, dtype=np.float32).reshape(3, 4)
 step = vf.jit(vf.value_and_grad(lambda w, x: jnp.tanh(x @ w).sum()))

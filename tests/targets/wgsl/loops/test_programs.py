@@ -25,6 +25,7 @@ from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import JaxprError
+from volta_fn.lazy_imports import load
 from volta_fn.targets.wgsl.loops import routine, rows, schedule, tiles
 
 #: Lengths of less than a vector, of vectors, of some more, and of rows that are not kept in registers.
@@ -51,7 +52,7 @@ def test_short_rows_that_are_very_many(columns: int, monkeypatch: pytest.MonkeyP
 
 
 def test_packed_results_come_first_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routine, "BUSY", 300)
+    monkeypatch.setattr(load("volta_fn.targets.wgsl.loops.routine"), "BUSY", 300)
     for kernel in kernels_of(lambda x, y: (x * y, x > y, x - y), shaped(30, 20), shaped(30, 20)):
         (dispatch,) = routine(kernel, DEVICES[0]).dispatches
         assert len(dispatch.written) == len(kernel.outputs)
