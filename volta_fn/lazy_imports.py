@@ -157,6 +157,11 @@ def directory(package: str, suffix: str = ".pyi") -> Callable[[], list[str]]:
     return names
 
 
+def _spec(name: str, loader: Any, state: str | None = None) -> ModuleSpec:
+    """Return a module's spec, with what its loader has to know."""
+    return ModuleSpec(name, loader, loader_state=state)
+
+
 class Aliases:
     """Finds modules without a source file of the same path.
 
@@ -173,13 +178,11 @@ class Aliases:
         if not hasattr(parent, "__path__"):
             return None
         if (stub := _text(parent, last + ".pyi")) is not None:
-            spec = ModuleSpec(name, self, origin=os.path.join(parent.__path__[0], last + ".pyi"))
-            spec.loader_state = stub
-            return spec
+            return _spec(name, self, stub)
         if package == __package__ and (last == "compat" or importlib.util.find_spec(f"{_COMPAT}.{last}") is None):
             return None
         is_alias = package == __package__ or isinstance(getattr(parent, last, None), ModuleType)
-        return ModuleSpec(name, self) if is_alias else None
+        return _spec(name, self) if is_alias else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let the import system create a module."""
@@ -210,11 +213,8 @@ class AliasedPackages:
         parent = sys.modules.get(package)
         if parent is None or parent.__name__ == package or not package.startswith("volta_fn."):
             return None
-        return (
-            ModuleSpec(name, self, loader_state=f"{parent.__name__}.{last}")
-            if importlib.util.find_spec(f"{parent.__name__}.{last}")
-            else None
-        )
+        original = f"{parent.__name__}.{last}"
+        return None if importlib.util.find_spec(original) is None else _spec(name, self, original)
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let the import system create a module."""

@@ -14,6 +14,8 @@ import volta_fn as vf
 from tests.samples.sample import ALL, FLOATS, INEXACT, NUMBERS, REALS, Arg, Sample, distinct, uniform
 from volta_fn import lax
 from volta_fn.core.trace import bind
+from volta_fn.custom_batching import custom_vmap
+from volta_fn.custom_derivatives import linear_call
 from volta_fn.lax import custom_linear_solve
 from volta_fn.primitives.collectives.exchanges import pcast_p
 
@@ -46,6 +48,21 @@ def _product_backward(saved: Any, cotangents: Any) -> Any:
 
 
 _product.defvjp(_product_forward, _product_backward)
+
+
+@custom_vmap
+def _scaled(x: Any, y: Any) -> Any:
+    return lax.sin(x) * y
+
+
+@_scaled.def_vmap
+def _scaled_rule(axis_size: int, in_batched: Any, x: Any, y: Any) -> Any:
+    return lax.sin(x) * y, True
+
+
+def _weighted(weight: Any, x: Any) -> Any:
+    """Multiply by a weight, of which the transpose is told."""
+    return linear_call(lambda w, x: w * x, lambda w, ct: w * ct, weight, x)
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -205,6 +222,8 @@ SAMPLES = [
     ),
     Sample("custom_jvp_call", _softened, (Arg((2, 3)), Arg((2, 3))), lambda x, y: (np.sin(x) * y, x + y), dtypes=INEXACT),
     Sample("custom_vjp_call", _product, (Arg((2, 3)), Arg((2, 3))), lambda x, y: (np.sin(x) * y, y * y), dtypes=INEXACT, differentiable=()),
+    Sample("custom_vmap_call", _scaled, (Arg((2, 3)), Arg((2, 3))), lambda x, y: np.sin(x) * y, dtypes=INEXACT, differentiable=()),
+    Sample("linear_call", _weighted, (Arg((2, 3)), Arg((2, 3))), lambda w, x: w * x, dtypes=FLOATS, differentiable=(1,), linear=(1,)),
     Sample(
         "custom_tangent", _transposed_tangents, (Arg((2,)), Arg((3, 2))), lambda x, ct: (np.cos(x) * x + np.sin(x)) * ct, label="transposed"
     ),

@@ -7,8 +7,9 @@ Importing this package registers the rules of calls and control flow, so every t
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs, and a function of reduced precision;
 - `rules`: those of primitives that call sub-programs;
-- functions with rules of their own: `custom_call` (what they share, and rules of batching), `custom_derivatives` and `implicit` (solvers and
-  linear functions); and `checkpoint`, which computes again in the backward pass.
+- functions with rules of their own: `custom_call` (what they share, and rules of batching), `custom_derivatives`, and `implicit` (solvers
+  and linear functions);
+- `checkpoint`, which computes again in the backward pass.
 """
 
 from volta_fn.transforms import rules as _attention_rules  # noqa: F401  # completes the primitives of attention

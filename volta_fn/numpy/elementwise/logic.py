@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ from volta_fn.primitives.elementwise.selection import lexicographic
 # Elementwise functions of integers and their bits.
 # ------------------------------------------------------------------------------
 
-bitwise_and = promoted(lax.bitwise_and, "bitwise_and", "Return the bits set in both x and y.")
-bitwise_or = promoted(lax.bitwise_or, "bitwise_or", "Return the bits set in x or y.")
-bitwise_xor = promoted(lax.bitwise_xor, "bitwise_xor", "Return the bits set in exactly one of x and y.")
+bitwise_and: Callable[..., Array] = promoted(lax.bitwise_and, "bitwise_and", "Return the bits set in both x and y.")
+bitwise_or: Callable[..., Array] = promoted(lax.bitwise_or, "bitwise_or", "Return the bits set in x or y.")
+bitwise_xor: Callable[..., Array] = promoted(lax.bitwise_xor, "bitwise_xor", "Return the bits set in exactly one of x and y.")
 bitwise_not = promoted(lax.bitwise_not, "bitwise_not", "Return the bits not set in x.")
 left_shift = promoted(lax.shift_left, "left_shift", "Shift the bits of x left by y.")
 
