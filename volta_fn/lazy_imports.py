@@ -166,7 +166,7 @@ class Aliases:
     """Finds modules without a source file of the same path.
 
     `volta_fn.stages` is a stub alone, whose names are loaded on first use; `volta_fn.scipy.stats.norm` is a name of the package
-    `volta_fn.scipy.stats`, whose stub says which module makes it; and `volta_fn.extend.core` is `volta_fn.compat.extend.core`.
+    `volta_fn.scipy.stats`, whose stub says which module makes it; and `volta_fn.extend.core` is `volta_fn.extend.core`.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -177,11 +177,11 @@ class Aliases:
         parent: Any = sys.modules[package]
         if not hasattr(parent, "__path__"):
             return None
+        if package == __package__ and last != "compat" and importlib.util.find_spec(f"{_COMPAT}.{last}") is not None:
+            return _spec(name, self)  # its stub here, if it has one, is for type checkers
         if (stub := _text(parent, last + ".pyi")) is not None:
             return _spec(name, self, stub)
-        if package == __package__ and (last == "compat" or importlib.util.find_spec(f"{_COMPAT}.{last}") is None):
-            return None
-        is_alias = package == __package__ or isinstance(getattr(parent, last, None), ModuleType)
+        is_alias = package != __package__ and isinstance(getattr(parent, last, None), ModuleType)
         return _spec(name, self) if is_alias else None
 
     def create_module(self, spec: ModuleSpec) -> None:

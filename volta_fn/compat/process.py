@@ -81,7 +81,7 @@ class Backend:
 
     def compile_and_load(self, text: str, devices: Sequence[Device] = ()) -> Any:
         """Compile the text of a module that was built by `volta_fn.extend.ir`."""
-        return load("volta_fn.compat.extend.ir").compile_and_load(text, devices)
+        return load("volta_fn.extend.ir").compile_and_load(text, devices)
 
     def local_device_count(self) -> int:
         """Return the number of the platform's devices of this process."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.compat.extend.functions import DebugInfo
 from volta_fn.core import primitive as core
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
@@ -22,6 +21,7 @@ from volta_fn.core.staging import JaxprTrace, trace_to_jaxpr
 from volta_fn.core.staging import eval_jaxpr as _eval_jaxpr
 from volta_fn.core.trace import EVAL, Trace, Tracer, axis_environment, current_trace, is_concrete, set_trace
 from volta_fn.errors import GradientError, VoltaError
+from volta_fn.extend.functions import DebugInfo
 from volta_fn.transforms.vmap import BatchTrace
 
 __all__ = [

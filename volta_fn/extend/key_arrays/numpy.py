@@ -6,8 +6,8 @@ import operator
 from typing import Any
 
 from volta_fn import numpy as _numpy
-from volta_fn.compat.extend.key_arrays.words import of_keys as _of_keys
-from volta_fn.compat.extend.key_arrays.words import of_two_keys as _of_two_keys
+from volta_fn.extend.key_arrays.words import of_keys as _of_keys
+from volta_fn.extend.key_arrays.words import of_two_keys as _of_two_keys
 
 _COMPARISONS = {
     "allclose": lambda x, y: (x == y).all(),

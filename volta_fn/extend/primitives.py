@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from volta_fn import lax
-from volta_fn.compat.extend.core import Primitive
 from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.extend.core import Primitive
 from volta_fn.lazy_imports import public_names
 
 #: JAX's names of primitives that are called otherwise here.

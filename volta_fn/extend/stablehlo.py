@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from volta_fn import lax
-from volta_fn.compat.extend import ir
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.extend import ir
 
 #: The dialect's operations, and the functions that they are here.
 _FUNCTIONS = {

@@ -1,7 +1,5 @@
 """Types and primitives by the names of `jax.experimental.hijax`."""
 
-from volta_fn.compat.extend.interpreters import instantiate_zeros as instantiate_zeros
-from volta_fn.compat.extend.interpreters import is_undefined_primal as is_undefined_primal
 from volta_fn.compat.refused import AvalMutableQDD as AvalMutableQDD
 from volta_fn.compat.refused import AvalQDD as AvalQDD
 from volta_fn.compat.refused import HiPrimitive as HiPrimitive
@@ -13,5 +11,7 @@ from volta_fn.compat.refused import control_flow_allowed_effects as control_flow
 from volta_fn.compat.refused import register_hitype as register_hitype
 from volta_fn.core import aval
 from volta_fn.core.primitive import Zero as Zero
+from volta_fn.extend.interpreters import instantiate_zeros as instantiate_zeros
+from volta_fn.extend.interpreters import is_undefined_primal as is_undefined_primal
 
 AbstractValue = aval.ShapedArray

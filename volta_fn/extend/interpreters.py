@@ -12,10 +12,6 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.compat.extend.core import LoweringContext as LoweringContext
-from volta_fn.compat.extend.core import Primitive as UserPrimitive
-from volta_fn.compat.extend.core import Rule, Rules
-from volta_fn.compat.extend.functions import WrappedFun
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
@@ -26,6 +22,10 @@ from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import bind, current_trace, run_under
 from volta_fn.errors import LoweringError
+from volta_fn.extend.core import LoweringContext as LoweringContext
+from volta_fn.extend.core import Primitive as UserPrimitive
+from volta_fn.extend.core import Rule, Rules
+from volta_fn.extend.functions import WrappedFun
 from volta_fn.primitives.callbacks import pure_callback
 from volta_fn.primitives.data_movement.movement import expand_dims
 from volta_fn.primitives.data_movement.slicing import instantiate

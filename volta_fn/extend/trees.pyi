@@ -1,0 +1,31 @@
+"""Functions on pytrees in which an array of random keys is a leaf, as in JAX."""
+
+from volta_fn.extend.functions import REGISTERED as REGISTERED
+from volta_fn.extend.functions import AnyArray as AnyArray
+from volta_fn.extend.functions import all as all
+from volta_fn.extend.functions import all_leaves as all_leaves
+from volta_fn.extend.functions import broadcast as broadcast
+from volta_fn.extend.functions import flatten as flatten
+from volta_fn.extend.functions import flatten_one_level as flatten_one_level
+from volta_fn.extend.functions import flatten_one_level_with_keys as flatten_one_level_with_keys
+from volta_fn.extend.functions import flatten_with_path as flatten_with_path
+from volta_fn.extend.functions import is_tree_node as is_tree_node
+from volta_fn.extend.functions import leaves as leaves
+from volta_fn.extend.functions import leaves_with_path as leaves_with_path
+from volta_fn.extend.functions import map as map
+from volta_fn.extend.functions import map_with_path as map_with_path
+from volta_fn.extend.functions import reduce as reduce
+from volta_fn.extend.functions import reduce_associative as reduce_associative
+from volta_fn.extend.functions import structure as structure
+from volta_fn.extend.functions import transpose as transpose
+from volta_fn.extend.functions import tree_all as tree_all
+from volta_fn.extend.functions import tree_broadcast as tree_broadcast
+from volta_fn.extend.functions import tree_flatten as tree_flatten
+from volta_fn.extend.functions import tree_leaves as tree_leaves
+from volta_fn.extend.functions import tree_map as tree_map
+from volta_fn.extend.functions import tree_reduce as tree_reduce
+from volta_fn.extend.functions import tree_reduce_associative as tree_reduce_associative
+from volta_fn.extend.functions import tree_structure as tree_structure
+from volta_fn.extend.functions import tree_transpose as tree_transpose
+from volta_fn.extend.functions import tree_unflatten as tree_unflatten
+from volta_fn.extend.functions import unflatten as unflatten
