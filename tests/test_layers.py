@@ -30,7 +30,7 @@ LAYERS = [
     {"nn", "optim", "io", "data", "test_util", "info", "cache", "export"},
     {"inspection", "web", "onnx"},
     {"dlpack", "doctor", "launch", "profiler", "scopes", "typing"},
-    {"compat", "debug", "extend"},
+    {"compat", "debug", "experimental", "example_libraries", "extend"},
     {"jax"},
 ]
 #: The layers whose packages are read as a whole, and not name by name.

@@ -3,6 +3,8 @@ from volta_fn import debug as debug
 from volta_fn import distributed as distributed
 from volta_fn import dtypes as dtypes
 from volta_fn import errors as errors
+from volta_fn import example_libraries as example_libraries
+from volta_fn import experimental as experimental
 from volta_fn import export as export
 from volta_fn import flatten_util as flatten_util
 from volta_fn import image as image
@@ -25,8 +27,6 @@ from volta_fn.compat import ad_checkpoint as ad_checkpoint
 from volta_fn.compat import config as config
 from volta_fn.compat import custom_batching as custom_batching
 from volta_fn.compat import custom_derivatives as custom_derivatives
-from volta_fn.compat import example_libraries as example_libraries
-from volta_fn.compat import experimental as experimental
 from volta_fn.compat import ffi as ffi
 from volta_fn.compat import ref as ref
 from volta_fn.compat import stages as stages

@@ -220,7 +220,7 @@ def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[st
 
 #: Modules of JAX without a counterpart, and what to use instead.
 REFUSED = {
-    "volta_fn.compat.experimental.pallas": (
+    "volta_fn.experimental.pallas": (
         "volta_fn has no Pallas: it generates kernels from programs itself. Write the function with volta_fn.numpy and volta_fn.lax"
     )
 }

@@ -201,31 +201,6 @@ class Aliases:
         contents["__getattr__"], contents["__dir__"] = attach(spec.name)
 
 
-class AliasedPackages:
-    """Finds the modules of packages that were imported by an alias.
-
-    It comes before others, which would load a second copy of them.
-    """
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec of a module whose package has another name, or None."""
-        package, _, last = name.rpartition(".")
-        parent = sys.modules.get(package)
-        if parent is None or parent.__name__ == package or not package.startswith("volta_fn."):
-            return None
-        original = f"{parent.__name__}.{last}"
-        return None if importlib.util.find_spec(original) is None else _spec(name, self, original)
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Let the import system create a module."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Replace a module by the one that it is an alias of."""
-        spec: Any = module.__spec__
-        sys.modules[spec.name] = load(spec.loader_state)
-
-
-sys.meta_path.insert(0, AliasedPackages())
 sys.meta_path.append(Aliases())
 
 

@@ -24,8 +24,8 @@ sys.path.remove(str(EXTENSIONS))
 #: Packages of internals, and those whose names are JAX's for what the reference has elsewhere.
 INNER = {"core", "primitives", "transforms", "compiler", "codegen", "runtime", "targets", "jit", "inspection"}
 #: Modules of `compat` whose names the reference has elsewhere.
-JAX_NAMES = {"ad", "example_libraries", "ffi", "monitoring", "process", "ref", "refused", "tree_util"}
-OTHER_NAMES = {"compat", "extend", "jax", "scopes", "typing", "dlpack"}
+JAX_NAMES = {"ad", "ffi", "monitoring", "process", "ref", "refused", "tree_util"}
+OTHER_NAMES = {"compat", "example_libraries", "extend", "jax", "scopes", "typing", "dlpack"}
 OWN_PAGES = {"errors", "info", "cache", "doctor", "launch"}  # the page of errors; commands
 PRIVATE = {"settings", "source", "interrupts", "commands", "lazy_imports", "tracebacks", "advice"}
 

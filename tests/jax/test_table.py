@@ -14,7 +14,7 @@ from volta_fn.lazy_imports import load
 
 TABLE = read_table()
 #: Modules of volta_fn that the table names, and that are not there yet.
-PLANNED = {"volta_fn.compat.experimental.loops", "volta_fn.extend.random"}
+PLANNED = {"volta_fn.experimental.loops", "volta_fn.extend.random"}
 #: JAX's modules whose names programs use most, and the names that volta_fn leaves out.
 MODULES = {
     "jax.errors": set(),

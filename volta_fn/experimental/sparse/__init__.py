@@ -10,6 +10,6 @@
 """
 
 from volta_fn import lazy_imports as _lazy_imports
-from volta_fn.compat.experimental.sparse import operations as _operations  # noqa: F401  # attaches the operators of BCOO
+from volta_fn.experimental.sparse import operations as _operations  # noqa: F401  # attaches the operators of BCOO
 
 __getattr__, __dir__ = _lazy_imports.attach(__name__)

@@ -11,13 +11,13 @@ import numpy as np
 
 from volta_fn import numpy as vnp
 from volta_fn import tree
-from volta_fn.compat.experimental.sparse.bcoo import BCOO, JAXSparse
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
+from volta_fn.experimental.sparse.bcoo import BCOO, JAXSparse
 from volta_fn.numpy.products import matmul as dense_matmul
 from volta_fn.primitives.data_movement.movement import canonical_axes
 from volta_fn.transforms import grad as dense
