@@ -115,7 +115,7 @@ def constants(target: str, folders: Sequence[str]) -> set[str]:
     """The numbers that modules in some folders of a target name, as choices do."""
     root = Path(importlib.import_module(f"volta_fn.targets.{target}").__file__ or "").parent
     found = set()
-    for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
+    for path in sorted(path for folder in folders for path in [*root.glob(f"{folder}.py"), *(root / folder).rglob("*.py")]):
         module = ".".join(path.relative_to(root).with_suffix("").parts)
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and _is_number(node.value):

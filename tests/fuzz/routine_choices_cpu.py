@@ -76,11 +76,11 @@ def _blocked(label: str, **constants: Any) -> Choice:
 # convolutions
 
 _SMALL_BLOCKS = {
-    **{f"convolution.{name}": 64 for name in ("blocking:TILE", "direct:TILE", "igemm_plan:SUMS", "winograd_plan:TILE")},
+    **{f"convolution.{name}": 64 for name in ("blocking:TILE", "direct:TILE", "igemm:SUMS", "winograd:TILE")},
     "convolution.blocking:SUMS": 128,
     "convolution.blocking:STEPS": 4,
-    "convolution.winograd_plan:_BLOCK": 1,
-    "convolution.winograd_plan:_TILES": 1,
+    "convolution.winograd:_BLOCK": 1,
+    "convolution.winograd:_TILES": 1,
 }
 
 
@@ -97,7 +97,7 @@ def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = Map
 # factorisations
 
 _STACKS = [
-    *each("lapack.stacks", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
+    *each("lapack.calls", _TASK=(1.0, 1e12), _SCRATCH=(1,), _MOST_TASKS=(1, 1000), _FEW_TASKS=(1, 1000), _SMALL=(0,), _MEDIUM=(0,)),
 ]
 
 CHOICES: dict[str, Choices] = {
@@ -108,8 +108,7 @@ CHOICES: dict[str, Choices] = {
         together("many tasks of one vector", library__cumulative={"_VECTORS": 1, "_TASK": 1}),
     ],
     "sort": [
-        *each("library.sort", SHORT=(0, 300), _TASK=(1,)),
-        *each("library.numpy_sort", _TASK=(1,), _TOGETHER=(1, 3)),
+        *each("library.sort", SHORT=(0, 300), _TASK=(1,), _TOGETHER=(1, 3)),
         together("ranked", _BY_RADIX, library__sort={"SHORT": 600}),
         Choice("radix", _BY_RADIX),
         together("radix of wide digits", _BY_RADIX, library__sort={"_WIDE": 0}),
@@ -129,25 +128,22 @@ CHOICES: dict[str, Choices] = {
     ],
     "window": [
         *each("library.pooling", _TILE=(1, 40), _MOST_BYTES=(1, 256), _VECTORS=(1, 2), _TASK=(1,)),
-        *each("library.window_argmax", _TASK=(1,)),
-        *each("library.pooling_cotangents", _TASK=(1,)),
-        *each("library.strided", _NEAR=(0, 1)),
-        *each("library.windows", _UNROLLED=(0, _BIG)),
+        *each("library.pooling", _ARGMAX_TASK=(1,), _COTANGENT_TASK=(1,), _UNROLLED=(0, _BIG)),
+        *each("library.movement", _NEAR=(0, 1)),
     ],
     "gather": [
-        *each("library.gather", _BLOCK=(1, 3), _UNROLLED=(2, 4), TASK_BYTES=(1, 64)),
-        together("small blocks of small tasks", library__gather={"_BLOCK": 3, "TASK_BYTES": 1}),
+        *each("library.movement", _BLOCK=(1, 3), _UNROLLED=(2, 4), TASK_BYTES=(1, 64)),
+        together("small blocks of small tasks", library__movement={"_BLOCK": 3, "TASK_BYTES": 1}),
     ],
     "scatter": [
-        *each("library.scatter", _FETCHED=(range(0), range(1, _BIG)), TASK_BYTES=(4,)),
-        *[Choice(f"{count} tasks", {"library.scatter:_task_count": constant(count)}) for count in (1, 2, 8)],
-        *each("library.dynamic_slices", TASK_BYTES=(1,)),
+        *each("library.movement", _FETCHED=(range(0), range(1, _BIG)), TASK_BYTES=(4,)),
+        *[Choice(f"{count} tasks", {"library.movement:_task_count": constant(count)}) for count in (1, 2, 8)],
     ],
-    "dynamic_slice": [*each("library.dynamic_slices", TASK_BYTES=(1, 64))],
+    "dynamic_slice": [*each("library.movement", TASK_BYTES=(1, 64))],
     "product": [
         Choice("tiles", _TILES_ONLY),
-        together("dot products", matmul__dot_products={"_SHORT": 1, "_FEW": 24}),
-        together("dot products in splits", matmul__dot_products={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
+        together("dot products", matmul__gemv={"_SHORT": 1, "_FEW": 24}),
+        together("dot products in splits", matmul__gemv={"_SHORT": 1, "_LONG": 64, "_TASK_STEPS": 1}),
         together("sums of rows", {"matmul.choice:few_rows": constant(False)}, matmul__gemv={"_NARROW": 1, "_RUN": 32, "_TOGETHER": 3}),
         Counted(_tile),
         *[_packing(number, in_place) for number in range(3) for in_place in (False, True)],
@@ -164,41 +160,39 @@ CHOICES: dict[str, Choices] = {
             matmul__blocking={"_near": constant(False), **_SMALL_TASKS, **_MANY_ROWS},
         ),
         *each("matmul.gemm", _GROUP=(1, 3)),
-        *each("matmul.macro_kernel", _STRIP_BYTES=(64,)),
+        *each("matmul.epilogues", _STRIP_BYTES=(64,)),
     ],
     "convolution": [
         Counted(_algorithm),
         Counted(functools.partial(_algorithm, label="in small blocks algorithm", others=_SMALL_BLOCKS)),
-        *each("convolution.stages", _TASKS=(1, 1 << 20)),
         *each("convolution.choice", ROOM=(1 << 12, 1 << 16), _VECTORS=(0,)),
-        *each("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16)),
-        *each("convolution.igemm_plan", _FEW=(1, 64), SUMS=(64,)),
-        *each("convolution.winograd_plan", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
-        *each("convolution.winograd_plan", SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
+        *each("convolution.blocking", TILE=(64, 1 << 10), SUMS=(64, 1 << 10), STEPS=(1, 16), _TASKS=(1, 1 << 20)),
+        *each("convolution.igemm", _FEW=(1, 64), SUMS=(64,)),
+        *each("convolution.winograd", _BLOCK=(1, 1 << 12), _RELOADED=(1,), _TILES=(1,), TILE=(64,)),
+        *each("convolution.winograd", SPREAD=(0,), MANY=(0, 1 << 20), _TAPS=(0,)),
         *each("convolution.winograd_weight_gradient", _TERMS=(1, 7)),
-        *each("convolution.loop_nest", _UNROLLED=(1,)),
+        *each("convolution.emission", _UNROLLED=(1,)),
         *each("convolution.direct", _FEW_REGISTERS=(5, 32), TILE=(64, 1 << 10)),
     ],
     "fourier": [
-        *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20)),
-        *each("fourier.long_signals", _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
-        *each("fourier.pairs", _MOST_TASKS=(1, 1 << 20)),
-        *each("fourier.passes", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
-        *each("fourier.primes", _REGISTERS=(1, 2)),
+        *each("fourier.routine", _LONGEST=(1, 64), _MOST_TASKS=(1, 1 << 20), _MOST_ROWS=(16, 64), _MOST_COLUMNS=(64, 1 << 20)),
+        *each("fourier.routine", _FACTORS=((2, 3, 5, 7, 11, 13), (4, 8, 2, 7, 5, 3))),
+        *each("fourier.signals", _MOST_TASKS=(1, 1 << 20)),
+        *each("fourier.butterflies", _REGISTERS=(1, 2)),
     ],
-    "linalg": [*_STACKS, *each("lapack.triangular", LARGE=(0,))],
+    "linalg": [*_STACKS, *each("lapack.factorizations", LARGE=(0,))],
     "condensed": _STACKS,
 }  # fmt: skip
 
 #: Numbers, or modules of such, that choose nothing: estimates of time, sizes that other code relies on, limits of what is computed
 #: elsewhere.
 NO_CHOICES = {
-    *(f"convolution.{name}" for name in ("choice:_CYCLE", "choice:_OVERHEAD", "stages:NANOSECONDS")),
-    *(f"fourier.{name}" for name in ("long_signals:_PASS", "pairs:_NUMBER", "passes:_LONGEST_PRIME", "passes:_LONGEST_UNROLLED")),
-    *(f"lapack.stacks:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
+    *(f"convolution.{name}" for name in ("blocking:NANOSECONDS", "choice:_CYCLE", "choice:_OVERHEAD")),
+    *(f"fourier.{name}" for name in ("routine:_LONGEST_PRIME", "routine:_LONGEST_UNROLLED", "routine:_PASS", "signals:_NUMBER")),
+    *(f"lapack.calls:{name}" for name in ("_ALIGNMENT", "_CALL", "_SPEED")),
     "library.scalar_loops",  # which are no routines of primitives
     "convolution.winograd_weight_gradient:_POSITIONS",
-    "library.scatter:_MOST_TASKS",  # the function that it is for is replaced
+    "library.movement:_MOST_TASKS",  # the function that it is for is replaced
 }
 
 

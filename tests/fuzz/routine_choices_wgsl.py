@@ -22,10 +22,10 @@ _BIG = 1 << 30
 _SMALL_TILES = {"_LONG": 1, "_EACH": 4, "_EACH_OF_MANY": 4}
 _SORTED = {"library.scatter:_FEW": 0, "library.scatter:_ATOMIC": {}}
 _BY_POINTS = {"_DISPATCH": -(1 << 40)}  # which seem to cost nothing then
-_BY_TILES = {"convolution.choice:shape_of": constant(None), "convolution.choice:is_narrow": constant(False)}
+_BY_TILES = {"convolution:shape_of": constant(None), "convolution:is_narrow": constant(False)}
 
 #: Schedules of attention with less unrolled, which a GPU in software compiles sooner.
-_BRIEF = {f"attention.schedule:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
+_BRIEF = {f"attention.problem:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
 
 
 def _schedules(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> list[Any]:
@@ -55,23 +55,23 @@ CHOICES: dict[str, Choices] = {
     ],
     "sort": [
         *each("library.small_sort", _VERY_SHORT=(0, 100), _KEYS=(4,), _ELEMENTS=(4, 16)),
-        *each("library.radix", SHORT=(0, 64), _FEW_TILES=(0, 1 << 20), _MUCH=(0,), _DIGIT=(4,), _SUMMED=(1,)),
-        together("large tiles", library__radix={"SHORT": 0, "_MUCH": 0, "_FEW_TILES": 0}),
-        together("long rows", library__radix={"SHORT": 0, "_FEW_TILES": 0}),
+        *each("library.sort", SHORT=(0, 64), _FEW_TILES=(0, 1 << 20), _MUCH=(0,), _DIGIT=(4,), _SUMMED=(1,)),
+        together("large tiles", library__sort={"SHORT": 0, "_MUCH": 0, "_FEW_TILES": 0}),
+        together("long rows", library__sort={"SHORT": 0, "_FEW_TILES": 0}),
     ],
     "top_k": [
         *each("library.top_k", SHORT=(0, _BIG), _LEAST=(1 << 11,), _MANY=(1,)),
         *each("library.small_sort", _VERY_SHORT=(0, 100)),
-        *each("library.radix", SHORT=(0,)),
+        *each("library.sort", SHORT=(0,)),
     ],
-    "window": [*each("library.pooling", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
+    "window": [*each("library.cumulative", _AT_ONCE=(1, 2), _FEW=(0, 1 << 20))],
     "gather": [],
     "scatter": [
         *each("library.scatter", _FEW=(0, 1 << 20), _FEW_ELEMENTS=(0, 1 << 20), _ROWS_OF_GROUP=(1,)),
         together("in groups", library__scatter={"_FEW": 0, "_ROWS_OF_GROUP": 1}),
         Choice("sorted", _SORTED),
-        together("sorted, in chunks", _SORTED, library__segment_reduce={"_SHORTEST": 1, "_LONG": 1}),
-        *each("library.segment_reduce", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
+        together("sorted, in chunks", _SORTED, library__scatter={"_SHORTEST": 1, "_LONG": 1}),
+        *each("library.scatter", _SHORTEST=(1, 4), _LONG=(1, 1 << 20), _BUSY=(1,), _AT_ONCE=(1, 3), _WALKED=((1, 4),)),
     ],
     "dynamic_slice": [],
     "pad": [],
@@ -82,49 +82,46 @@ CHOICES: dict[str, Choices] = {
             for value in (False, True)
         ],
         *each("matmul.direct", _WRITTEN_OUT=(1,), _TOGETHER=(1, 4), _TOO_FEW=(0, _BIG), _CHUNK=(16,)),
-        *each("matmul.thin", _TERMS=(1,), _FEW=(0, _BIG), _CHUNK=(16,), _TOGETHER=(4,)),
+        *each("matmul.direct", _TERMS=(1,), _FEW=(0, _BIG), _THIN_CHUNK=(16,), _THIN_TOGETHER=(4,)),
         Counted(_schedule),
     ],
     "convolution": [
-        Choice("not narrow", {"convolution.choice:is_narrow": constant(False)}),
-        Choice("not by points", {"convolution.choice:shape_of": constant(None)}),
+        Choice("not narrow", {"convolution:is_narrow": constant(False)}),
+        Choice("not by points", {"convolution:shape_of": constant(None)}),
         Choice("by tiles", _BY_TILES),
-        together("by 4 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
-        together("by 6 points", convolution__winograd_schedule={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
-        *each("convolution.narrow", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(1,)),
+        together("by 4 points", convolution={"_POINTS": {(3, 3): (4,)}, **_BY_POINTS}),
+        together("by 6 points", convolution={"_POINTS": {(3, 3): (6,), (5, 5): (6,)}, **_BY_POINTS}),
+        *each("convolution", _SUMS=(4,), _STAGED=(64,), _LONG=(1 << 20,), _FEW=(1,)),
         Counted(functools.partial(_schedule, others=_BY_TILES)),
     ],
     "linalg": [
-        *each("library.linalg.iteration_budget", _MULTIPLICATIONS=(64,), _TOGETHER=(1,), _MANY=(1,)),
-        *each("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4)),
-        *each("library.linalg.small_lu", _LARGEST=(0,)),
+        *each("library.linalg.rotations", _MULTIPLICATIONS=(64,), _BUDGET_TOGETHER=(1,), _BUDGET_MANY=(1,), _MANY=(256, 1 << 20)),
+        *each("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4), _LARGEST=(0,)),
         *each("library.linalg.block_rotations", _SIZES=((8,),)),
-        *each("library.linalg.blocked_lu", _GROUPS=(2,)),
-        *each("library.linalg.rotations", _MANY=(256, 1 << 20)),
+        *each("library.linalg.lu", _GROUPS=(2,)),
     ],
     "attention": [
-        together("much work", _BRIEF, attention__schedule={"_MANY": 0}),
-        together("much work by few", _BRIEF, attention__schedule={"_MANY": 0, "_ENOUGH": 0}),
-        together("little work by few", _BRIEF, attention__schedule={"_MANY": _BIG, "_ENOUGH": 0}),
+        together("much work", _BRIEF, attention__problem={"_MANY": 0}),
+        together("much work by few", _BRIEF, attention__problem={"_MANY": 0, "_ENOUGH": 0}),
+        together("little work by few", _BRIEF, attention__problem={"_MANY": _BIG, "_ENOUGH": 0}),
     ],
 }
 
 #: Numbers that choose nothing: estimates of time, numbers of buffers, sizes that shaders are written for, and limits of what is computed.
 NO_CHOICES = {
-    *(f"attention.{name}" for name in ("__init__:_SHORTEST", "__init__:_WIDEST", "backward:_INVOCATIONS", "schedule:_MOST_BYTES")),
-    *(f"convolution.{name}" for name in ("choice:_MUCH", "narrow:_INVOCATIONS", "narrow:_TAPS", "winograd:_INVOCATIONS")),
-    *(f"convolution.winograd_schedule:{name}" for name in ("_BYTE", "_MANY")),
-    *(f"library.ballot_sort:{name}" for name in ("_BITS", "_DIGITS_OF_LANE")),
-    *(f"library.copy_units:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
-    *(f"library.segment_reduce:{name}" for name in ("_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
-    *(f"library.{name}" for name in ("pooling:_NONE", "radix:_LARGE_ROOM", "scatter:_GROUP", "tile_sort:BITS")),
-    *(f"library.top_k_threshold:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
-    *(f"library.linalg.{name}" for name in ("block_reflections:_COLUMNS", "block_rotations:SWEEPS", "block_scaling:_TOGETHER")),
-    *(f"library.linalg.blocked_{name}" for name in ("lu:_COLUMNS", "lu:_EACH_LOOP", "lu:_ROWS", "qr:_ROWS")),
-    *(f"library.linalg.blocks:{name}" for name in ("COUNTERS", "INVOCATIONS")),
-    *(f"library.linalg.rotations:{name}" for name in ("LARGEST", "SEVERAL", "SWEEPS")),
-    *(f"library.linalg.small_{name}" for name in ("lu:_INVOCATIONS", "svd:_BANKS", "svd:_LANES", "svd:_ROWS")),
-    "library.linalg.triangular:LARGEST",
+    *(f"attention.{name}" for name in ("__init__:_SHORTEST", "__init__:_WIDEST", "passes:_INVOCATIONS", "problem:_MOST_BYTES")),
+    *(f"convolution:{name}" for name in ("_BYTE", "_INVOCATIONS", "_MANY", "_MUCH", "_TAPS")),
+    *(f"library.movement:{name}" for name in ("INVOCATIONS", "MANY", "TOGETHER")),
+    *(f"library.scatter:{name}" for name in ("_GROUP", "_INDICES", "_RESULT", "_SPACES", "_UPDATES")),
+    *(f"library.tile_sort:{name}" for name in ("BITS", "_BITS", "_DIGITS_OF_LANE")),
+    *(f"library.top_k:{name}" for name in ("_FOURS", "_SAMPLED_SHARE")),
+    *(f"library.{name}" for name in ("cumulative:_NONE", "sort:_LARGE_ROOM")),
+    *(f"library.linalg.block_rotations:{name}" for name in ("BLOCK_SWEEPS", "_TOGETHER")),
+    *(f"library.linalg.lu:{name}" for name in ("_COLUMNS", "_EACH_LOOP", "_ROWS")),
+    *(f"library.linalg.qr:{name}" for name in ("_COLUMNS", "_ROWS")),
+    *(f"library.linalg.rotations:{name}" for name in ("COUNTERS", "INVOCATIONS", "LARGEST", "SEVERAL", "SMALL", "SWEEPS")),
+    *(f"library.linalg.small_svd:{name}" for name in ("_BANKS", "_LANES", "_ROWS")),
+    *(f"library.linalg.triangular:{name}" for name in ("LARGEST", "_INVOCATIONS")),
 }
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from volta_fn import dtypes
+from volta_fn.lazy_imports import load
 from volta_fn.runtime.llvm.text import Function, Value, clamped, i64
 from volta_fn.targets.cpu.convolution import winograd
 from volta_fn.targets.cpu.fourier.butterflies import Complex
 from volta_fn.targets.cpu.fourier.routine import Passes
-from volta_fn.targets.cpu.library import sort
 from volta_fn.targets.cpu.library.emission import map_run
 from volta_fn.targets.cpu.library.pooling import WindowSelection
 from volta_fn.targets.cpu.matmul import epilogues, micro_kernel
@@ -33,7 +32,7 @@ class Planted(NamedTuple):
 
 def _module(name: str) -> Any:
     """A module of the targets; packages have functions of the same names."""
-    return importlib.import_module(f"volta_fn.targets.{name}")
+    return load(f"volta_fn.targets.{name}")
 
 
 def _replaced(module: str, name: str, new: Any) -> Plant:
@@ -45,9 +44,9 @@ def _whole_vectors(f: Function, begin: Value, end: Value, lanes: int, write: Cal
 
 
 def _shared_windows() -> AbstractContextManager[Any]:
-    scatter = _module("cpu.library.scatter")
-    described = scatter._described
-    return patch.object(scatter, "_described", lambda *args: described(*args)._replace(shared=None))
+    movement = _module("cpu.library.movement")
+    described = movement._described
+    return patch.object(movement, "_described", lambda *args: described(*args)._replace(shared=None))
 
 
 def _lost_tiles() -> AbstractContextManager[Any]:
@@ -55,13 +54,19 @@ def _lost_tiles() -> AbstractContextManager[Any]:
 
 
 def _one_lane_more() -> AbstractContextManager[Any]:
-    scan = _module("cpu.library.scanning").Scan
+    scan = _module("cpu.library.cumulative").Scan
     write = scan.write
 
     def written(self: Any, f: Function, x: Any, base: Value, offset: Value, count: Value | None = None) -> None:
         write(self, f, x, base, offset, None if count is None else f.plus(count, i64(1)))
 
     return patch.object(scan, "write", written)
+
+
+def _without_first_digit() -> AbstractContextManager[Any]:
+    sort = _module("cpu.library.sort")
+    digits = sort.digits
+    return patch.object(sort, "digits", lambda bits, wide: digits(bits, wide)[1:])
 
 
 def _last_wins(f: Function, selection: WindowSelection, x: Value, y: Value) -> Value:
@@ -107,22 +112,22 @@ PLANTED = [
         _replaced("cpu.library.cumulative", "_earlier", lambda f, scan, *_: scan.neutral(f, 1)),
     ),
     Planted("a mask of one lane too many", "cumulative", _one_lane_more),
-    Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.scanning", "_last", lambda scan, lanes: lanes // 2)),
-    Planted("a digit is not sorted by", "sort", _replaced("cpu.library.sort", "digits", lambda bits, wide: sort.digits(bits, wide)[1:])),
+    Planted("the wrong lane is carried", "cumulative", _replaced("cpu.library.cumulative", "_last", lambda scan, lanes: lanes // 2)),
+    Planted("a digit is not sorted by", "sort", _without_first_digit),
     Planted("padding takes part in ranks", "top_k", _replaced("cpu.library.top_k", "fill_padding", lambda *_: None)),
-    Planted("indices are not checked", "gather", _replaced("cpu.library.gather", "are_inside", lambda *_: Value("i1", "true"))),
-    Planted("an index is clamped one too far", "gather", _replaced("cpu.library.gather", "clamped", _one_too_far)),
-    Planted("a tail is dropped", "scatter", _replaced("cpu.library.scatter", "map_run", _whole_vectors)),
+    Planted("indices are not checked", "gather", _replaced("cpu.library.movement", "are_inside", lambda *_: Value("i1", "true"))),
+    Planted("an index is clamped one too far", "gather", _replaced("cpu.library.movement", "clamped", _one_too_far)),
+    Planted("a tail is dropped", "scatter", _replaced("cpu.library.movement", "map_run", _whole_vectors)),
     Planted("tasks do each other's windows", "scatter", _shared_windows),
-    Planted("a block begins beyond its last place", "dynamic_slice", _replaced("cpu.library.dynamic_slices", "clamped", _one_too_far)),
+    Planted("a block begins beyond its last place", "dynamic_slice", _replaced("cpu.library.movement", "clamped", _one_too_far)),
     Planted("padding is not neutral", "window", _replaced("cpu.library.pooling", "_clear", lambda *_: None)),
-    Planted("the last of equal elements wins", "window", _replaced("cpu.library.window_argmax", "_ahead", _last_wins)),
+    Planted("the last of equal elements wins", "window", _replaced("cpu.library.pooling", "_ahead", _last_wins)),
     Planted("a split is added again", "product", _first_split_again),
     Planted("a last vector is stored in full", "product", lambda: patch.object(micro_kernel.ResultTile, "mask", lambda self, vector: None)),
     Planted("blocks of a sum are dropped", "convolution", _replaced("cpu.convolution.igemm", "iterations_of", lambda plan: [1, 1])),
     Planted("a point is off by a thousandth", "convolution", _imprecise_points),
     Planted("roots of the other direction", "fourier", _other_direction),
-    Planted("the upper triangle is not cleared", "linalg", _replaced("cpu.lapack.triangular", "zero_above", lambda *_: None)),
+    Planted("the upper triangle is not cleared", "linalg", _replaced("cpu.lapack.factorizations", "zero_above", lambda *_: None)),
     Planted("barriers are missing", "cumulative", _without_barriers, "wgsl"),
     Planted("earlier tiles are lost", "cumulative", _lost_tiles, "wgsl"),
 ]
