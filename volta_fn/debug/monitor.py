@@ -164,9 +164,9 @@ class Monitor:
     def checkpoint(self, label: str) -> Checkpoint:
         """Record the device's state, without waiting for it."""
         seconds = time.perf_counter() - self._start
-        found = Checkpoint(label, seconds, device_memory_stats(self.device), device_work_stats(self.device))
-        self.checkpoints.append(found)
-        return found
+        checkpoint = Checkpoint(label, seconds, device_memory_stats(self.device), device_work_stats(self.device))
+        self.checkpoints.append(checkpoint)
+        return checkpoint
 
     def stats(self) -> MonitorStats:
         """Return the differences between the first checkpoint and the last."""
@@ -188,7 +188,7 @@ class Monitor:
 
 
 class View:
-    """What `view` returns: a tree that is shown leaf by leaf."""
+    """The result of `view`: a tree that is shown leaf by leaf."""
 
     __slots__ = ("tree",)
 
@@ -206,7 +206,7 @@ class View:
 
 
 def view(shown: Any) -> View:
-    """Return a pytree as it should be shown: type, range, mean and NaN of each array.
+    """Return a view of a pytree that prints type, range, mean and NaN of each array.
 
     Notebooks show a tree that unfolds, down to the elements; elsewhere there is a line for each leaf.
 
