@@ -251,13 +251,13 @@ def _as_integer(name: str, text: str, file: SafetensorsFile) -> int:
 
 
 def _leaves_by_path(state: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in tree.leaves_with_path(state):
         name = tree.keystr(path)
-        if name in found:
+        if name in leaves:
             raise CheckpointError(f"two leaves of the tree have the path {name!r}")
-        found[name] = leaf
-    return found
+        leaves[name] = leaf
+    return leaves
 
 
 def _is_text(value: str) -> bool:
@@ -278,7 +278,7 @@ def _checksum(values: np.ndarray) -> int:
 
 
 # ------------------------------------------------------------------------------
-# Checkpoints of training: one file per step, of which the newest are kept.
+# Checkpoints of training: one file per step, of which the newest are retained.
 # ------------------------------------------------------------------------------
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
@@ -311,9 +311,9 @@ class Checkpointer:
     and all read it. The shards of a state are joined before (`optim.gather_states`), so that any number of processes can go on.
 
     Args:
-        directory: the folder, which the first `save` makes.
-        keep: how many checkpoints to keep, those of the highest steps; None keeps all.
-        keep_every: checkpoints of multiples of this step are kept in addition.
+        directory: the folder, which the first `save` creates.
+        keep: the number of checkpoints to keep, those of the highest steps; None keeps all.
+        keep_every: keep the checkpoints of multiples of this step in addition.
         save_every: `save` does nothing for steps that are no multiples of this.
         asynchronous: whether files are written by a thread, while training goes on. `save` then returns when the arrays are on the host and
             the previous file is written.
@@ -328,9 +328,9 @@ class Checkpointer:
     ...     for step in range(5):
     ...         state |= {"w": state["w"] * 2, "step": step}
     ...         checkpoints.save(step, state)
-    ...     kept = checkpoints.all_steps()
+    ...     steps = checkpoints.all_steps()
     ...     restored = checkpoints.restore(state)
-    >>> kept, restored["w"], restored["step"]
+    >>> steps, restored["w"], restored["step"]
     ([3, 4], Array([32., 32.], dtype=float32), 4)
     """
 
@@ -474,7 +474,7 @@ class Checkpointer:
     def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
-        return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found and int(found[1]) <= _LAST)
+        return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match and int(match[1]) <= _LAST)
 
     def _is_checkpoint(self, step: int) -> bool:
         """Return True if a file has the header of a checkpoint.
