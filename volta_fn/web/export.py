@@ -1,4 +1,4 @@
-"""Write web pages: one file that holds everything, or a module and its data."""
+"""Write web pages: one self-contained file, or a module and its data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Data:
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self._size = 0
-        self._known: dict[bytes, dict[str, Any]] = {}
+        self._ranges: dict[bytes, dict[str, Any]] = {}
 
     def add(self, array: np.ndarray, storage: str = "float32") -> dict[str, Any]:
         """Return where an array is: its offset and bytes.
@@ -64,11 +64,11 @@ class Data:
             described["storage"] = storage
         data = elements.tobytes()
         data += bytes(-len(data) % 4)
-        if data not in self._known:
-            self._known[data] = {"offset": self._size, "bytes": len(data)}
+        if data not in self._ranges:
+            self._ranges[data] = {"offset": self._size, "bytes": len(data)}
             self._chunks.append(data)
             self._size += len(data)
-        return self._known[data] | described
+        return self._ranges[data] | described
 
     def block(self) -> bytes:
         """Return all of it."""
@@ -154,15 +154,15 @@ def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> lis
 
     Raises `ExportError` for a name that is not in the state.
     """
-    found = []
+    arguments = []
     for parameter, value in zip(_parameters(function), function.arguments, strict=True):
         if not isinstance(value, str):
-            found.append(Argument(parameter, value, False))
+            arguments.append(Argument(parameter, value, False))
         elif value in state:
-            found.append(Argument(value, state[value], True))
+            arguments.append(Argument(value, state[value], True))
         else:
             raise ExportError(f"export_web: the function {name!r} takes {value!r}, but the state has {sorted(state)}")
-    return found
+    return arguments
 
 
 def _parameters(function: Function) -> Iterator[str]:
@@ -226,8 +226,8 @@ class ProgramWriter:
         }
 
     def _constant(self, array: np.ndarray) -> tuple[int, int]:
-        found = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
-        return found["offset"], found["bytes"]
+        block = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
+        return block["offset"], block["bytes"]
 
     def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
         """Return the kind and number of a result's slot, or a constant's range."""
@@ -286,17 +286,17 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
 
     `largest` is the bytes of the largest array.
     """
-    found = [run for plan in plans for run in runs(plan.commands)]
+    dispatches = [run for plan in plans for run in runs(plan.commands)]
     buffers = [size for plan in plans for size in (*plan.blocks, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
-    invocations = max([run.shader.invocations for run in found], default=0)
+    invocations = max([run.shader.invocations for run in dispatches], default=0)
     needed = {
-        "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in found], default=0),
-        "maxStorageBufferBindingSize": max([span.size for run in found for span in run.ranges], default=0),
+        "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in dispatches], default=0),
+        "maxStorageBufferBindingSize": max([span.size for run in dispatches for span in run.ranges], default=0),
         "maxBufferSize": max([largest, *buffers]),
-        "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in found], default=0),
+        "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in dispatches], default=0),
         "maxComputeInvocationsPerWorkgroup": invocations,
         "maxComputeWorkgroupSizeX": invocations,
-        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in found], default=0),
+        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in dispatches], default=0),
     }
     return {name: value for name, value in needed.items() if value > _GUARANTEED[name]}
 
@@ -308,7 +308,7 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
 #: The version of the format, which the runtime checks.
 VERSION = 1
 
-#: What to do about primitives that only a host has.
+#: Remedies for primitives that only a host has.
 _WAYS_OUT = {
     "eig": "use eigh if the matrices are Hermitian, or compute it before the export and pass the result as state",
     "pure_callback": "write the function in volta_fn, or compute its result before the export and pass it as state",
@@ -452,7 +452,7 @@ def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -
 
 
 # ------------------------------------------------------------------------------
-# Write web pages: one file that holds everything, or a module and its data.
+# Write web pages: one self-contained file, or a module and its data.
 # ------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent
@@ -460,7 +460,7 @@ _FOLDER = Path(__file__).parent
 #: The modules of the runtime, in an order in which each is declared before it is used.
 _RUNTIME = ("errors", "arrays", "device", "memory", "pipelines", "program", "safetensors", "application")
 
-#: What the runtime gives to pages.
+#: The names of the runtime that pages can use.
 _PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice", "openPacked", "sizeOf", "unpack")
 
 #: The comment in a page of one's own that is replaced by the runtime, the programs and the data.
@@ -471,7 +471,7 @@ _LOAD = "const load = () => openPacked(...['manifest', 'data'].map(name => docum
 
 @dataclass(frozen=True)
 class ExportedPage:
-    """What `export_web` has written.
+    """The files that `export_web` has written, and figures about them.
 
     Attributes:
         files: the files.
@@ -522,8 +522,8 @@ def export_web(
     >>> import tempfile, volta_fn as vf
     >>> step = vf.web.Function(lambda w, x: (w - 0.1 * x, (w * x).sum()), ["w", vf.ShapeDtypeStruct((3,), "float32")], ["w", "loss"])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     made = vf.export_web(f"{folder}/page.html", state={"w": vf.numpy.ones(3)}, functions={"step": step})
-    >>> made.shaders, made.dispatches
+    ...     page = vf.export_web(f"{folder}/page.html", state={"w": vf.numpy.ones(3)}, functions={"step": step})
+    >>> page.shaders, page.dispatches
     (1, {'step': 1})
     """
     if format not in ("html", "module"):
