@@ -1,7 +1,7 @@
 """Defer Ctrl-C while an exception would do harm.
 
-An exception between two statements could lose commands that are being submitted to a GPU, one in a callback of a library is swallowed, and
-what a module has registered stays when its import ends half-way. The handler of SIGINT runs after such a section.
+An exception between two statements could lose commands that are being submitted to a GPU; one in a callback of a library is swallowed;
+and registrations of a module remain when its import is interrupted. The handler of SIGINT runs after such a section.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class HeldBack:
             handler(*pending)
 
 
-#: The one of the process.
+#: The context of the process.
 held_back = HeldBack()
 
 

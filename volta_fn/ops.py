@@ -136,8 +136,8 @@ def _check(name: str, values: Array, ids: Array) -> None:
 
 def _count(name: str, ids: Array, num_segments: int | None) -> int:
     if num_segments is None:
-        known = concrete(name, "segment_ids", ids, "Give num_segments, as a Python integer.")
-        return max(int(known.max(initial=-1)) + 1, 0)
+        numbers = concrete(name, "segment_ids", ids, "Give num_segments, as a Python integer.")
+        return max(int(numbers.max(initial=-1)) + 1, 0)
     count = as_integer(num_segments, f"{name}: num_segments")
     if count < 0:
         raise ArgumentError(f"{name}: num_segments must not be negative, got {count}")
