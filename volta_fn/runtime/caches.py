@@ -28,7 +28,7 @@ _TEMPFILE = deferred("tempfile")
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
+class LruCache(Generic[T]):
     """A mapping that retains its `most` most recently used values."""
 
     def __init__(self, most: int) -> None:
