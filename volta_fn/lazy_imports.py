@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from volta_fn.errors import SerializationError
-from volta_fn.interrupts import held_back
+from volta_fn.interrupts import deferred_interrupts
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
@@ -45,7 +45,7 @@ def load(module: str) -> Any:
     """
     if module in sys.modules:
         return importlib.import_module(module)  # which waits for a thread that imports it
-    with held_back, _open_files(module):
+    with deferred_interrupts, _open_files(module):
         return importlib.import_module(module)
 
 
