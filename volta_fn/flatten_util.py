@@ -72,11 +72,11 @@ class _Unravel:
             raise DTypeError(f"unravel takes a vector of dtype {self.dtype.name}, as ravel_pytree returned, got {flat.dtype.name}")
         leaves = [lax.reshape(x, shape) for x, shape in zip(lax.split(flat, sizes), self.shapes, strict=True)] if sizes else []
         if several:
-            leaves = [_converted(x, dtype) for x, dtype in zip(leaves, self.leaf_dtypes, strict=True)]
+            leaves = [_to_leaf_dtype(x, dtype) for x, dtype in zip(leaves, self.leaf_dtypes, strict=True)]
         return tree.unflatten(self.structure, leaves)
 
 
-def _converted(x: Array, dtype: np.dtype) -> Array:
+def _to_leaf_dtype(x: Array, dtype: np.dtype) -> Array:
     """Convert back to a leaf's dtype, which drops the imaginary zeros of real leaves."""
     real = lax.real(x) if x.dtype in dtypes.COMPLEX and dtype not in dtypes.COMPLEX else x
     return lax.convert_element_type(real, dtype)

@@ -91,7 +91,7 @@ def resize(
     dtype = np.float64 if value.dtype in (np.float64, np.complex128) else np.float32
     for d in axes:
         scale = np.asarray(new[d] / value.shape[d] if new[d] else 1.0, dtype)
-        value = _resampled(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
+        value = _resample(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
     return value
 
 
@@ -136,7 +136,7 @@ def scale_and_translate(
     if any(value.shape[d] != new[d] for d in fixed_axes):
         raise ShapeError(f"scale_and_translate: only the axes {axes} change their size, but {value.shape} should become {new}")
     for i, d in enumerate(axes):
-        value = _resampled(value, d, new[d], scales[i], moves[i], how, antialias)
+        value = _resample(value, d, new[d], scales[i], moves[i], how, antialias)
     return value
 
 
@@ -159,7 +159,7 @@ def _arguments(
     return value, new, ResizeMethod.from_string(method) if isinstance(method, str) else method
 
 
-def _resampled(value: Array, axis: int, size: int, scale: Any, translation: Any, method: ResizeMethod, antialias: bool) -> Array:
+def _resample(value: Array, axis: int, size: int, scale: Any, translation: Any, method: ResizeMethod, antialias: bool) -> Array:
     weights = _weights(value.shape[axis], size, scale, translation, method, antialias).astype(value.dtype)
     return vnp.moveaxis(vnp.tensordot(value, weights, ((axis,), (0,))), -1, axis)
 

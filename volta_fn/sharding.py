@@ -99,18 +99,18 @@ def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Varianc
         return _NOWHERE if isinstance(atom, Literal) else variances.get(atom, _NOWHERE)
 
     for eqn in jaxpr.eqns:
-        variances.update(zip(eqn.outvars, _of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+        variances.update(zip(eqn.outvars, _variance_of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
+def _variance_of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
     params, name = eqn.params, eqn.primitive.name
     if name == "cond":
-        return _of_cond(eqn, operands)
+        return _variance_of_cond(eqn, operands)
     if name == "scan":
-        return _of_scan(params, operands)
+        return _variance_of_scan(params, operands)
     if name == "while":
-        return _of_while(eqn, operands)
+        return _variance_of_while(eqn, operands)
     inner = sub_jaxprs(params)
     if len(inner) == 1 and len(inner[0].jaxpr.invars) == len(operands) and len(inner[0].jaxpr.outvars) == len(eqn.outvars):
         return variance_of(inner[0], operands)
@@ -124,7 +124,7 @@ def _of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
     return [varies] * len(eqn.outvars)
 
 
-def _of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+def _variance_of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     index, *arguments = operands
     branches = eqn.params["branches"]
     for branch in branches:
@@ -132,7 +132,7 @@ def _of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     return [_union([index, *outs]) for outs in zip(*[variance_of(b, arguments) for b in branches], strict=True)]
 
 
-def _of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]:
+def _variance_of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]:
     consts, count = params["num_consts"], params["num_carry"]
     carry, rows = operands[consts : consts + count], operands[consts + count :]
     while True:
@@ -143,7 +143,7 @@ def _of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]
         carry = grown
 
 
-def _of_while(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+def _variance_of_while(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     params = eqn.params
     first, second = params["cond_nconsts"], params["body_nconsts"]
     carry = operands[first + second :]
@@ -288,7 +288,7 @@ class OverProcesses:
             outs = eval_jaxpr(closed, *inner)
             differs = variance_of(closed, varying)
             specs = [self._named(spec) for spec in out_specs()]
-            return [self._leaving(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
+            return [self._to_outside(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
 
     def _named(self, spec: PartitionSpec) -> Variance:
         return frozenset([self.axes[name] for name in spec.names() if name in self.axes])
@@ -296,7 +296,7 @@ class OverProcesses:
     def _others(self, named: Variance) -> tuple[ProcessAxis, ...]:
         return tuple([axis for axis in self.axes.values() if axis not in named])
 
-    def _leaving(self, out: Array, differs: Variance, named: Variance, check: bool) -> Array:
+    def _to_outside(self, out: Array, differs: Variance, named: Variance, check: bool) -> Array:
         """Return a result for the program outside."""
         wrong = tuple([axis for axis in self.axes.values() if axis in differs - named])
         if wrong and check:
@@ -304,10 +304,10 @@ class OverProcesses:
                 f"shard_map: a result differs between the shards along {wrong[0].name!r}, which its spec does not name. Combine them, as "
                 "by lax.psum, name the axis in out_specs, or pass check_vma=False for the first shard's"
             )
-        return pcast(_of_first(out, wrong) if wrong else out, self._others(named), "replicated")
+        return pcast(_from_first_process(out, wrong) if wrong else out, self._others(named), "replicated")
 
 
-def _of_first(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
+def _from_first_process(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
     """Return the value of the first process along some axes in all of them."""
     is_first = broadcast(eq(axis_index(axes), as_value(np.int32(0))), out.shape)
     total = psum(select(is_first, out, broadcast(as_value(np.zeros((), out.dtype)), out.shape)), axes)
@@ -412,11 +412,11 @@ class _OverShards(NamedTuple):
     ) -> list[Array]:
         """Map over the axes of this process."""
         local_names = [n for n in names if grid is None or n not in grid.names]
-        local_specs = [_within(s, grid) for s in specs]
-        shards = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
+        local_specs = [_local_spec(s, grid) for s in specs]
+        shards = [_split_shards(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
         outs = _mapped_over(local_names, flat, shards, local_specs, mesh)
-        wanted = [_within(s, grid) for s in flat.out_specs]
-        return [_joined(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
+        wanted = [_local_spec(s, grid) for s in flat.out_specs]
+        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
 
 
 class _FlatShards:
@@ -441,7 +441,7 @@ class _FlatShards:
         return output_arrays(outs, self._shards.function)
 
 
-def _within(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
+def _local_spec(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
     """Return a spec without the axes of processes."""
     return spec if grid is None else without(spec, grid)
 
@@ -452,7 +452,7 @@ def _specs(prefix: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:
     return [NamedSharding(mesh, PartitionSpec() if s is None else s).spec for s in specs]
 
 
-def _split(x: Array, spec: PartitionSpec, mesh: Mesh) -> Array:
+def _split_shards(x: Array, spec: PartitionSpec, mesh: Mesh) -> Array:
     """Split dimensions, and move the mesh's axes to the front, in their order."""
     shard = NamedSharding(mesh, spec).shard_shape(x.shape)
     shape: list[int] = []
@@ -488,7 +488,7 @@ def _mapped_over(
     return [(o, [n for n in names if varying[n][i]]) for i, o in enumerate(outs)]
 
 
-def _joined(out: Array, varying: Sequence[Any], spec: PartitionSpec, mesh: Mesh, check: bool) -> Array:
+def _join_shards(out: Array, varying: Sequence[Any], spec: PartitionSpec, mesh: Mesh, check: bool) -> Array:
     """Join the shards of a result.
 
     Its leading dimensions are the axes along which it varies.

@@ -199,7 +199,7 @@ class View:
         leaves = tree.leaves_with_path(self.tree)
         names = [tree.keystr(path) or "the tree" for path, _ in leaves]
         width = max(map(len, names), default=0)
-        return "\n".join(f"{name:{width}}  {_described(leaf)}".rstrip() for name, (_, leaf) in zip(names, leaves, strict=True))
+        return "\n".join(f"{name:{width}}  {_describe_leaf(leaf)}".rstrip() for name, (_, leaf) in zip(names, leaves, strict=True))
 
     def _repr_html_(self) -> str:
         return unfolding(self.tree, type(self.tree).__name__)
@@ -219,7 +219,7 @@ def view(shown: Any) -> View:
     return View(shown)
 
 
-def _described(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     if not isinstance(leaf, Array):
         return repr(leaf) if getattr(leaf, "dtype", None) is None else repr(aval_of(leaf))
     if not is_concrete(leaf) or leaf.is_deleted():

@@ -207,7 +207,7 @@ class MpiCommunicator:
 
         def call() -> None:
             for bucket in buckets_of(arrays, lambda dtype: BFLOAT16):
-                bucket.unpack(_compressed(self.comm, bucket.packed(arrays)), outs)
+                bucket.unpack(_sum_as_bfloat16(self.comm, bucket.packed(arrays)), outs)
 
         self._run(description, call)
 
@@ -223,7 +223,7 @@ class MpiCommunicator:
             if compression is None:
                 _reduce(self._comm_of_thread, "sum", joined, joined)
             else:
-                outputs[0] = _compressed(self._comm_of_thread, joined)
+                outputs[0] = _sum_as_bfloat16(self._comm_of_thread, joined)
 
         self._run(description, call, "background")
         return outputs[0]
@@ -263,7 +263,7 @@ class MpiCommunicator:
         return received
 
 
-def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
+def _sum_as_bfloat16(comm: Any, joined: np.ndarray) -> np.ndarray:
     """Sum bfloat16 arrays in float32, each process a block of them."""
     size = comm.size
     block = -(-joined.size // size)

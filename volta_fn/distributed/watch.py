@@ -202,10 +202,10 @@ class _Channel:
         *complete, self._received = (self._received + data).split(b"\n")
         if max(map(len, [*complete, self._received])) > _LONGEST:
             raise ValueError(f"a message has more than {_LONGEST} bytes")
-        return [_message(text) for text in complete]
+        return [_parse_message(text) for text in complete]
 
 
-def _message(text: bytes) -> Message:
+def _parse_message(text: bytes) -> Message:
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -263,7 +263,7 @@ class Switchboard:
 
     def _serve(self) -> None:
         while True:
-            self._drop_silent()
+            self._drop_expired()
             self._listen(len(self._unproved()) < _MOST_UNPROVED)
             for key, _ in self._selector.select(1.0):
                 if key.fileobj is self._stopped:
@@ -271,12 +271,12 @@ class Switchboard:
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.data in self._peers:
-                    self._attend(key.data)
+                    self._read_from(key.data)
 
     def _unproved(self) -> list[_Peer]:
         return [peer for peer in self._peers if peer.rank is None]
 
-    def _drop_silent(self) -> None:
+    def _drop_expired(self) -> None:
         """Disconnect peers that have not proved in time that they know the secret."""
         for peer in self._unproved():
             if time.monotonic() > peer.deadline:
@@ -303,7 +303,7 @@ class Switchboard:
         with contextlib.suppress(OSError):  # it shows when it is read from
             sock.sendall(peer.nonce)
 
-    def _attend(self, peer: _Peer) -> None:
+    def _read_from(self, peer: _Peer) -> None:
         """Read from a peer; whatever it sends, the others are served."""
         try:
             if peer.rank is None:
@@ -403,13 +403,13 @@ def _prove(sock: socket.socket, secret: bytes, rank: int) -> bool:
 
     Return True if the switchboard has proved it, too.
     """
-    nonce = _exactly(sock, _NONCE)
+    nonce = _receive_exactly(sock, _NONCE)
     content = rank.to_bytes(_RANK, "big") + secrets.token_bytes(_NONCE)
     sock.sendall(content + _proof(secret, "process", nonce, content))
-    return hmac.compare_digest(_exactly(sock, _DIGEST), _proof(secret, "switchboard", nonce, content))
+    return hmac.compare_digest(_receive_exactly(sock, _DIGEST), _proof(secret, "switchboard", nonce, content))
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     """Receive so many bytes; fewer if the connection ends."""
     data = b""
     while len(data) < size and (more := sock.recv(size - len(data))):

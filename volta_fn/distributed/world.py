@@ -71,7 +71,7 @@ class MpiWorld:
             self._communicators[ranks] = communicator
         return communicator
 
-    def _together(self, description: str, call: Callable[[], T]) -> T:
+    def _wait_for_all(self, description: str, call: Callable[[], T]) -> T:
         with self.calls.waiting(self._everyone, "control", description):
             return call()
 
@@ -79,9 +79,9 @@ class MpiWorld:
         """Raise `ProgramMismatchError` unless all processes compile the same program now."""
         text = text_of(closed)
         description = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
-        digests = self._together(description, lambda: self.comm.allgather(digest(text)))
+        digests = self._wait_for_all(description, lambda: self.comm.allgather(digest(text)))
         if len({*digests}) > 1:
-            texts = self._together(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
+            texts = self._wait_for_all(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
             raise ProgramMismatchError(
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "
                 "arguments of the same types, in the same order. What depends on the process is data, or follows from lax.axis_index"
@@ -96,7 +96,7 @@ class MpiWorld:
                 result = function()
             except Exception as raised:
                 error = raised
-        result, error = self._together("a step that process 0 does for all", lambda: self.comm.bcast((result, error), 0))
+        result, error = self._wait_for_all("a step that process 0 does for all", lambda: self.comm.bcast((result, error), 0))
         if error is not None:
             raise error
         return result
@@ -104,7 +104,7 @@ class MpiWorld:
     def stop(self) -> None:
         """Wait for all processes, and end the threads."""
         self.background.stop()
-        self._together("distributed.shutdown", self.comm.Barrier)
+        self._wait_for_all("distributed.shutdown", self.comm.Barrier)
         self.watch.stop()
 
 
@@ -142,7 +142,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _initialized = False
 
 
-def _started() -> int:
+def _process_count() -> int:
     """Return how many processes there are, by the environment."""
     if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
         return 1  # a job's script itself, not a step of it
@@ -186,7 +186,7 @@ def initialize(
         _control.parse_address(coordinator_address)
     if distribution.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
-    count = _started()
+    count = _process_count()
     if count > 1:
         _connect(count, limit, coordinator_address)
     _check("num_processes", num_processes, distribution.current().size)

@@ -100,7 +100,7 @@ class Source:
 
     def vjp(self) -> Source:
         """Return the function of the arguments and cotangents that pulls these back."""
-        return Source([_pulled_back(stage) for stage in self.stages], self.samples)
+        return Source([_trace_vjp(stage) for stage in self.stages], self.samples)
 
 
 def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Source, SymbolicScope]:
@@ -152,7 +152,7 @@ def _manifest(stage: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
     return manifest, writer.constants
 
 
-def _pulled_back(stage: Any) -> Any:
+def _trace_vjp(stage: Any) -> Any:
     """Trace a function's vector-Jacobian product, by its inexact arguments."""
     arguments, results = stage._arguments, stage.jaxpr.out_avals
     moved = [i for i, a in enumerate(arguments) if a.dtype in INEXACT]
@@ -402,14 +402,14 @@ class Exported:
             GradientError: it is differentiated, but the file has no derivative (`serialize`).
         """
         leaves = writing.flatten(self._manifest["in_tree"], (args, kwargs))
-        results = self._flat(leaves)
+        results = self._call_flat(leaves)
         if self._source is None:
             return writing.unflatten(self._manifest["out_tree"], iter(results))
         return tree.unflatten(self.out_tree, results)
 
-    def _flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
+    def _call_flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
         values = [as_value(x) for x in leaves]
-        sizes = self._solved([v.shape for v in values])
+        sizes = self._solve_sizes([v.shape for v in values])
         values = [converted(v, a, f"argument {i} of {self.fun_name}") for i, (v, a) in enumerate(zip(values, self.in_avals, strict=True))]
         try:
             results: Sequence[Array] = self._function(sizes)(*values)
@@ -448,7 +448,7 @@ class Exported:
 
     def _pull_back(self, program: ClosedJaxpr, values: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
         shown = [c for c, a in zip(cotangents, program.out_avals, strict=True) if a.dtype in INEXACT]
-        gradients = iter(self.vjp()._flat([*values, *shown]))
+        gradients = iter(self.vjp()._call_flat([*values, *shown]))
         return tuple([next(gradients) if v.dtype in INEXACT else None for v in values])
 
     def has_vjp(self) -> bool:
@@ -492,7 +492,7 @@ class Exported:
         assert manifest is not None
         return pack(manifest, [host_buffer(c) for level in levels for c in level._constants])
 
-    def _solved(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    def _solve_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the sizes of symbolic axes, given the arguments' shapes."""
         wanted = [aval.shape for aval in self.in_avals]
         pairs: list[tuple[Any, int]] = []

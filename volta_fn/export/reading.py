@@ -88,7 +88,7 @@ def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
         raise CorruptFileError(f"the primitive {primitive} has the parameters {sorted(names)}, got {sorted(params)!r:.200}")
     for name, value in params.items():
         kinds = KINDS.get(name)
-        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _is_of(leaf, kinds)]
+        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _has_type(leaf, kinds)]
         if wrong:
             raise CorruptFileError(f"the parameter {name} of the primitive {primitive} cannot be {wrong[0]!r:.80}")
     if primitive.name in _NAMES and not _is_well_formed(params):
@@ -150,7 +150,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_of(leaf: Any, kinds: tuple[type, ...]) -> bool:
+def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
@@ -394,14 +394,9 @@ class _Reader:
             raise CorruptFileError(f"there is no program {number!r:.40}")
         for i in range(number + 1):
             if i not in self._programs:
-                self._programs[i] = self._checked(self._program(self._texts[i]))
-        return self._programs[number]
-
-    def _checked(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        check_jaxpr(closed)
-        return closed
-
-    def _called(self, number: Any) -> ClosedJaxpr:
+                closed = self._program(self._texts[i])
+                check_jaxpr(closed)
+                self._programs[i] = closed
         return self._programs[number]
 
     def _program(self, text: Mapping[str, Any]) -> ClosedJaxpr:
@@ -416,13 +411,13 @@ class _Reader:
         equations = []
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
-            values = {key: decode(self._sized(value), self._called) for key, value in params.items()}
+            values = {key: decode(self._substitute_sizes(value), self._programs.__getitem__) for key, value in params.items()}
             equations.append(Equation(_primitive(name, values), atoms, outvars, values))
             bound += outvars
         return ClosedJaxpr(Jaxpr(constvars, invars, read(text["outputs"]), equations), constants)
 
     def _variables(self, types: Sequence[Any]) -> list[Var]:
-        return [Var(decode_aval(self._sized(kind))) for kind in types]
+        return [Var(decode_aval(self._substitute_sizes(kind))) for kind in types]
 
     def _literal(self, operand: Mapping[str, Any]) -> Literal:
         kind, content = operand["literal"]
@@ -438,10 +433,10 @@ class _Reader:
         number = float.fromhex(factor)
         return {"times": number * float(value), "over": number / float(value) if value else math.inf}[kind]
 
-    def _sized(self, value: Any) -> Any:
+    def _substitute_sizes(self, value: Any) -> Any:
         """Replace symbolic sizes by numbers."""
         if isinstance(value, list):
-            return [self._sized(item) for item in value]
+            return [self._substitute_sizes(item) for item in value]
         if not isinstance(value, dict):
             return value
         if value.keys() == {"dim"}:
@@ -449,7 +444,7 @@ class _Reader:
             if size.denominator != 1:
                 raise ShapeError(f"the size {dimension_of(value['dim'])} is no integer")
             return int(size)
-        return {key: self._sized(item) for key, item in value.items()}
+        return {key: self._substitute_sizes(item) for key, item in value.items()}
 
 
 def dimension_of(terms: Any) -> Dimension:

@@ -58,7 +58,7 @@ class Relation:
         if len(sides) != 3 or len(text) > _LONGEST:
             self._fail()
         self.comparison = sides[1]
-        self._left, self._right = self._parsed(sides[0]), self._parsed(sides[2])
+        self._left, self._right = self._parse(sides[0]), self._parse(sides[2])
         #: The names in it.
         self.names = frozenset(
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
@@ -80,7 +80,7 @@ class Relation:
     def _difference(self, sizes: Sizes) -> int:
         return _value(self._left, sizes) - _value(self._right, sizes)
 
-    def _parsed(self, text: str) -> ast.expr:
+    def _parse(self, text: str) -> ast.expr:
         try:
             body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -371,7 +371,7 @@ class Generalizer:
                 where = first[0]
             return [self.merge(column, where) for column in zip(*values, strict=True)]
         if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
-            return self._merged_objects(values, where)
+            return self._merge_objects(values, where)
         if all(v == first and type(v) is type(first) for v in values):
             return first
         if all(type(v) is int for v in values):
@@ -381,7 +381,7 @@ class Generalizer:
             f"{dict(self._samples[-1])} it has {str(first)[:60]} and {str(values[-1])[:60]}. Export it for each size, or add constraints"
         )
 
-    def _merged_objects(self, values: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
+    def _merge_objects(self, values: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
         if values[0].keys() == {"literal"} and any(v != values[0] for v in values):
             return {"literal": self._literal([v["literal"] for v in values], where)}
         return {key: self.merge([v[key] for v in values], where) for key in values[0]}

@@ -111,13 +111,10 @@ def describe(treedef: tree.TreeDef) -> Any:
     if kind is dict:
         return {"dict": [[key, child] for key, child in zip(keys, children, strict=True)]}
     form = _BY_CLASS.get(kind)
-    static = "" if form is None else form.serialize(_auxiliary(level)).hex()
+    auxiliary = level.entry_data() if hasattr(level, "entry_data") else None
+    static = "" if form is None else form.serialize(auxiliary).hex()
     name = kind.__qualname__ if form is None else form.name
     return {"node": [name, static, [[str(key), child] for key, child in zip(keys, children, strict=True)]]}
-
-
-def _auxiliary(level: tree.TreeDef) -> Any:
-    return level.entry_data() if hasattr(level, "entry_data") else None
 
 
 def _name(key: Any) -> str | int:
@@ -173,17 +170,14 @@ def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
     elif "node" in form and isinstance(value, dict):
         fits = children.keys() == {key for key, _ in wanted}
     else:
-        fits = _kind(form) == _kind(_level(value)) and [*children] == [key for key, _ in wanted]
+        actual = describe(tree.structure(value, lambda node: node is not value))
+        fits = _kind(form) == _kind(actual) and [*children] == [key for key, _ in wanted]
     if not fits:
-        names = [key for key, _ in wanted]
+        names, where = [key for key, _ in wanted], path or "its root"
         raise TreeError(
-            f"the exported function takes {_words(form)} of {names} at {path or 'its root'}, got a {type(value).__name__} of {[*children]}"
+            f"the exported function takes {_in_words(form)} of {names} at {where}, got a {type(value).__name__} of {[*children]}"
         )
     return [leaf for key, child in wanted for leaf in flatten(child, children[key], f"{path}[{key!r}]")]
-
-
-def _level(value: Any) -> Any:
-    return describe(tree.structure(value, lambda node: node is not value))
 
 
 def _kind(form: Any) -> Any:
@@ -193,7 +187,7 @@ def _kind(form: Any) -> Any:
     return (kind, *content[:2]) if kind == "node" else kind
 
 
-def _words(form: Any) -> str:
+def _in_words(form: Any) -> str:
     kind = _kind(form)
     return f"a {kind[1]}, or a dictionary," if isinstance(kind, tuple) else "None, a tree" if kind is None else f"a {kind}"
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.kernel import Kernel, format_kernel, interpret
+from volta_fn.compiler.ir.kernel import format_kernel, interpret
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
@@ -564,7 +564,7 @@ class _Walk:
         kernel = item.node.kernel
         stage = "fusion, or the code generation of a kernel,"
         if math.prod(kernel.sizes) <= _MOST_INTERPRETED:
-            by_interpreter = _interpreted(kernel, [self._read(program, values, v) for v in item.node.operands])[number]
+            by_interpreter = interpret(kernel, *[self._read(program, values, v) for v in item.node.operands])[number]
             is_right = excess(by_interpreter.reshape(right.values.shape), right) is None
             stage = "the code generation of a kernel" if is_right else "the fusion to a kernel"
         return stage, format_kernel(kernel)
@@ -601,10 +601,6 @@ class _Walk:
         equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
         merging = "" if self.compiled.is_native else ", or the merging of dispatches,"
         return _of_memory(f"the assignment of memory{merging} for {program.target.name}", equations, output, mine, other)
-
-
-def _interpreted(kernel: Kernel, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    return interpret(kernel, *operands)
 
 
 def _of_memory(stage: str, equations: Sequence[Equation], output: int, mine: np.ndarray, other: np.ndarray) -> Miscompilation:

@@ -77,7 +77,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
         lowered = jitted.lower(*args, **kwargs)
         values = _values(request.leaves, lowered._traced) if run else []
         device = common_device(values) if values else lowered._device
-        return _explained(lowered, device, values, calls if run else 0)
+        return _explain(lowered, device, values, calls if run else 0)
 
     return explained
 
@@ -88,7 +88,7 @@ def _values(leaves: Sequence[Any], traced: TracedProgram) -> Sequence[Array]:
     return with_full([as_value(x) for x in leaves], traced)
 
 
-def _explained(lowered: Lowered, device: Device, values: Sequence[Array], calls: int) -> Explanation:
+def _explain(lowered: Lowered, device: Device, values: Sequence[Array], calls: int) -> Explanation:
     traced = lowered._traced
     target = device.backend.target
     buffers = [device_put(v, device).buffer() for v in (*traced.captured, *values)]

@@ -82,14 +82,15 @@ def changes_of(closed: ClosedJaxpr, target: Target | None) -> list[Change]:
     recorder = _Recorder()
     inlining, *_ = [None] if target is None else pipeline.passes_of(target)
     program = closed if inlining is None else recorder.run(inlining, closed)
-    program = _simplified(recorder, program)
+    program = _simplify(recorder, program)
     divided = recorder.run(pipeline.LOOP_FISSION, simplify_nested(program, pipeline.optimize))
-    program = _simplified(recorder, divided) if divided is not program else program
+    program = _simplify(recorder, divided) if divided is not program else program
     if target is None:
         return list(_without_repeats(recorder.changes))
-    for expansion in _expansions(target):
+    of_target = [p for p in target.passes() if isinstance(p, ProgramPass)]
+    for expansion in [*of_target, *pipeline.EXPANSIONS]:
         changed = recorder.run(expansion, program)
-        program = _simplified(recorder, changed) if expansion.simplify_after and changed is not program else changed
+        program = _simplify(recorder, changed) if expansion.simplify_after and changed is not program else changed
     fused: Any = program
     for late in pipeline.passes_of(target):
         if isinstance(late, NodePass) or late.name == "fusion":
@@ -97,7 +98,7 @@ def changes_of(closed: ClosedJaxpr, target: Target | None) -> list[Change]:
     return list(_without_repeats(recorder.changes))
 
 
-def _simplified(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
+def _simplify(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
     """Simplify a program as `pipeline.simplify` does."""
     while True:
         for one in pipeline.EQUATION_PASSES:
@@ -108,11 +109,6 @@ def _simplified(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
         program = simplify_nested(program, pipeline.simplify)
         if program is live:
             return program
-
-
-def _expansions(target: Target) -> list[ProgramPass]:
-    target_passes = [p for p in target.passes() if isinstance(p, ProgramPass)]
-    return [*target_passes, *pipeline.EXPANSIONS]
 
 
 def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
@@ -126,15 +122,15 @@ def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
 def _census(program: ClosedJaxpr | FusedProgram) -> Counter[str]:
     """Count equations by primitive, those of inner programs included, and kernels."""
     if isinstance(program, FusedProgram):
-        return sum([_of_node(node) for node in program.nodes], Counter())
-    return sum(map(_of_equation, program.eqns), Counter())
+        return sum([_census_of_node(node) for node in program.nodes], Counter())
+    return sum(map(_census_of_equation, program.eqns), Counter())
 
 
-def _of_node(node: Any) -> Counter[str]:
-    return Counter(["kernel"]) if isinstance(node, KernelCall) else _of_equation(node)
+def _census_of_node(node: Any) -> Counter[str]:
+    return Counter(["kernel"]) if isinstance(node, KernelCall) else _census_of_equation(node)
 
 
-def _of_equation(eqn: Equation) -> Counter[str]:
+def _census_of_equation(eqn: Equation) -> Counter[str]:
     return sum([_census(sub) for sub in sub_jaxprs(eqn.params)], Counter([eqn.primitive.name]))
 
 

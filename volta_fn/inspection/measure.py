@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.device import Device
@@ -35,13 +33,13 @@ def numpy_steps(
     Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
     """
     if not calls:
-        return _described(program, None, roofline), None, 0.0
+        return _as_steps(program, None, roofline), None, 0.0
     runs = [_kernel(eqn, device) for eqn in program.eqns]
     measured = [_timed(program, runs, buffers) for _ in range(calls)]
     seconds = [min(times) for times in zip(*measured, strict=True)]
     run = device.backend.compile(traced, (False,) * len(buffers), PIPELINE)
     call = min(samples(lambda: run(False, *buffers)))
-    return _described(program, seconds, roofline), call, 0.0
+    return _as_steps(program, seconds, roofline), call, 0.0
 
 
 def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
@@ -51,11 +49,11 @@ def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
 
 def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
     """Run the equations one by one, and return the seconds of each."""
-    values: dict[Var, Any] = dict(zip(program.constvars, map(_on_host, program.consts), strict=True))
+    values: dict[Var, Any] = dict(zip(program.constvars, map(host_buffer, program.consts), strict=True))
     values.update(zip(program.invars, buffers, strict=True))
     seconds = []
     for eqn, run in zip(program.eqns, runs, strict=True):
-        operands = [_on_host(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+        operands = [host_buffer(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
         start = time.perf_counter()
         results = run(*operands)
         seconds.append(time.perf_counter() - start)
@@ -63,11 +61,7 @@ def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], b
     return seconds
 
 
-def _on_host(value: Any) -> np.ndarray:
-    return host_buffer(value)
-
-
-def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: Roofline | None) -> list[Step]:
+def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: Roofline | None) -> list[Step]:
     producers: dict[Var, int] = {}
     steps = []
     for number, eqn in enumerate(program.eqns, 1):

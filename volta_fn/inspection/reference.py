@@ -63,7 +63,7 @@ def expected(eqn: Equation, operands: Sequence[np.ndarray]) -> list[Expected]:
         ]
     wide = [wide_dtype(v.aval.dtype) for v in eqn.invars]
     values = evaluate(eqn, operands, wide)
-    spread = _spread(eqn, operands, wide, values)
+    spread = _sensitivity(eqn, operands, wide, values)
     results = []
     for native_value, value, v, change, rounded in zip(native, values, eqn.outvars, spread, inexact, strict=True):
         if not rounded:
@@ -100,13 +100,13 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if dtype in dtypes.INEXACT else dtype
 
 
-def _spread(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dtype], values: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _sensitivity(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dtype], values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the largest changes of the results when the operands are rounded."""
     rng = np.random.default_rng(0)
     changes = [np.zeros(value.shape) for value in values]
     with np.errstate(all="ignore"):
         for _ in range(_TRIES):
-            moved = [_rounded(x, dtype, rng) for x, dtype in zip(operands, wide, strict=True)]
+            moved = [_perturb_operand(x, dtype, rng) for x, dtype in zip(operands, wide, strict=True)]
             for change, other, value in zip(changes, evaluate(eqn, moved, wide), values, strict=True):
                 if other.dtype in dtypes.INEXACT:
                     np.fmax(change, np.abs(other - value), out=change)
@@ -126,7 +126,7 @@ def absolute_operands(name: str, operands: Sequence[np.ndarray], wide: Sequence[
     return absolute
 
 
-def _rounded(x: np.ndarray, dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+def _perturb_operand(x: np.ndarray, dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     if dtype not in dtypes.INEXACT:
         return x
     return x.astype(dtype) * (1 + epsilon(x.dtype, [x]) * rng.choice([-1.0, 1.0], x.shape))
@@ -244,7 +244,7 @@ class _Evaluation:
         """Return the values that equations compute, and those that they read."""
         env: Values = {}
         for var, value in values.items():
-            env[var] = self._moved(np.asarray(value).reshape(var.aval.shape), var.aval.dtype)
+            env[var] = self._perturb(np.asarray(value).reshape(var.aval.shape), var.aval.dtype)
         for eqn in equations:
             results = self._equation(eqn, [self._read(env, v) for v in eqn.invars])
             env.update(zip(eqn.outvars, results, strict=True))
@@ -256,7 +256,7 @@ class _Evaluation:
             return value.astype(wide_dtype(value.dtype), copy=False)
         return values[atom]
 
-    def _moved(self, value: np.ndarray, dtype: np.dtype, absolute: np.ndarray | None = None) -> np.ndarray:
+    def _perturb(self, value: np.ndarray, dtype: np.dtype, absolute: np.ndarray | None = None) -> np.ndarray:
         """Return a value in 64 bits, rounded at random by a unit of a dtype."""
         if dtype not in dtypes.INEXACT:
             return value
@@ -279,7 +279,7 @@ class _Evaluation:
                 results: Sequence[np.ndarray] = _LOOPS[eqn.primitive.name](self, operands, **eqn.params)
                 return results
         values, absolute = self._primitive(eqn, operands)
-        return [self._moved(np.asarray(x), v.aval.dtype, a) for x, v, a in zip(values, eqn.outvars, absolute, strict=True)]
+        return [self._perturb(np.asarray(x), v.aval.dtype, a) for x, v, a in zip(values, eqn.outvars, absolute, strict=True)]
 
     def _primitive(self, eqn: Equation, operands: list[np.ndarray]) -> tuple[list[np.ndarray], Sequence[np.ndarray | None]]:
         """Return an equation's results, and for sums the sums of absolute values."""
@@ -287,7 +287,7 @@ class _Evaluation:
         none = [None] * len(eqn.outvars)
         inexact = [d in dtypes.INEXACT for d in (*operand_dtypes, *[v.aval.dtype for v in eqn.outvars])]
         if name == "convert_element_type" and all(inexact):
-            return [_converted(operands[0], eqn.outvars[0].aval.dtype)], none
+            return [_convert(operands[0], eqn.outvars[0].aval.dtype)], none
         wide = [wide_dtype(d) for d in operand_dtypes]
         if name not in IN_OWN_DTYPE and any(inexact[len(operand_dtypes) :]):
             try:
@@ -300,7 +300,7 @@ class _Evaluation:
             return evaluate(eqn, [x.astype(d) for x, d in zip(operands, operand_dtypes, strict=True)], operand_dtypes), none
 
 
-def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _convert(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype in dtypes.COMPLEX or value.dtype.kind != "c":
         return value.astype(wide_dtype(dtype))
     return value.real

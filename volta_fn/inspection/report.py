@@ -372,7 +372,7 @@ def page(explanation: Explanation) -> str:
         f"{_section('Graph of the program', graph_svg(explanation.steps))}"
         f"{_section('Passes of the compiler', _passes(explanation))}"
         f"{_section('Stages', _stages())}"
-        f"</main><script id='data' type='text/plain'>{_packed(explanation)}</script><script>{SCRIPT}</script></body></html>"
+        f"</main><script id='data' type='text/plain'>{_compress_texts(explanation)}</script><script>{SCRIPT}</script></body></html>"
     )
 
 
@@ -444,14 +444,14 @@ def _stages() -> str:
     return "".join(f"<details data-stage='{key}'><summary>{title}</summary><pre></pre></details>" for key, title in names)
 
 
-def _packed(explanation: Explanation) -> str:
+def _compress_texts(explanation: Explanation) -> str:
     """Return the texts of the page, compressed, in base64."""
     texts: dict[str, int] = {}
     steps = [
         {
-            "kernel": _numbered(texts, step.text),
-            "code": _numbered(texts, _shortened(step.code)),
-            "source": _numbered(texts, _sources(step.user_lines)),
+            "kernel": _text_number(texts, step.text),
+            "code": _text_number(texts, _truncate(step.code)),
+            "source": _text_number(texts, _sources(step.user_lines)),
             "shapes": step.shapes,
             "equations": " ".join(step.equations),
         }
@@ -467,12 +467,12 @@ def _packed(explanation: Explanation) -> str:
     return base64.b64encode(gzip.compress(json.dumps(data).encode(), mtime=0)).decode()
 
 
-def _numbered(texts: dict[str, int], text: str) -> int:
+def _text_number(texts: dict[str, int], text: str) -> int:
     """Return the number of a text, which is kept once."""
     return texts.setdefault(text, len(texts))
 
 
-def _shortened(code: str) -> str:
+def _truncate(code: str) -> str:
     return code if len(code) <= _MOST else f"{code[:_MOST]}\n… {len(code) - _MOST:,} more characters"
 
 

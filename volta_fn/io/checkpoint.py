@@ -96,7 +96,7 @@ def describe(leaf: Any) -> Entry | None:
 def write_manifest(entries: Mapping[str, Entry]) -> dict[str, str]:
     """Return the metadata that hold the manifest."""
     text = json.dumps({name: _as_json(entry) for name, entry in entries.items()})
-    return {MANIFEST: text, CHECKSUM: _sum_of(text)}
+    return {MANIFEST: text, CHECKSUM: _text_checksum(text)}
 
 
 def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
@@ -107,7 +107,7 @@ def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
     if MANIFEST not in file.metadata:
         raise CheckpointError(f"{file} is not a checkpoint but another safetensors file; io.load_safetensors reads it")
     text = file.metadata[MANIFEST]
-    if file.metadata.get(CHECKSUM) != _sum_of(text):
+    if file.metadata.get(CHECKSUM) != _text_checksum(text):
         raise CorruptFileError(f"{file}: the manifest is damaged: its checksum is wrong")
     parsed = parse_json(text.encode(), f"{file}: the manifest")
     entries = {name: _from_json(value, f"{file}: the manifest's entry {name!r}") for name, value in parsed.items()}
@@ -119,7 +119,7 @@ def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
     return entries
 
 
-def _sum_of(text: str) -> str:
+def _text_checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
@@ -171,10 +171,10 @@ def capture(state: Any, *, copy: bool = False) -> Captured:
 
     Raises `ArgumentTypeError` for a leaf that cannot be saved, `DTypeError` for one of an unknown dtype.
     """
-    return {name: _captured(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
+    return {name: _capture_leaf(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
 
 
-def _captured(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
+def _capture_leaf(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
     entry = describe(leaf)
     if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
         raise ArgumentTypeError(
@@ -218,12 +218,12 @@ def decode(template: Any, file: SafetensorsFile) -> Any:
 
     def restore(path: tree.KeyPath, leaf: Any) -> Any:
         name = tree.keystr(path)
-        return _restored(name, entries[name], leaf, file)
+        return _restore_leaf(name, entries[name], leaf, file)
 
     return tree.map_with_path(restore, template)
 
 
-def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
+def _restore_leaf(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
     """Restore a leaf; an array goes to the device of the template's."""
     if entry.kind == "str":
         return entry.text
@@ -439,17 +439,17 @@ class Checkpointer:
         self.wait_until_finished()
         steps = self.all_steps()
         if step is not None:
-            return self._restored(template, step, steps)
+            return self._restore_step(template, step, steps)
         if not steps:
             raise CheckpointError(f"there are no checkpoints in {self.directory}")
         for older in reversed(steps[1:]):
             try:
-                return self._restored(template, older, steps)
+                return self._restore_step(template, older, steps)
             except CorruptFileError as error:
                 warnings.warn(f"the checkpoint of step {older} is passed over: {error.message}", DamagedCheckpointWarning, stacklevel=2)
-        return self._restored(template, steps[0], steps)
+        return self._restore_step(template, steps[0], steps)
 
-    def _restored(self, template: Any, step: int, steps: list[int]) -> Any:
+    def _restore_step(self, template: Any, step: int, steps: list[int]) -> Any:
         try:
             file = SafetensorsFile(self._path(step))
         except FileNotFoundError:

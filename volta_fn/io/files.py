@@ -185,7 +185,7 @@ def parse_json(text: bytes, name: str, *, naturals: bool = True) -> dict[str, An
     """
     as_int = _natural if naturals else int
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_no_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{name} is invalid: {error}") from error
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ def _natural(digits: str) -> int:
     return int(digits)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 

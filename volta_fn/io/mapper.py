@@ -80,7 +80,7 @@ class StateDictMapper:
 
     def rename(self, old: str, new: str, *, optional: bool = False) -> StateDictMapper:
         """Rename one array."""
-        return self._and(renaming(f"rename({old!r}, {new!r})", {old: new}.get, optional, [old]))
+        return self._append(rename_rule(f"rename({old!r}, {new!r})", {old: new}.get, optional, [old]))
 
     def rename_keys(self, names: Mapping[str, str], *, optional: bool = False) -> StateDictMapper:
         """Rename several arrays at once, so that names may be exchanged.
@@ -92,20 +92,20 @@ class StateDictMapper:
         {'b': Array([0.], dtype=float32), 'a': Array([1.], dtype=float32)}
         """
         table = dict(names)
-        return self._and(renaming(f"rename_keys({table!r})", table.get, optional or not table, table))
+        return self._append(rename_rule(f"rename_keys({table!r})", table.get, optional or not table, table))
 
     def rename_prefix(self, old: str, new: str, *, optional: bool = False) -> StateDictMapper:
         """Replace the prefix of names: `old.x` becomes `new.x`."""
-        return self._and(renaming(f"rename_prefix({old!r}, {new!r})", _prefix_changer(old, _with_dot(new)), optional))
+        return self._append(rename_rule(f"rename_prefix({old!r}, {new!r})", _prefix_changer(old, _with_dot(new)), optional))
 
     def strip_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
         """Remove a prefix from the names that have it; `select_prefix` drops the others."""
-        return self._and(renaming(f"strip_prefix({prefix!r})", _prefix_changer(prefix, ""), optional))
+        return self._append(rename_rule(f"strip_prefix({prefix!r})", _prefix_changer(prefix, ""), optional))
 
     def add_prefix(self, prefix: str) -> StateDictMapper:
         """Add a prefix to all names."""
         before = _with_dot(prefix)
-        return self._and(renaming(f"add_prefix({prefix!r})", lambda name: before + name, optional=True))
+        return self._append(rename_rule(f"add_prefix({prefix!r})", lambda name: before + name, optional=True))
 
     def rename_regex(self, pattern: str, replacement: str, *, optional: bool = False) -> StateDictMapper:
         r"""Replace matches of a regular expression in names, as `re.sub` does.
@@ -122,15 +122,15 @@ class StateDictMapper:
             compiled.sub(replacement, "")  # raises for an invalid replacement, even without a match
         except (re.error, IndexError) as error:
             raise ArgumentError(f"{text}: not a valid regular expression: {error}") from error
-        return self._and(renaming(text, lambda name: compiled.sub(replacement, name) if compiled.search(name) else None, optional))
+        return self._append(rename_rule(text, lambda name: compiled.sub(replacement, name) if compiled.search(name) else None, optional))
 
     def select_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
         """Keep the arrays that match a pattern; each must match one, unless `optional`."""
-        return self._and(choosing(_call("select_keys", patterns), patterns, True, optional))
+        return self._append(select_rule(_call("select_keys", patterns), patterns, True, optional))
 
     def exclude_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
         """Drop the arrays that match a pattern; each must match one, unless `optional`."""
-        return self._and(choosing(_call("exclude_keys", patterns), patterns, False, optional))
+        return self._append(select_rule(_call("exclude_keys", patterns), patterns, False, optional))
 
     def select_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
         """Keep only the arrays below a prefix, and remove it.
@@ -147,12 +147,12 @@ class StateDictMapper:
     def transpose(self, *names: str, axes: Sequence[int] | None = None, optional: bool = False) -> StateDictMapper:
         """Transpose the arrays of those names. Without `axes` they must be matrices."""
         text = _call("transpose", names, axes)
-        return self._and(changing(text, [*map(glob.escape, names)], lambda name, x: transposed(text, name, x, axes), optional))
+        return self._append(transform_rule(text, [*map(glob.escape, names)], lambda name, x: transposed(text, name, x, axes), optional))
 
     def transpose_pattern(self, pattern: str, *, axes: Sequence[int] | None = None, optional: bool = False) -> StateDictMapper:
         """Transpose the arrays whose names match; without `axes` they must be matrices."""
         text = _call("transpose_pattern", [pattern], axes)
-        return self._and(changing(text, [pattern], lambda name, x: transposed(text, name, x, axes), optional))
+        return self._append(transform_rule(text, [pattern], lambda name, x: transposed(text, name, x, axes), optional))
 
     def transform(self, function: Callable[[str, Any], Any], pattern: str = "*", *, optional: bool = False) -> StateDictMapper:
         """Replace each array whose name matches by ``function(name, array)``.
@@ -163,9 +163,9 @@ class StateDictMapper:
         {'fc.weight': Array([0.5], dtype=float32), 'fc.bias': Array([1.], dtype=float32)}
         """
         text = f"transform({getattr(function, '__name__', repr(function))}, {pattern!r})"
-        return self._and(changing(text, [pattern], function, optional or pattern == "*"))
+        return self._append(transform_rule(text, [pattern], function, optional or pattern == "*"))
 
-    def _and(self, rule: Rule) -> StateDictMapper:
+    def _append(self, rule: Rule) -> StateDictMapper:
         return StateDictMapper((*self.rules, rule))
 
 
@@ -187,7 +187,7 @@ def _call(method: str, arguments: Sequence[str], axes: Sequence[int] | None = No
 # The rules.
 
 
-def renaming(description: str, renamed: Callable[[str], str | None], optional: bool, required: Collection[str] = ()) -> Rule:
+def rename_rule(description: str, renamed: Callable[[str], str | None], optional: bool, required: Collection[str] = ()) -> Rule:
     """Rename the arrays for which `renamed` returns a name.
 
     The `required` names, or at least one, must exist, unless `optional`.
@@ -203,7 +203,7 @@ def renaming(description: str, renamed: Callable[[str], str | None], optional: b
     return Rule(description, function)
 
 
-def choosing(description: str, patterns: Sequence[str], keep: bool, optional: bool) -> Rule:
+def select_rule(description: str, patterns: Sequence[str], keep: bool, optional: bool) -> Rule:
     """Keep the arrays whose names match a pattern (or, without `keep`, do not)."""
 
     def function(state: StateDict) -> StateDict:
@@ -213,12 +213,12 @@ def choosing(description: str, patterns: Sequence[str], keep: bool, optional: bo
     return Rule(description, function)
 
 
-def changing(description: str, patterns: Sequence[str], change: Callable[[str, Any], Any], optional: bool) -> Rule:
+def transform_rule(description: str, patterns: Sequence[str], change: Callable[[str, Any], Any], optional: bool) -> Rule:
     """Replace each array whose name matches by ``change(name, array)``."""
 
     def function(state: StateDict) -> StateDict:
         _check_matched(description, patterns, state, optional)
-        return {name: _changed(description, name, value, change) if _matches(name, patterns) else value for name, value in state.items()}
+        return {name: _apply(description, name, value, change) if _matches(name, patterns) else value for name, value in state.items()}
 
     return Rule(description, function)
 
@@ -252,7 +252,7 @@ def _check_matched(description: str, patterns: Sequence[str], state: Mapping[str
         raise StateDictError(_no_match(description, absent, state))
 
 
-def _changed(description: str, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
+def _apply(description: str, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     _check_array(description, f"{name!r} is", value)
     new = change(name, value)
     _check_array(description, f"{name!r} became", new)
@@ -321,7 +321,7 @@ def from_torch(template: Any) -> StateDictMapper:
     description = "from_torch(...)"
 
     def function(state: Mapping[str, Any]) -> dict[str, Any]:
-        state = {name: _copied(value) if _is_tensor(value) else value for name, value in state.items()}
+        state = {name: _copy_tensor(value) if _is_tensor(value) else value for name, value in state.items()}
         sources = _sources(template, state)
         converted = [(name, source.of(state)) for name, source in sources.items() if source.is_in(state)]
         used = {source.theirs for source in sources.values()}
@@ -336,11 +336,11 @@ def _is_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch"
 
 
-def _copied(tensor: Any) -> Any:
+def _copy_tensor(tensor: Any) -> Any:
     return vnp.from_dlpack(tensor.detach().cpu().clone())
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -382,7 +382,7 @@ class _Search:
     prefixes: Prefixes
     sources: dict[str, _Source] = field(default_factory=dict)
 
-    def take(self, ours: str, theirs: str, convert: Convert = _same, default: Callable[[], Any] | None = None) -> None:
+    def take(self, ours: str, theirs: str, convert: Convert = _identity, default: Callable[[], Any] | None = None) -> None:
         self.sources[ours] = _Source(theirs, convert, default)
 
     def first_existing(self, *names: str) -> str:
@@ -457,7 +457,7 @@ def _visit_recurrent(node: RecurrentLayer, at: _Location, search: _Search) -> No
         for level, cell in enumerate(getattr(node, group)):
             for name in leaves_by_name(cell):
                 theirs = joined(at.theirs, f"{name}_l{level}{suffix}")
-                search.take(joined(at.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _same)
+                search.take(joined(at.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _identity)
 
 
 @_visit.register(nn.MultiHeadAttention)

@@ -113,7 +113,7 @@ class Interpreter:
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
-            results = self._called(call, inputs, values, graph)
+            results = self._call(call, inputs, values, graph)
         except (VoltaError, NotImplementedError):
             raise
         except MemoryError as error:
@@ -123,22 +123,22 @@ class Interpreter:
         for name, value in zip(call.outputs, results if isinstance(results, tuple | list) else (results,), strict=False):
             values[name] = value
 
-    def _called(self, call: Call, inputs: list[Any], values: Values, graph: Graph | None) -> Any:
+    def _call(self, call: Call, inputs: list[Any], values: Values, graph: Graph | None) -> Any:
         if graph is not None and (call.domain, call.op) == _GRADIENT:
             return self._gradient(call, inputs, values, graph)
         local = self._functions.get((call.domain, call.op))
         if local is not None:
-            return self._expanded(call, local, inputs)
+            return self._run_definition(call, local, inputs)
         operator = OPERATORS.get(_key(call))
         if operator is None:
-            return self._expanded(call, self._definition(call, inputs), inputs)
-        return operator(self._node(call, inputs, values), *self._placed(call, inputs))
+            return self._run_definition(call, self._definition(call, inputs), inputs)
+        return operator(self._node(call, inputs, values), *self._to_arrays(call, inputs))
 
     def _gradient(self, call: Call, inputs: list[Any], values: Values, graph: Graph) -> Any:
         """Return the derivatives of a value by some inputs, at their current values."""
         count, names = len(call.attributes["xs"]), [*call.attributes["xs"], *call.attributes.get("zs", [])]
         target = call.attributes["y"]
-        needed = _needed(graph, target, names)
+        needed = _dependencies(graph, target, names)
 
         def total(*xs: Any) -> Any:
             inner = values | dict(zip(names, [*xs, *inputs[count:]], strict=True))
@@ -156,22 +156,22 @@ class Interpreter:
         name = call.name or ", ".join(call.outputs)
         return Node(call.op, name, call.attributes, xp, len(call.outputs), self.opset, run)
 
-    def _placed(self, call: Call, inputs: list[Any]) -> list[Any]:
+    def _to_arrays(self, call: Call, inputs: list[Any]) -> list[Any]:
         """Convert floats on the host to arrays, unless all inputs stay on the host."""
         if _on_host(call.op, inputs) or call.op in _HOST or call.op in ("Loop", "If", "Scan"):
             return inputs
         return [vnp.asarray(v) if isinstance(v, np.ndarray) and v.dtype.kind not in _HOST_KINDS else v for v in inputs]
 
-    def _expanded(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
+    def _run_definition(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
         values: Values = dict.fromkeys(definition.input)
         values.update(zip(definition.input, inputs, strict=False))
         defaults = {a.name: library().helper.get_attribute_value(a) for a in getattr(definition, "attribute_proto", ())}
         inner = Interpreter(self._reader, {o.domain: o.version for o in definition.opset_import} or {"": self.opset}, self._functions)
         for proto in definition.node:
-            inner._step(self._bound(proto, defaults | call.attributes), values)
+            inner._step(self._bind(proto, defaults | call.attributes), values)
         return [values.get(name) for name in definition.output]
 
-    def _bound(self, proto: Any, attributes: Mapping[str, Any]) -> Call:
+    def _bind(self, proto: Any, attributes: Mapping[str, Any]) -> Call:
         """Return a node of a definition with the attributes that it takes from its caller."""
         helper, bound = library().helper, type(proto)()
         bound.CopyFrom(proto)
@@ -185,7 +185,7 @@ class Interpreter:
         for name, value in call.attributes.items():
             if isinstance(value, Graph):
                 protos = next(a for a in proto.attribute if a.name == name).g.node
-                call.attributes[name] = Graph(value.inputs, value.outputs, [self._bound(p, attributes) for p in protos], value.initializers)
+                call.attributes[name] = Graph(value.inputs, value.outputs, [self._bind(p, attributes) for p in protos], value.initializers)
         return call
 
     def _definition(self, call: Call, inputs: Sequence[Any]) -> Any:
@@ -219,7 +219,7 @@ def _key(call: Call) -> str:
     return call.op if call.domain in _STANDARD else f"{call.domain}.{call.op}"
 
 
-def _needed(graph: Graph, target: str, sources: Sequence[str]) -> list[Call]:
+def _dependencies(graph: Graph, target: str, sources: Sequence[str]) -> list[Call]:
     """Return the nodes that compute a value from `sources`, in order."""
     wanted, calls = {target}, []
     for call in reversed(graph.calls):

@@ -74,7 +74,7 @@ def _model(f: Callable[..., Any], params: Any, example_args: Sequence[Any], opse
         raise OnnxError("ONNX has no operators for these primitives of the function:\n" + "\n".join(unsupported))
     pairs = tree.leaves_with_path(params)
     writer = GraphWriter(Names())
-    weights = [(_named(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
+    weights = [(_initializer_name(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
     tensors = [onnx.numpy_helper.from_array(value, name) for name, value in weights]
     kinds = program.in_avals
     inputs = [f"x{i}" for i in range(len(kinds) - len(weights))]
@@ -85,8 +85,8 @@ def _model(f: Callable[..., Any], params: Any, example_args: Sequence[Any], opse
     graph = onnx.helper.make_graph(
         writer.nodes,
         "volta_fn",
-        [_typed(name, kind) for name, kind in zip(inputs, kinds[len(weights) :], strict=True)],
-        [_typed(name, kind) for name, kind in zip(outputs, program.out_avals, strict=True)],
+        [_value_info(name, kind) for name, kind in zip(inputs, kinds[len(weights) :], strict=True)],
+        [_value_info(name, kind) for name, kind in zip(outputs, program.out_avals, strict=True)],
         [*tensors, *writer.names.tensors],
     )
     versions = [onnx.helper.make_opsetid("", opset)]
@@ -100,11 +100,11 @@ def _concrete(leaf: Any) -> Any:
     return value
 
 
-def _named(path: Any) -> str:
+def _initializer_name(path: Any) -> str:
     return "params" + tree.keystr(path).replace("']", "").replace("['", ".").replace("]", "").replace("[", ".")
 
 
-def _typed(name: str, kind: ShapedArray) -> Any:
+def _value_info(name: str, kind: ShapedArray) -> Any:
     return library().helper.make_tensor_value_info(name, number_of(kind.dtype), kind.shape)
 
 
@@ -200,4 +200,4 @@ class GraphWriter:
         parameters = [self.names.new() for _ in inputs]
         results = [inner.op("Identity", result) for result in build(inner, parameters)]
         outputs = [helper.make_empty_tensor_value_info(result) for result in results]
-        return helper.make_graph(inner.nodes, name, [_typed(n, k) for n, k in zip(parameters, inputs, strict=True)], outputs)
+        return helper.make_graph(inner.nodes, name, [_value_info(n, k) for n, k in zip(parameters, inputs, strict=True)], outputs)

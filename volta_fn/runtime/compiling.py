@@ -45,7 +45,7 @@ class _Compilations:
         self._forget()
         atexit.register(self._end)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._hold, after_in_parent=self._go_on, after_in_child=self._forget)
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class _Compilations:
             self._forks += 1
         self._wait()
 
-    def _go_on(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self._forks -= 1
 
@@ -168,24 +168,24 @@ class Repeated:
         #: The compilation.
         self._job: AwaitedCall | None = None
         #: The implementation of the next call.
-        self.run: Callable[..., Any] = self._once
+        self.run: Callable[..., Any] = self._first_call
         self.then: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
         return self.run(*args)
 
-    def _once(self, *args: Any) -> Any:
+    def _first_call(self, *args: Any) -> Any:
         if not _inside.now:
-            self.run = self._twice
-        return self._uncompiled(args)
+            self.run = self._second_call
+        return self._run_uncompiled(args)
 
-    def _twice(self, *args: Any) -> Any:
-        result = self._uncompiled(args)
+    def _second_call(self, *args: Any) -> Any:
+        result = self._run_uncompiled(args)
         if not _inside.now:
             if self._pays(result, *args):
                 self._job = _background.submit(self._compile)
-                self.run = self._compiled
+                self.run = self._third_call
             else:
                 self._settle(self._first)
         return result
@@ -194,7 +194,7 @@ class Repeated:
         """Return the compiled function, or None if the process ends anyway."""
         return join_compilation(self._make) if threading.main_thread().is_alive() else None
 
-    def _compiled(self, *args: Any) -> Any:
+    def _third_call(self, *args: Any) -> Any:
         job = self._job
         assert job is not None
         try:
@@ -209,7 +209,7 @@ class Repeated:
         self.run = function
         self.then(function)
 
-    def _uncompiled(self, args: tuple[Any, ...]) -> Any:
+    def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True
         try:
             return self._first(*args)

@@ -60,7 +60,7 @@ class Data:
         elements = np.ascontiguousarray(array)
         described: dict[str, Any] = {}
         if storage != "float32" and elements.dtype == np.float32:
-            elements = _narrowed(elements, storage)
+            elements = _narrow(elements, storage)
             described["storage"] = storage
         data = elements.tobytes()
         data += bytes(-len(data) % 4)
@@ -75,7 +75,7 @@ class Data:
         return b"".join(self._chunks)
 
 
-def _narrowed(elements: np.ndarray, storage: str) -> np.ndarray:
+def _narrow(elements: np.ndarray, storage: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = elements.astype(dtypes.as_dtype(storage))
     lost = np.isfinite(elements) & ~np.isfinite(narrow.astype(np.float32))
@@ -129,10 +129,10 @@ class Leaf(NamedTuple):
 def leaves_of(name: str, value: Any) -> list[Leaf]:
     """Return the arrays of a pytree, with names as in a state dict."""
     leaves = tree.leaves_with_path(value, is_leaf=lambda node: isinstance(node, ShapeDtypeStruct))
-    return [Leaf(joined(name, dotted(path)) if path else name, _typed(name, leaf)) for path, leaf in leaves]
+    return [Leaf(joined(name, dotted(path)) if path else name, _as_leaf(name, leaf)) for path, leaf in leaves]
 
 
-def _typed(name: str, leaf: Any) -> ShapeDtypeStruct | Array:
+def _as_leaf(name: str, leaf: Any) -> ShapeDtypeStruct | Array:
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf
     try:
@@ -216,7 +216,7 @@ class ProgramWriter:
         slots += [["constant", *self._constant(array)] for array in plan.constants]
         slots += [["grids", size] for size in plan.regions]
         pipelines = _Pipelines(self._shaders)
-        commands = [_written(command, pipelines) for command in plan.commands]
+        commands = [_write_command(command, pipelines) for command in plan.commands]
         return {
             "slots": slots,
             "temporaries": plan.blocks,
@@ -252,7 +252,7 @@ class _Pipelines:
         return self._numbers[run.key]
 
 
-def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
+def _write_command(command: Command, pipelines: _Pipelines) -> list[Any]:
     """Return a command: its kind, and what it needs.
 
     ["run", pipeline, bindings, groups], ["indirect", pipeline, bindings, slot, offset], ["loop", number, iterations, commands],
@@ -265,9 +265,9 @@ def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
         offset = 4 * command.region.branches + 12 * command.entry
         return ["indirect", pipelines.number(command), bindings, command.region.grids.number, offset]
     if isinstance(command, Loop):
-        return ["loop", command.number, command.iterations, [_written(inner, pipelines) for inner in command.body]]
+        return ["loop", command.number, command.iterations, [_write_command(inner, pipelines) for inner in command.body]]
     if isinstance(command, While):
-        return ["while", command.flag.slot.number, command.flag.offset, [_written(inner, pipelines) for inner in command.body]]
+        return ["while", command.flag.slot.number, command.flag.offset, [_write_command(inner, pipelines) for inner in command.body]]
     assert not isinstance(command, Host), "export_web refuses programs with steps on the host"
     assert isinstance(command, Submit)
     return ["submit"]
@@ -381,8 +381,8 @@ class _Builder:
         """Plan a function and return it as JSON."""
         arguments = arguments_of(name, function, state)
         numbers = [number for argument in arguments for number in self._numbers_of(name, argument)]
-        lowered = self._lowered(name, function, arguments)
-        plan = self._planned(name, lowered)
+        lowered = self._lower(name, function, arguments)
+        plan = self._plan(name, lowered)
         self.plans[name] = plan
         results = self._results(name, function, lowered, state)
         program = self.writer.write(plan)
@@ -399,13 +399,13 @@ class _Builder:
             return [self.numbers[leaf.name] for leaf in leaves_of(argument.name, argument.value)]
         return [self.declare(Leaf(f"{name}/{leaf.name}", leaf.value), "input") for leaf in leaves_of(argument.name, argument.value)]
 
-    def _lowered(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
+    def _lower(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
         names = [argument.name for argument in arguments if argument.is_state]
         updated = [i for i, a in enumerate(arguments) if a.is_state and a.name in function.results and names.count(a.name) == 1]
         values = [argument.value for argument in arguments]
         return jit(function.function, donate_argnums=tuple(updated)).lower(*values)
 
-    def _planned(self, name: str, lowered: Lowered) -> ProgramPlan:
+    def _plan(self, name: str, lowered: Lowered) -> ProgramPlan:
         closed = lowered.jaxpr
         self._check_dtypes(name, closed)
         try:
@@ -555,7 +555,7 @@ def _module(path: Path, manifest: Manifest) -> dict[Path, bytes]:
     """Return the files of a JavaScript module."""
     data = path.with_suffix(".bin")
     text = (
-        f"{runtime_source()}\n/** What the page runs. */\nexport const manifest = {_compact(manifest.json)};\n\n"
+        f"{runtime_source()}\n/** What the page runs. */\nexport const manifest = {_inline_json(manifest.json)};\n\n"
         "/** Opens the GPU, and returns the application. */\nexport async function load(data = undefined) {\n"
         f"  data ??= await (await fetch(new URL({json.dumps(data.name)}, import.meta.url))).arrayBuffer();\n"
         f"  return open(manifest, new Uint8Array(data));\n}}\n\nexport {{{', '.join(_PUBLIC)}}};\n"
@@ -566,7 +566,7 @@ def _module(path: Path, manifest: Manifest) -> dict[Path, bytes]:
 def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
     """Return an HTML page."""
     if isinstance(page, Layout):
-        return _laid_out(page, manifest)
+        return _render_layout(page, manifest)
     try:
         text = Path(page).read_text("utf-8")
     except (OSError, UnicodeError) as error:
@@ -576,7 +576,7 @@ def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
     return text.replace(_MARK, _scripts(manifest, "", {}))
 
 
-def _laid_out(page: Layout, manifest: Manifest) -> str:
+def _render_layout(page: Layout, manifest: Manifest) -> str:
     content = _asset(f"{page.kind}.html").replace("<!-- training -->", _asset("training.html") if page.train else "")
     style = _FOLDER / "pages" / f"{page.kind}.css"
     fields = {
@@ -593,9 +593,9 @@ def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> st
     """Return the elements that hold programs, data, settings and scripts."""
     kind = 'type="application/gzip;base64"'
     rows = [
-        f'<script {kind} id="manifest">{_packed(_compact(manifest.json).encode())}</script>',
-        f'<script {kind} id="data">{_packed(manifest.data)}</script>',
-        f'<script type="application/json" id="settings">{_compact(settings)}</script>',
+        f'<script {kind} id="manifest">{_compress(_inline_json(manifest.json).encode())}</script>',
+        f'<script {kind} id="data">{_compress(manifest.data)}</script>',
+        f'<script type="application/json" id="settings">{_inline_json(settings)}</script>',
         f"<script>\nconst volta = (() => {{\n{runtime_source()}\n{_LOAD}\nreturn {{load, {', '.join(_PUBLIC)}}};\n}})();\n</script>",
     ]
     return "\n".join([*rows, *([f"<script>\n{script}\n</script>"] if script else [])])
@@ -605,11 +605,11 @@ def _asset(name: str) -> str:
     return (_FOLDER / "pages" / name).read_text("utf-8")
 
 
-def _packed(data: bytes) -> str:
+def _compress(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
-def _compact(value: Any) -> str:
+def _inline_json(value: Any) -> str:
     """Return JSON that may stand in a script.
 
     Texts have no end of an element in them, nor the beginning of a comment, after which the end of the script would not be found.

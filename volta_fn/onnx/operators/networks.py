@@ -102,7 +102,7 @@ def _transposed_pads(
     return pads
 
 
-def _pooled(node: Node, x: Any, start: Any, step: Any, pads: Pads | None = None) -> Any:
+def _pool(node: Node, x: Any, start: Any, step: Any, pads: Pads | None = None) -> Any:
     window = Window(node, x.shape[2:], node.get("kernel_shape"))
     around = pads or (window.with_ceil() if node.get("ceil_mode", 0) else window.pads)
     return lax.reduce_window(
@@ -121,7 +121,7 @@ def max_pool(node: Node, x: Any) -> Any:
     """Take the maximum of each window, and its position if asked for."""
     x = as_array(x)
     lowest = -np.inf if is_float(x) else np.iinfo(x.dtype).min
-    maxima = _pooled(node, x, np.asarray(lowest, x.dtype), lax.max)
+    maxima = _pool(node, x, np.asarray(lowest, x.dtype), lax.max)
     if node.outputs == 1:
         return maxima
     return maxima, _positions(node, x, lowest)
@@ -174,10 +174,10 @@ def average_pool(node: Node, x: Any) -> Any:
     zero = np.zeros((), x.dtype)
     window = Window(node, x.shape[2:], node.get("kernel_shape"))
     around = window.with_ceil() if node.get("ceil_mode", 0) else window.pads
-    total = _pooled(node, x, zero, lax.add, around)
+    total = _pool(node, x, zero, lax.add, around)
     ones = vnp.ones(x.shape, x.dtype)
     if not node.get("count_include_pad", 0):
-        return total / _pooled(node, ones, zero, lax.add, around)
+        return total / _pool(node, ones, zero, lax.add, around)
     ones = vnp.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1)
     beyond = [(0, end - high) for (_, end), (_, high) in zip(around, window.pads, strict=True)]
     counts = lax.reduce_window(
@@ -196,7 +196,7 @@ def average_pool(node: Node, x: Any) -> Any:
 def lp_pool(node: Node, x: Any) -> Any:
     """Compute the p-norm of each window."""
     x, p = as_array(x), node.get("p", 2)
-    return _pooled(node, abs(x) ** p, np.zeros((), x.dtype), lax.add) ** (1 / p)
+    return _pool(node, abs(x) ** p, np.zeros((), x.dtype), lax.add) ** (1 / p)
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -383,10 +383,10 @@ class Layer:
             a, b = _DEFAULTS.get(name, (1.0, 0.0))
             a = alphas.pop(0) if alphas and name in _DEFAULTS else a
             b = betas.pop(0) if betas and name in ("hardsigmoid", "scaledtanh", "affine") else b
-            functions.append(self._clipped(_ACTIVATIONS[name], a, b))
+            functions.append(self._with_clip(_ACTIVATIONS[name], a, b))
         return functions
 
-    def _clipped(self, function: Callable[..., Any], a: float, b: float) -> Callable[[Any], Any]:
+    def _with_clip(self, function: Callable[..., Any], a: float, b: float) -> Callable[[Any], Any]:
         limit = self.node.get("clip")
         return (lambda x: function(x, a, b)) if limit is None else (lambda x: function(vnp.clip(x, -limit, limit), a, b))
 
@@ -406,7 +406,7 @@ class Layer:
             chosen = [None if w is None else as_array(w)[d] for w in weights]
             functions = self.functions[d * self.per_direction : (d + 1) * self.per_direction]
             backward = self.direction == "reverse" or d == 1
-            output, last = _scanned(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
+            output, last = _scan_direction(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
             outputs.append(output)
             lasts.append(last)
         stacked = [vnp.stack(column) for column in zip(*lasts, strict=True)]
@@ -416,7 +416,7 @@ class Layer:
         return result, stacked
 
 
-def _scanned(
+def _scan_direction(
     cell: Cell, functions: Any, x: Any, lengths: Any, start: tuple[Any, ...], weights: list[Any], backward: bool
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run one direction; where a sequence has ended, states stay and outputs are zero."""
@@ -526,7 +526,7 @@ def adagrad(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         squares = squares + gradient * gradient
         return x - rate * gradient / (vnp.sqrt(squares) + node.get("epsilon", 1e-6)), squares
 
-    return tuple(_updated(update, arrays, 3))
+    return tuple(_update_all(update, arrays, 3))
 
 
 @operator(f"{_DOMAIN}.Adam")
@@ -543,7 +543,7 @@ def adam(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         x = x - rate * mean / (vnp.sqrt(squares) + node.get("epsilon", 1e-6))
         return (1 - node.get("norm_coefficient_post", 0.0)) * x, mean, squares
 
-    return tuple(_updated(update, arrays, 4))
+    return tuple(_update_all(update, arrays, 4))
 
 
 @operator(f"{_DOMAIN}.Momentum")
@@ -558,10 +558,10 @@ def momentum(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         direction = gradient + alpha * velocity if node.get("mode") == "nesterov" else velocity
         return x - rate * direction, velocity
 
-    return tuple(_updated(update, arrays, 3))
+    return tuple(_update_all(update, arrays, 3))
 
 
-def _updated(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
+def _update_all(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
     """Yield the updated arrays, then the first states of all arrays, and so on.
 
     `arrays` has all arrays to train, all their gradients, and all states, which are so many `kinds`.

@@ -277,7 +277,7 @@ def _split(indices: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple([wrapped(indices[..., i], shape[i]) for i in range(indices.shape[-1])])
 
 
-def _updated(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> Any:
+def _scatter(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> Any:
     at = as_array(x).at[positions]
     functions = {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}
     return functions[node.get("reduction", "none")](as_array(updates))
@@ -287,13 +287,13 @@ def _updated(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> An
 def scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update elements along an axis, at positions of their own."""
     axis = node.get("axis", 0) % x.ndim
-    return _updated(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
+    return _scatter(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
 
 
 @operator("ScatterND")
 def scatter_nd(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update slices at positions of several axes."""
-    return _updated(node, x, _split(indices, x.shape), updates)
+    return _scatter(node, x, _split(indices, x.shape), updates)
 
 
 @operator("TensorScatter")
@@ -383,12 +383,12 @@ def non_max_suppression(node: Node, boxes: Any, scores: Any, most: Any = None, o
     selected = []
     for batch, of_classes in enumerate(numbers):
         for category, of_boxes in enumerate(of_classes):
-            indices = _suppressed(corners[batch], of_boxes, count, limit, least)
+            indices = _select_boxes(corners[batch], of_boxes, count, limit, least)
             selected += [(batch, category, index) for index in indices]
     return np.array(selected, np.int64).reshape(-1, 3)
 
 
-def _suppressed(boxes: np.ndarray, scores: np.ndarray, count: int, limit: float, least: float | None) -> list[int]:
+def _select_boxes(boxes: np.ndarray, scores: np.ndarray, count: int, limit: float, least: float | None) -> list[int]:
     selected: list[int] = []
     for index in np.argsort(-scores, kind="stable"):
         if len(selected) >= count or (least is not None and scores[index] <= least):
@@ -520,7 +520,7 @@ def loop(node: Node, count: Any, condition: Any, *carried: Any) -> Any:
     limit = np.iinfo(np.int64).max if count is None else int(np.asarray(count).reshape(())) if is_concrete else None
     if limit is None or isinstance(condition, Tracer):
         return _while(node, body, count, condition, carried)
-    if _UNROLLED < limit < 2**31 and (condition is None or bool(np.asarray(condition))) and _always(node, body, carried):
+    if _UNROLLED < limit < 2**31 and (condition is None or bool(np.asarray(condition))) and _never_stops(node, body, carried):
         return _scan(node, body, limit, carried)
     values, rows = list(carried), list[list[Any]]()
     going, step = condition is None or bool(np.asarray(condition).reshape(())), 0
@@ -537,7 +537,7 @@ def loop(node: Node, count: Any, condition: Any, *carried: Any) -> Any:
     return *values, *(stacked or [vnp.zeros((0,)) for _ in range(node.outputs - outputs)])
 
 
-def _always(node: Node, body: Any, carried: tuple[Any, ...]) -> bool:
+def _never_stops(node: Node, body: Any, carried: tuple[Any, ...]) -> bool:
     """Return True if a body keeps its condition true, and its carry's types."""
     again, *results = node.run(body, np.array(0, np.int64), np.array(True), *carried)
     same = [(v.shape, v.dtype) == (f.shape, f.dtype) for v, f in zip(carried, results, strict=False)]
@@ -557,7 +557,7 @@ def _scan(node: Node, body: Any, count: int, carried: tuple[Any, ...]) -> Any:
 def _while(node: Node, body: Any, count: Any, condition: Any, carried: tuple[Any, ...]) -> Any:
     limit = vnp.asarray(np.iinfo(np.int64).max if count is None else count, dtype=np.int64).reshape(())
 
-    def going(state: Any) -> Any:
+    def is_running(state: Any) -> Any:
         return (state[0] < limit) & state[1]
 
     def step(state: Any) -> Any:
@@ -567,7 +567,7 @@ def _while(node: Node, body: Any, count: Any, condition: Any, carried: tuple[Any
         return state[0] + 1, as_array(again).reshape(()).astype(bool), [as_array(v) for v in results]
 
     first = vnp.asarray(True) if condition is None else as_array(condition).reshape(())
-    return tuple(lax.while_loop(going, step, (vnp.asarray(np.int64(0)), first, [as_array(v) for v in carried]))[2])
+    return tuple(lax.while_loop(is_running, step, (vnp.asarray(np.int64(0)), first, [as_array(v) for v in carried]))[2])
 
 
 @operator("Scan")
@@ -576,13 +576,13 @@ def scan(node: Node, *inputs: Any) -> Any:
     body, count = node.get("body"), node.get("num_scan_inputs")
     if node.opset < 9:
         return _batched_scan(node, body, count, inputs[1:])
-    return _scanned(node, body, inputs[: len(inputs) - count], inputs[len(inputs) - count :])
+    return _run_scan(node, body, inputs[: len(inputs) - count], inputs[len(inputs) - count :])
 
 
-def _scanned(node: Node, body: Any, states: Any, sequences: Any) -> Any:
+def _run_scan(node: Node, body: Any, states: Any, sequences: Any) -> Any:
     axes = node.get("scan_input_axes") or [0] * len(sequences)
     backward = node.get("scan_input_directions", node.get("directions")) or [0] * len(sequences)
-    rows = [_turned(vnp.moveaxis(as_array(s), a, 0), b) for s, a, b in zip(sequences, axes, backward, strict=True)]
+    rows = [_flip_if(vnp.moveaxis(as_array(s), a, 0), b) for s, a, b in zip(sequences, axes, backward, strict=True)]
 
     def step(values: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
         results = [as_array(v) for v in node.run(body, *values, *slices)]
@@ -591,11 +591,11 @@ def _scanned(node: Node, body: Any, states: Any, sequences: Any) -> Any:
     last, collected = lax.scan(step, [as_array(s) for s in states], rows)
     out_axes = node.get("scan_output_axes") or [0] * len(collected)
     flags = node.get("scan_output_directions") or [0] * len(collected)
-    moved = [vnp.moveaxis(_turned(c, f), 0, a) for c, a, f in zip(collected, out_axes, flags, strict=True)]
+    moved = [vnp.moveaxis(_flip_if(c, f), 0, a) for c, a, f in zip(collected, out_axes, flags, strict=True)]
     return *last, *moved
 
 
-def _turned(x: Any, backward: int) -> Any:
+def _flip_if(x: Any, backward: int) -> Any:
     return vnp.flip(x, 0) if backward else x
 
 
@@ -603,5 +603,5 @@ def _batched_scan(node: Node, body: Any, count: int, inputs: Any) -> Any:
     """Run version 8, whose first axis is the batch and whose second is time."""
     batch = inputs[0].shape[0]
     split = len(inputs) - count
-    results = [_scanned(node, body, [v[i] for v in inputs[:split]], [v[i] for v in inputs[split:]]) for i in range(batch)]
+    results = [_run_scan(node, body, [v[i] for v in inputs[:split]], [v[i] for v in inputs[split:]]) for i in range(batch)]
     return tuple([vnp.stack(column) for column in zip(*results, strict=True)])

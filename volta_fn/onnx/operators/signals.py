@@ -293,7 +293,7 @@ def mel_weights(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: A
 # ------------------------------------------------------------------------------
 
 
-def _spread(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast_parameter(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
     """Broadcast scales or zero points of a tensor, an axis or blocks of it."""
     values, axis, block = as_array(values), node.get("axis", 1), node.get("block_size", 0)
     if values.size == 1:
@@ -308,14 +308,14 @@ def _spread(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
 @operator("QuantizeLinear")
 def quantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
     """Divide by the scale, round, add the zero point, and saturate."""
-    x, scale = as_array(x), _spread(node, scale, x.shape)
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
     number = node.get("output_dtype", 0)
     dtype = zero_point.dtype if zero_point is not None else dtype_of(number) if number else np.dtype(np.uint8)
     limits = np.iinfo(dtype)
     precision = node.get("precision", 0)
     wide = dtype_of(precision) if precision else np.dtype(np.float32)
     rounded = vnp.round(x.astype(wide) / scale.astype(wide)).astype(np.float32)
-    shifted = rounded if zero_point is None else rounded + _spread(node, zero_point, x.shape).astype(np.float32)
+    shifted = rounded if zero_point is None else rounded + _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
     return vnp.clip(shifted, limits.min, limits.max).astype(dtype)
 
 
@@ -324,10 +324,10 @@ def dequantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
     """Subtract the zero point and multiply with the scale."""
     number = node.get("output_dtype", 0)
     dtype = dtype_of(number) if number else scale.dtype
-    x, scale = as_array(x), _spread(node, scale, x.shape)
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
     shifted = x.astype(np.float32)
     if zero_point is not None:
-        shifted = shifted - _spread(node, zero_point, x.shape).astype(np.float32)
+        shifted = shifted - _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
     return (shifted * scale.astype(np.float32)).astype(dtype)
 
 
@@ -343,7 +343,7 @@ def dynamic_quantize(node: Node, x: Any) -> Any:
     return quantized, scale, zero.astype(np.uint8)
 
 
-def _shifted(values: Any, zero_point: Any, is_weight: bool) -> Any:
+def _subtract_zero_point(values: Any, zero_point: Any, is_weight: bool) -> Any:
     values = as_array(values).astype(np.int32)
     if zero_point is None:
         return values
@@ -356,13 +356,13 @@ def _shifted(values: Any, zero_point: Any, is_weight: bool) -> Any:
 @operator("MatMulInteger")
 def matmul_integer(node: Node, x: Any, y: Any, x_zero: Any = None, y_zero: Any = None) -> Any:
     """Multiply matrices of 8-bit integers to 32-bit ones."""
-    return _shifted(x, x_zero, False) @ _shifted(y, y_zero, True)
+    return _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
 
 
 @operator("ConvInteger")
 def conv_integer(node: Node, x: Any, weight: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
     """Convolve 8-bit integers to 32-bit ones."""
-    return _integer_conv(node, _shifted(x, x_zero, False), _channels(weight, w_zero))
+    return _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
 
 
 def _channels(weight: Any, zero: Any) -> Any:
@@ -386,8 +386,8 @@ def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
 @operator("QLinearMatMul")
 def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any) -> Any:
     """Multiply quantised matrices to a quantised one."""
-    product = _shifted(x, x_zero, False) @ _shifted(y, y_zero, True)
-    return _requantized(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
+    product = _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
+    return _requantize(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
 
 
 @operator("QLinearConv")
@@ -395,14 +395,14 @@ def quantized_conv(
     node: Node, x: Any, x_scale: Any, x_zero: Any, weight: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
 ) -> Any:
     """Convolve quantised images to quantised ones."""
-    sums = _integer_conv(node, _shifted(x, x_zero, False), _channels(weight, w_zero))
+    sums = _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
     if bias is not None:
         sums = sums + per_channel(bias, sums.ndim)
     factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
-    return _requantized(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
+    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
 
 
-def _requantized(product: Any, factor: Any, zero: Any) -> Any:
+def _requantize(product: Any, factor: Any, zero: Any) -> Any:
     limits = np.iinfo(zero.dtype)
     rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
     return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)
