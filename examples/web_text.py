@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         counter="step",
         temperature="temperature",
         symbols="".join(vocabulary.symbols),
-        beginning="The value of the expression is ",
+        prompt_text="The value of the expression is ",
     )
     options.out.mkdir(parents=True, exist_ok=True)
     state = {"model": model, "moments": optimizer.init(model), "text": numbers}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from volta_fn.interrupts import HeldBack
+from volta_fn.interrupts import InterruptDeferral
 from volta_fn.lazy_imports import load
 
 pytestmark = pytest.mark.usefixtures("default_interrupt_handler")
 
 
 def test_the_handler_runs_after_the_outermost_section() -> None:
-    section, seen = HeldBack(), list[str]()
+    section, seen = InterruptDeferral(), list[str]()
 
     def work() -> None:
         with section:
@@ -30,16 +30,16 @@ def test_the_handler_runs_after_the_outermost_section() -> None:
 
 
 def test_what_waits_lets_it_through() -> None:
-    section = HeldBack()
+    section = InterruptDeferral()
     with section:
-        section.let_through()
+        section.deliver_pending()
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            section.let_through()
+            section.deliver_pending()
 
 
 def test_one_that_was_overtaken_by_another_is_forgotten() -> None:
-    section = HeldBack()
+    section = InterruptDeferral()
     section.pending = (signal.SIGINT, None)  # as if its handler had raised for another one just before
     with section:
         pass

@@ -1,4 +1,4 @@
-"""The first lines of docstrings have the form that `tools/prose.py` checks."""
+"""The form of docstrings, and the names of variables: `tools/prose.py`, `tools/names.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tools import prose
+from tools import names, prose
+
+#: Where no variable has a refused name: `("volta_fn",)`, once all packages are done.
+RENAMED = (
+    "volta_fn/*.py",
+    "volta_fn/data",
+    "volta_fn/debug",
+    "volta_fn/distributed",
+    "volta_fn/errors",
+    "volta_fn/export",
+    "volta_fn/inspection",
+    "volta_fn/io",
+    "volta_fn/onnx",
+    "volta_fn/runtime/*.py",
+    "volta_fn/web",
+)
 
 #: Sources with one fault each, by the rule that they break.
 PLANTED = {
@@ -54,3 +69,34 @@ def test_a_planted_fault_is_found(rule: str, written: Path) -> None:
 def test_other_docstrings_pass(written: Path) -> None:
     written.write_text(FINE)
     assert not list(prose.violations(written))
+
+
+def test_variables_are_named_by_what_they_hold() -> None:
+    refused = [str(binding) for path in names.files(RENAMED) for binding in names.bindings(path)]
+    assert not refused, f"{len(refused)} names:\n" + "\n".join(refused[:50])
+
+
+#: Bindings of refused names, and the numbers of those that are listed.
+BOUND = {
+    "found = 1": 1,
+    "def f(given, *known, kept=2, **own): ...": 4,
+    "class A:\n    made: int\n    def f(self):\n        self.there = 1": 2,
+    "if found := f(): ...": 1,
+    "from a import b as known": 1,
+    "for given, _ in pairs: ...": 1,
+    "lambda found: found[0]": 1,
+    "[given for given in pairs]": 0,
+    "finding, self.unknown = found, a.given": 0,
+}
+
+
+@pytest.mark.parametrize("source", BOUND)
+def test_bindings_of_refused_names_are_listed(source: str, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "ROOT", written.parent)
+    written.write_text(source)
+    assert len(list(names.bindings(written))) == BOUND[source]
+
+
+@pytest.mark.parametrize(("name", "unusual"), {"enlist": True, "of_nothing": True, "lower_program": False, "WgslRoutineKey": False}.items())
+def test_names_without_a_word_of_the_field_are_unusual(name: str, unusual: bool) -> None:
+    assert names.is_unusual(name) == unusual

@@ -1,7 +1,6 @@
-"""Answers to habits from PyTorch, Optax and NumPy: what to use instead.
+"""Suggestions for names of PyTorch, Optax and NumPy that are missing here.
 
-Arrays, modules, optimizers and packages look a missing name up in these tables; if it is not there, they suggest the closest existing
-names.
+Arrays, modules, optimizers and packages look a missing name up in these tables; otherwise they suggest the closest existing names.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ OPTIMIZERS: dict[str, str] = {
     "param_groups": "`optim.partition` gives groups of parameters different optimizers",
 }
 
-#: Keyword arguments by the name that other packages give them.
+#: Keyword arguments by their names in other packages.
 KEYWORDS: dict[str, str] = {
     "lr": "learning_rate",
     "betas": "b1 and b2",
@@ -116,7 +115,7 @@ KEYWORDS: dict[str, str] = {
     "keepdim": "keepdims",
 }
 
-#: Names of modules: those of PyTorch, NumPy and Optax that are something else here, by package.
+#: Replacements of names of PyTorch, NumPy and Optax, by package.
 NAMES: dict[str, dict[str, str]] = {
     "volta_fn": {
         "tensor": "vf.numpy.array", "Tensor": "vf.Array", "no_grad": "nothing of the kind: only vf.grad differentiates",
@@ -169,7 +168,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
-#: The packages in which a name is looked for that is missing elsewhere.
+#: The packages in which a missing name is searched.
 PACKAGES = (
     "volta_fn", "volta_fn.numpy", "volta_fn.nn", "volta_fn.lax", "volta_fn.random", "volta_fn.optim", "volta_fn.data", "volta_fn.io",
     "volta_fn.tree", "volta_fn.debug", "volta_fn.scipy.special", "volta_fn.numpy.linalg", "volta_fn.numpy.fft", "volta_fn.scipy.linalg",
@@ -183,15 +182,15 @@ PACKAGES = (
 _LONGEST = 40
 
 
-def closest(name: str, known: Iterable[str]) -> list[str]:
+def closest(name: str, names: Iterable[str]) -> list[str]:
     """Return up to three existing names that look like `name`."""
-    by_lower = {other.lower(): other for other in known if not other.startswith("_")}
-    found: list[str] = deferred("difflib").get_close_matches(name.lower(), by_lower, 3, 0.7)
-    return [by_lower[match] for match in found]
+    by_lower = {other.lower(): other for other in names if not other.startswith("_")}
+    matches: list[str] = deferred("difflib").get_close_matches(name.lower(), by_lower, 3, 0.7)
+    return [by_lower[match] for match in matches]
 
 
 class UnknownName(AttributeError):
-    """An unknown name, whose message is made only when it is read."""
+    """An unknown name, whose message is computed when it is read."""
 
     def __init__(self, message: Callable[[], str]) -> None:
         super().__init__()
@@ -201,24 +200,24 @@ class UnknownName(AttributeError):
         return self._message()
 
 
-# As tracebacks show it.
+# Tracebacks show it by this name.
 UnknownName.__module__, UnknownName.__name__, UnknownName.__qualname__ = "builtins", "AttributeError", "AttributeError"
 
 
-def unknown_attribute(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str] = ()) -> NoReturn:
-    """Raise `AttributeError` for an unknown name, with what to use instead."""
-    raise UnknownName(lambda: _answer(owner, name, habits, known))
+def unknown_attribute(owner: str, name: str, replacements: Mapping[str, str], names: Iterable[str] = ()) -> NoReturn:
+    """Raise `AttributeError` for an unknown name, with a suggestion."""
+    raise UnknownName(lambda: _answer(owner, name, replacements, names))
 
 
-def _answer(owner: str, name: str, habits: Mapping[str, str], known: Iterable[str]) -> str:
+def _answer(owner: str, name: str, replacements: Mapping[str, str], names: Iterable[str]) -> str:
     message = f"{owner} has no attribute {name!r}"
-    if name in habits:
-        return f"{message}: {habits[name]}"
-    similar = closest(name, known)
+    if name in replacements:
+        return f"{message}: {replacements[name]}"
+    similar = closest(name, names)
     return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
 
 
-#: Modules of JAX without a counterpart, and what to use instead.
+#: Modules of JAX without a counterpart, and their replacements.
 REFUSED = {
     "volta_fn.experimental.pallas": (
         "volta_fn has no Pallas: it generates kernels from programs itself. Write the function with volta_fn.numpy and volta_fn.lax"
@@ -226,37 +225,37 @@ REFUSED = {
 }
 
 
-def unknown_name(package: str, name: str, known: Callable[[], Iterable[str]]) -> NoReturn:
+def unknown_name(package: str, name: str, names: Callable[[], Iterable[str]]) -> NoReturn:
     """Raise `AttributeError` for a public name that a package does not have."""
-    raise UnknownName(lambda: _answer_of_module(package, name, known))
+    raise UnknownName(lambda: _answer_of_module(package, name, names))
 
 
-def _answer_of_module(package: str, name: str, known: Callable[[], Iterable[str]]) -> str:
-    owner, names = f"module {package!r}", list(known())
+def _answer_of_module(package: str, name: str, names: Callable[[], Iterable[str]]) -> str:
+    owner, all_names = f"module {package!r}", list(names())
     if package in REFUSED:
         return f"{owner} has no attribute {name!r}: {REFUSED[package]}"
     if name in NAMES.get(package, {}):
         return _answer(owner, name, {name: f"use {NAMES[package][name]}"}, ())
     if hasattr(sys.modules[package], "__path__") and is_installed(f"{package}.{name}"):
         return _answer(owner, name, {name: f"it is a module, so load it first: import {package}.{name}"}, ())
-    if found := elsewhere(name):
-        return _answer(owner, name, {name: f"it is {' or '.join(found[:2])}"}, ())
-    answer = _answer(owner, name, NAMES["volta_fn"], names)
-    return answer if closest(name, names) or name in NAMES["volta_fn"] else f"{answer}; dir({package}) has its names"
+    if paths := elsewhere(name):
+        return _answer(owner, name, {name: f"it is {' or '.join(paths[:2])}"}, ())
+    answer = _answer(owner, name, NAMES["volta_fn"], all_names)
+    return answer if closest(name, all_names) or name in NAMES["volta_fn"] else f"{answer}; dir({package}) has its names"
 
 
 def elsewhere(name: str) -> list[str]:
-    """Return where in the public packages there is a name, most likely first.
+    """Return the public paths of a name, the most likely first.
 
     >>> elsewhere("relu")
     ['volta_fn.nn.relu']
     """
-    found = [f"{package}.{name}" for package in PACKAGES if name in dir(load(package))]
-    return [path for path in found if not path.startswith("volta_fn.jax.")] or found
+    paths = [f"{package}.{name}" for package in PACKAGES if name in dir(load(package))]
+    return [path for path in paths if not path.startswith("volta_fn.jax.")] or paths
 
 
 def note_of_call(message: str) -> str | None:
-    """Return what to add to Python's error of a call of this package, or None.
+    """Return a note for Python's error of a call of this package, or None.
 
     >>> note_of_call("sum() got an unexpected keyword argument 'dim'")
     'volta_fn.numpy.sum has the argument axis instead of dim'
@@ -295,7 +294,7 @@ def habit(owner: str, name: str, answer: str) -> property:
 
 
 def explained(function: F) -> F:
-    """Make calls with wrong arguments say what the right ones are."""
+    """Add the right arguments to the errors of calls with wrong arguments (decorator)."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -327,7 +326,7 @@ def _remedy(function: Callable[..., Any], message: str, args: tuple[Any, ...]) -
 
 
 def _short(default: Any) -> str:
-    """Return a default as one writes it: functions and classes by name.
+    """Return the source text of a default: functions and classes by name.
 
     >>> _short(0.5), _short(closest), _short(dict), _short((Mapping, [1]))
     ('0.5', 'closest', 'dict', '(Mapping, [1])')

@@ -1,6 +1,6 @@
 """The cache of compiled programs on disk, and a command for it.
 
-``python -m volta_fn.cache [show | verify | clear]``: `show` tells where it is and how much there is, `verify` checks every entry and
+``python -m volta_fn.cache [show | verify | clear]``: `show` prints its folder and size, `verify` checks every entry and
 deletes those that are damaged or that another user could have written, and `clear` deletes all. VOLTA_CACHE_DIR names the folder,
 VOLTA_CACHE_BYTES limits it (default: 1 GiB).
 
@@ -25,7 +25,7 @@ __all__ = ["CacheState", "clear", "show", "verify"]
 class CacheState(NamedTuple):
     """The cache on disk."""
 
-    #: The folder; None if there is none, or other users can write there.
+    #: The folder; None if there is none, or other users can write to it.
     folder: Path | None
     entries: int
     bytes: int
@@ -34,10 +34,10 @@ class CacheState(NamedTuple):
 
 
 def show() -> CacheState:
-    """Return where the cache is, and how much there is."""
+    """Return the folder, the number of entries, and the size of the cache."""
     folder = cache_dir()
-    found = [] if folder is None else list(caches.entries(folder))
-    return CacheState(folder, len(found), sum(entry.size for entry in found), caches.limit())
+    files = [] if folder is None else list(caches.entries(folder))
+    return CacheState(folder, len(files), sum(entry.size for entry in files), caches.limit())
 
 
 def verify() -> list[Path]:
@@ -45,12 +45,12 @@ def verify() -> list[Path]:
     folder = cache_dir()
     if folder is None:
         return []
-    found = [entry.path for entry in caches.entries(folder) if not caches.is_temporary(entry)]
-    return [path for path in found if caches.read(folder, path.name) is None]
+    paths = [entry.path for entry in caches.entries(folder) if not caches.is_temporary(entry)]
+    return [path for path in paths if caches.read(folder, path.name) is None]
 
 
 def clear() -> CacheState:
-    """Delete all entries, and return what is left."""
+    """Delete all entries, and return the state of the cache afterwards."""
     folder = cache_dir()
     for entry in [] if folder is None else list(caches.entries(folder)):
         caches.delete(entry.path)
@@ -58,7 +58,7 @@ def clear() -> CacheState:
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m volta_fn.cache", description="Show, verify or clear the cache of compiled programs.")
     parser.add_argument("command", nargs="?", choices=["show", "verify", "clear"], default="show")
     command = parser.parse_args().command

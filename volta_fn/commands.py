@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-#: What a shell reports of a command that SIGPIPE has ended.
+#: The exit status of a command that SIGPIPE has ended, as shells report it.
 BROKEN_PIPE = 141
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Run a command and exit with its status.
 
-    It ends without a word, with the status `BROKEN_PIPE`, where its output goes to a program that has ended, as in ``… | head``.
+    If its output goes to a program that has ended, as in ``… | head``, it ends silently with the status `BROKEN_PIPE`.
     """
     try:
         status = main()

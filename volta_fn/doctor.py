@@ -1,4 +1,4 @@
-"""What works on this machine, and what to do: `python -m volta_fn.doctor`."""
+"""Checks of this machine, with remedies: `python -m volta_fn.doctor`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from volta_fn.inspection.doctor import Report, doctor
 class _Doctor(ModuleType):
     """A module that can be called like the function whose name it has.
 
-    ``import volta_fn.doctor`` puts it where that function was.
+    ``import volta_fn.doctor`` replaces that function by it.
     """
 
     def __call__(self) -> Report:
@@ -23,10 +23,10 @@ sys.modules[__name__].__class__ = _Doctor
 
 
 def main() -> int:
-    """Print what `doctor` finds; return 1 if something failed."""
-    found = doctor()
-    print(found)
-    return int(not found.healthy)
+    """Print the report of `doctor`; return 1 if a check failed."""
+    report = doctor()
+    print(report)
+    return int(not report.healthy)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, IntegerOverflowError
 
-#: What users need of this module; the package uses the rest, too.
+#: The public names; the package also uses the others.
 __all__ = [
     "ExtendedDType", "bfloat16", "bool_", "can_cast", "complex64", "complex128", "finfo", "float0", "float16", "float32", "float64",
     "iinfo",
@@ -93,7 +93,7 @@ FULL = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
 #: From dtypes of 64 bits to those of 32, and back.
 _NARROW: dict[np.dtype, np.dtype] = {_INT64: _INT, _UINT64: np.dtype(uint32), **{FULL[narrow]: narrow for narrow in FULL}}
 _WIDE = {narrow: wide for wide, narrow in _NARROW.items()}
-#: What stands for a dtype, where `set_width` says so.
+#: Replacements of dtypes, as set by `set_width`.
 _CANONICAL: dict[np.dtype, np.dtype] = {}
 #: The default dtypes that `set_width` has widened.
 _WIDENED: dict[np.dtype, np.dtype] = {}

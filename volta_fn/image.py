@@ -22,7 +22,7 @@ from volta_fn.primitives.contraction import Precision, check_precision
 
 
 class ResizeMethod(enum.Enum):
-    """How pixels are interpolated; functions take a method or its name.
+    """Methods of interpolation; functions take a method or its name.
 
     NEAREST ("nearest") takes the nearest pixel. LINEAR ("linear", "bilinear", "trilinear", "triangle") interpolates linearly. CUBIC
     ("cubic", "bicubic", "tricubic") convolves with the cubic kernel of Keys (1981) for a = -1/2. CUBIC_PYTORCH ("cubic-pytorch",
@@ -91,7 +91,7 @@ def resize(
     dtype = np.float64 if value.dtype in (np.float64, np.complex128) else np.float32
     for d in axes:
         scale = np.asarray(new[d] / value.shape[d] if new[d] else 1.0, dtype)
-        value = _resampled(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
+        value = _resample(value, d, new[d], scale, np.zeros((), dtype), how, antialias)
     return value
 
 
@@ -132,18 +132,18 @@ def scale_and_translate(
         raise ShapeError(
             f"scale_and_translate: scale and translation need {len(axes)} numbers, got shapes {scales.shape} and {moves.shape}"
         )
-    kept = [d for d in range(value.ndim) if d not in axes]
-    if any(value.shape[d] != new[d] for d in kept):
+    fixed_axes = [d for d in range(value.ndim) if d not in axes]
+    if any(value.shape[d] != new[d] for d in fixed_axes):
         raise ShapeError(f"scale_and_translate: only the axes {axes} change their size, but {value.shape} should become {new}")
     for i, d in enumerate(axes):
-        value = _resampled(value, d, new[d], scales[i], moves[i], how, antialias)
+        value = _resample(value, d, new[d], scales[i], moves[i], how, antialias)
     return value
 
 
-def _numbers(given: Any, dtype: np.dtype) -> Array:
+def _numbers(numbers: Any, dtype: np.dtype) -> Array:
     """Return numbers as floats: those in lists as exact as the image."""
     wide = dtype in (np.float64, np.complex128)
-    array = given if hasattr(given, "dtype") else vnp.asarray(given, dtype=np.float64 if wide else np.float32)
+    array = numbers if hasattr(numbers, "dtype") else vnp.asarray(numbers, dtype=np.float64 if wide else np.float32)
     return promote_inexact("scale_and_translate", array)[0]
 
 
@@ -159,7 +159,7 @@ def _arguments(
     return value, new, ResizeMethod.from_string(method) if isinstance(method, str) else method
 
 
-def _resampled(value: Array, axis: int, size: int, scale: Any, translation: Any, method: ResizeMethod, antialias: bool) -> Array:
+def _resample(value: Array, axis: int, size: int, scale: Any, translation: Any, method: ResizeMethod, antialias: bool) -> Array:
     weights = _weights(value.shape[axis], size, scale, translation, method, antialias).astype(value.dtype)
     return vnp.moveaxis(vnp.tensordot(value, weights, ((axis,), (0,))), -1, axis)
 

@@ -1,4 +1,4 @@
-"""What a report of an error should have: `python -m volta_fn.info`."""
+"""Versions and devices, for reports of errors: `python -m volta_fn.info`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("numpy", "scipy", "llvmlite", "ml_dtypes", "optree", "safetensors", 
 
 
 def report() -> list[str]:
-    """Return versions, devices, and how programs run, a line for each.
+    """Return versions, devices and settings, one line each.
 
     >>> report()[0].startswith("volta_fn ")
     True

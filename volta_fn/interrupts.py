@@ -1,7 +1,7 @@
 """Defer Ctrl-C while an exception would do harm.
 
-An exception between two statements could lose commands that are being submitted to a GPU, one in a callback of a library is swallowed, and
-what a module has registered stays when its import ends half-way. The handler of SIGINT runs after such a section.
+An exception between two statements could lose commands that are being submitted to a GPU; one in a callback of a library is swallowed;
+and registrations of a module remain when its import is interrupted. The handler of SIGINT runs after such a section.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class HeldBack:
+class InterruptDeferral:
     """A reentrant context that defers Ctrl-C to its end.
 
     It does nothing in threads other than the main one.
@@ -63,7 +63,7 @@ class HeldBack:
             if self.pending is not None:
                 self._deliver(handler)
 
-    def let_through(self) -> None:
+    def deliver_pending(self) -> None:
         """Call the handler now if Ctrl-C was pressed; for loops that wait."""
         if self.pending is not None and get_ident() == _main:
             self._deliver(self.handler or get_handler(SIGINT))
@@ -74,8 +74,8 @@ class HeldBack:
             handler(*pending)
 
 
-#: The one of the process.
-held_back = HeldBack()
+#: The context of the process.
+deferred_interrupts = InterruptDeferral()
 
 
 class Lock:
@@ -85,12 +85,12 @@ class Lock:
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
-        held_back.__enter__()
+        deferred_interrupts.__enter__()
         self._lock.acquire()
 
     def __exit__(self, *error: Any) -> None:
         self._lock.release()
-        held_back.__exit__()
+        deferred_interrupts.__exit__()
 
     def keep(self, timeout: float) -> bool:
         """Acquire the lock for good, unless another thread holds it for `timeout` seconds."""

@@ -28,9 +28,9 @@ from volta_fn.lazy_imports import installed_file
 
 #: A line of Open MPI with its process, and of MPICH.
 _TAGGED = re.compile(r"^\[(?:\d+,)?(\d+)\](?:<(stdout|stderr)>:)? ?(.*)$", re.DOTALL)
-#: What `mpiexec` says of a process that ended badly.
+#: The message of `mpiexec` about a process that failed.
 _ENDED = re.compile(r"(?:\[[^\]]*,|process rank )(\d+)\D.*?(?:Exit code:\s*(\d+)|exited on\s+signal (\d+))", re.DOTALL)
-#: Seconds that processes have to end by themselves.
+#: Seconds in which processes can end by themselves.
 _PATIENCE = 3.0
 
 
@@ -52,12 +52,12 @@ def _environment(options: argparse.Namespace, reports: str) -> dict[str, str]:
     defaults |= {"OMPI_MCA_mpi_yield_when_idle": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     if os.geteuid() == 0:
         defaults |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    given = {"PYTHONUNBUFFERED": "1", FOLDER: reports}
+    overrides = {"PYTHONUNBUFFERED": "1", FOLDER: reports}
     if options.threads is not None:
-        given |= dict.fromkeys(["VOLTA_NUM_THREADS", "OPENBLAS_NUM_THREADS"], threads)
+        overrides |= dict.fromkeys(["VOLTA_NUM_THREADS", "OPENBLAS_NUM_THREADS"], threads)
     if options.timeout is not None:
-        given["VOLTA_COLLECTIVE_TIMEOUT"] = str(options.timeout)
-    return {**defaults, **os.environ, **given}
+        overrides["VOLTA_COLLECTIVE_TIMEOUT"] = str(options.timeout)
+    return {**defaults, **os.environ, **overrides}
 
 
 def installed_mpiexec() -> str | None:
@@ -76,7 +76,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 class _Output:
-    """Passes on the processes' output, and keeps that of `mpiexec`."""
+    """Passes on the processes' output, and collects that of `mpiexec`."""
 
     def __init__(self) -> None:
         self.of_starter: list[str] = []
@@ -97,17 +97,17 @@ class _Output:
                     discard_output()
 
     def blamed(self) -> Report | None:
-        """Return what `mpiexec` says of a process that ended badly."""
-        found = _ENDED.search("".join(self.of_starter))
-        if found is None:
+        """Return the report of `mpiexec` on a process that failed, or None."""
+        match = _ENDED.search("".join(self.of_starter))
+        if match is None:
             return None
-        rank, code, number = found.groups()
+        rank, code, number = match.groups()
         how = f"has ended with exit code {code}" if code else f"has died of signal {number} ({signal.strsignal(int(number))})"
         return Report(0.0, int(rank), "lost", f"process {rank} {how}", int(rank))
 
 
 def _run(options: argparse.Namespace) -> tuple[int, str]:
-    """Run all processes once; return the exit status, and what went wrong."""
+    """Run all processes once; return the exit status, and the reason of a failure."""
     with tempfile.TemporaryDirectory(prefix="volta-launch-") as reports:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
         starter = subprocess.Popen(_command(options), env=_environment(options, reports), start_new_session=True, **pipes)  # type: ignore[call-overload]

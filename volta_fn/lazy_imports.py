@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from volta_fn.errors import SerializationError
-from volta_fn.interrupts import held_back
+from volta_fn.interrupts import deferred_interrupts
 
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
@@ -45,13 +45,13 @@ def load(module: str) -> Any:
     """
     if module in sys.modules:
         return importlib.import_module(module)  # which waits for a thread that imports it
-    with held_back, _open_files(module):
+    with deferred_interrupts, _open_files(module):
         return importlib.import_module(module)
 
 
 @contextmanager
 def _open_files(module: str) -> Iterator[None]:
-    """Say what to do if a module's files cannot be opened because too many are open."""
+    """Raise `SerializationError` if too many files are open to load a module."""
     try:
         yield
     except OSError as error:
@@ -88,7 +88,8 @@ def installed_file(package: str, name: str) -> str | None:
         paths = metadata.files(package) or ()
     except metadata.PackageNotFoundError:
         return None
-    return next((found for path in paths if path.name == name and os.path.exists(found := os.path.realpath(str(path.locate())))), None)
+    located = (os.path.realpath(str(path.locate())) for path in paths if path.name == name)
+    return next(filter(os.path.exists, located), None)
 
 
 @functools.cache
@@ -188,7 +189,7 @@ class Aliases:
         """Let the import system create a module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give a module the names of its stub, or replace it by its original."""
+        """Fill a module with the names of its stub, or replace it by its original."""
         spec: Any = module.__spec__
         package, _, last = spec.name.rpartition(".")
         if spec.loader_state is None:
@@ -205,7 +206,7 @@ sys.meta_path.append(Aliases())
 
 
 def finish(package: str) -> None:
-    """Give the loaded public modules of a package what `attach` gives packages."""
+    """Set `__dir__` and `__getattr__` of a package's loaded public modules."""
     for name, value in list(vars(sys.modules[package]).items()):
         if isinstance(value, ModuleType) and not name.startswith("_") and value.__name__.startswith("volta_fn."):
             contents = vars(value)
@@ -233,11 +234,11 @@ def _refuse(module: ModuleType, name: str) -> None:
     _unknown(module.__name__, name, functools.partial(own_names, module))
 
 
-def _unknown(package: str, name: str, known: Callable[[], Iterable[str]]) -> None:
+def _unknown(package: str, name: str, names: Callable[[], Iterable[str]]) -> None:
     """Raise `AttributeError`, with advice if the name may be a public one.
 
     Tools ask for others, such as `__wrapped__`.
     """
     if name.startswith("_"):
         raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
-    load("volta_fn.advice").unknown_name(package, name, known)
+    load("volta_fn.advice").unknown_name(package, name, names)

@@ -45,7 +45,7 @@ def segment_sum(
     >>> vf.ops.segment_sum(jnp.array([1.0, 2.0, 4.0]), jnp.array([0, 2, 0]))
     Array([5., 0., 2.], dtype=float32)
     """
-    return _reduced("segment_sum", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return _segment_reduce("segment_sum", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_prod(
@@ -62,7 +62,7 @@ def segment_prod(
     >>> vf.ops.segment_prod(jnp.array([3, 2, 4]), jnp.array([0, 2, 0]))
     Array([12,  1,  2], dtype=int32)
     """
-    return _reduced("segment_prod", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return _segment_reduce("segment_prod", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_min(
@@ -79,7 +79,7 @@ def segment_min(
     >>> vf.ops.segment_min(jnp.array([3.0, 2.0, 4.0]), jnp.array([0, 2, 0]))
     Array([ 3., inf,  2.], dtype=float32)
     """
-    return _reduced("segment_min", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return _segment_reduce("segment_min", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 def segment_max(
@@ -96,7 +96,7 @@ def segment_max(
     >>> vf.ops.segment_max(jnp.array([3.0, 2.0, 4.0]), jnp.array([0, 1, 0]))
     Array([4., 2.], dtype=float32)
     """
-    return _reduced("segment_max", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
+    return _segment_reduce("segment_max", data, segment_ids, num_segments, unique_indices, bucket_size, mode)
 
 
 #: By function: the scatter that combines elements, the method of `x.at` for it, and the reduction of buckets.
@@ -108,7 +108,9 @@ _REDUCTIONS: dict[str, tuple[str, str, Callable[..., Array]]] = {
 }
 
 
-def _reduced(name: str, data: Any, segment_ids: Any, num_segments: int | None, unique: bool, bucket_size: int | None, mode: Any) -> Array:
+def _segment_reduce(
+    name: str, data: Any, segment_ids: Any, num_segments: int | None, unique: bool, bucket_size: int | None, mode: Any
+) -> Array:
     values, ids = operand(name, "data", data), operand(name, "segment_ids", narrow(segment_ids))
     _check(name, values, ids)
     count = _count(name, ids, num_segments)
@@ -136,8 +138,8 @@ def _check(name: str, values: Array, ids: Array) -> None:
 
 def _count(name: str, ids: Array, num_segments: int | None) -> int:
     if num_segments is None:
-        known = concrete(name, "segment_ids", ids, "Give num_segments, as a Python integer.")
-        return max(int(known.max(initial=-1)) + 1, 0)
+        numbers = concrete(name, "segment_ids", ids, "Give num_segments, as a Python integer.")
+        return max(int(numbers.max(initial=-1)) + 1, 0)
     count = as_integer(num_segments, f"{name}: num_segments")
     if count < 0:
         raise ArgumentError(f"{name}: num_segments must not be negative, got {count}")

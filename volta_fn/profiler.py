@@ -1,12 +1,12 @@
-"""Profile programs, by JAX's names: what the host and the devices did, and when.
+"""Profile programs, by JAX's names: timed events of the host and of devices.
 
 >>> import tempfile, volta_fn as vf
 >>> step = vf.jit(lambda x: vf.numpy.tanh(x) * 2)
 >>> with tempfile.TemporaryDirectory() as folder:
-...     with vf.profiler.trace(folder) as found:
+...     with vf.profiler.trace(folder) as recording:
 ...         with vf.profiler.StepTraceAnnotation("train", step_num=1):
 ...             y = step(vf.numpy.ones(4))
->>> [event.name for event in found.events if event.kind == "step"]
+>>> [event.name for event in recording.events if event.kind == "step"]
 ['train 1']
 
 A trace is written as JSON that Perfetto (ui.perfetto.dev) and Chrome's ``chrome://tracing`` open; `print` shows a table. While none is
@@ -67,7 +67,7 @@ class StepTraceAnnotation(TraceAnnotation):
 
 
 def annotate_function(func: F, name: str | None = None, **metadata: Any) -> F:
-    """Return a function whose calls have a name in traces: by default its own."""
+    """Return a function whose calls have a name in traces, by default `func`'s own."""
 
     @functools.wraps(func)
     def annotated(*args: Any, **kwargs: Any) -> Any:
@@ -82,10 +82,10 @@ def annotate_function(func: F, name: str | None = None, **metadata: Any) -> F:
 def start_trace(
     log_dir: str | Path, create_perfetto_link: bool = False, create_perfetto_trace: bool = False, profiler_options: Any = None
 ) -> Recording:
-    """Begin to record what programs do, until `stop_trace`.
+    """Begin to record the events of programs, until `stop_trace`.
 
     Args:
-        log_dir: the folder for the trace; it is made if there is none.
+        log_dir: the folder for the trace; it is created if it does not exist.
         create_perfetto_link, create_perfetto_trace, profiler_options: accepted for compatibility; the trace is always for Perfetto.
 
     Returns:
@@ -112,7 +112,7 @@ def stop_trace() -> Path:
 def trace(
     log_dir: str | Path, create_perfetto_link: bool = False, create_perfetto_trace: bool = False, profiler_options: Any = None
 ) -> Iterator[Recording]:
-    """Record what programs do while a block runs; see `start_trace`.
+    """Record the events of programs while a block runs; see `start_trace`.
 
     The block gets the recording, which prints as a table of where the time went.
     """
@@ -124,7 +124,7 @@ def trace(
 
 
 def start_server(port: int) -> NoReturn:
-    """Raise `UnsupportedError`: traces are files, which no server gives out."""
+    """Raise `UnsupportedError`: traces are written to files, without a server."""
     raise UnsupportedError("profiler.start_server: traces are written to files; use profiler.trace(folder) in the program")
 
 
@@ -146,5 +146,5 @@ def device_memory_profile(backend: str | None = None) -> bytes:
 
 
 def save_device_memory_profile(filename: str | Path, backend: str | None = None) -> None:
-    """Write what `device_memory_profile` returns to a file."""
+    """Write the result of `device_memory_profile` to a file."""
     Path(filename).write_bytes(device_memory_profile(backend))

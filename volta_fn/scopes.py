@@ -71,7 +71,7 @@ def named_call(fun: Callable[..., Any] | None = None, *, name: str | None = None
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """Compute known values at once in a block of a function that is being traced.
+    """Evaluate operations on concrete arrays in a block of a traced function.
 
     >>> import volta_fn as vf
     >>> @vf.jit
@@ -84,19 +84,19 @@ def ensure_compile_time_eval() -> Iterator[None]:
     """
     before = current_trace()
     try:
-        set_trace(_KnownAtOnce(before))
+        set_trace(_EvaluateConcrete(before))
         yield
     finally:
         set_trace(before)
 
 
-class _KnownAtOnce(Trace):
-    """Evaluates what depends on known values alone; the rest is traced as before."""
+class _EvaluateConcrete(Trace):
+    """Evaluates operations on concrete values; others are traced as before."""
 
     __slots__ = ()
 
     def runs_now(self, args: Sequence[Array]) -> bool:
-        """Return True if an operation on these arguments is computed at once."""
+        """Return True if an operation on these arguments is evaluated immediately."""
         return all(map(is_concrete, args))
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The switches that change what the package does; `volta_fn.config` sets them.
+"""The switches of the package's behaviour; `volta_fn.config` sets them.
 
 They belong to the process, not to a thread. Modules read them where they matter: `settings.current.rank_promotion`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-#: Whether the compiler verifies what it does, unless that is changed.
+#: Whether the compiler verifies its programs by default.
 VERIFY = os.environ.get("VOLTA_VERIFY", "0") != "0"
 
 

@@ -77,7 +77,7 @@ __all__ = [
 # ------------------------------------------------------------------------------
 # Values of a program that may differ between processes.
 #
-# A result that a spec calls replicated must not; nor may what decides whether a collective runs.
+# A result whose spec is replicated must not, nor may a condition that decides whether a collective runs.
 # ------------------------------------------------------------------------------
 
 #: The axes along which a value varies.
@@ -93,24 +93,24 @@ def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Varianc
     Raises `ArgumentError` if a condition that varies along an axis decides about a collective over it.
     """
     jaxpr = closed.jaxpr
-    found: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
+    variances: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def read(atom: Any) -> Variance:
-        return _NOWHERE if isinstance(atom, Literal) else found.get(atom, _NOWHERE)
+        return _NOWHERE if isinstance(atom, Literal) else variances.get(atom, _NOWHERE)
 
     for eqn in jaxpr.eqns:
-        found.update(zip(eqn.outvars, _of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+        variances.update(zip(eqn.outvars, _variance_of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
+def _variance_of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
     params, name = eqn.params, eqn.primitive.name
     if name == "cond":
-        return _of_cond(eqn, operands)
+        return _variance_of_cond(eqn, operands)
     if name == "scan":
-        return _of_scan(params, operands)
+        return _variance_of_scan(params, operands)
     if name == "while":
-        return _of_while(eqn, operands)
+        return _variance_of_while(eqn, operands)
     inner = sub_jaxprs(params)
     if len(inner) == 1 and len(inner[0].jaxpr.invars) == len(operands) and len(inner[0].jaxpr.outvars) == len(eqn.outvars):
         return variance_of(inner[0], operands)
@@ -124,7 +124,7 @@ def _of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
     return [varies] * len(eqn.outvars)
 
 
-def _of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+def _variance_of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     index, *arguments = operands
     branches = eqn.params["branches"]
     for branch in branches:
@@ -132,7 +132,7 @@ def _of_cond(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     return [_union([index, *outs]) for outs in zip(*[variance_of(b, arguments) for b in branches], strict=True)]
 
 
-def _of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]:
+def _variance_of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]:
     consts, count = params["num_consts"], params["num_carry"]
     carry, rows = operands[consts : consts + count], operands[consts + count :]
     while True:
@@ -143,7 +143,7 @@ def _of_scan(params: dict[str, Any], operands: list[Variance]) -> list[Variance]
         carry = grown
 
 
-def _of_while(eqn: Equation, operands: list[Variance]) -> list[Variance]:
+def _variance_of_while(eqn: Equation, operands: list[Variance]) -> list[Variance]:
     params = eqn.params
     first, second = params["cond_nconsts"], params["body_nconsts"]
     carry = operands[first + second :]
@@ -171,8 +171,8 @@ def _check_condition(eqn: Equation, condition: Variance, program: ClosedJaxpr) -
 
 def _axes_in(closed: ClosedJaxpr) -> Variance:
     """Return the axes of the collectives in a program that wait for others."""
-    own = [axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())]
-    return _union([frozenset(own), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
+    names = [axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())]
+    return _union([frozenset(names), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
 
 
 def _union(variances: Sequence[Variance]) -> Variance:
@@ -182,7 +182,7 @@ def _union(variances: Sequence[Variance]) -> Variance:
 # ------------------------------------------------------------------------------
 # Meshes whose axes have another type for a while: `auto_axes`, `explicit_axes`.
 #
-# What a type has of a sharding, and what it has not, is all that they change: `typeof` shows explicit axes.
+# They change only which axes belong to an array's type: `typeof` shows explicit axes.
 # ------------------------------------------------------------------------------
 
 
@@ -218,14 +218,14 @@ def explicit_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequenc
     return _with_types(f, axes, AxisType.Explicit, "in_sharding", in_sharding)
 
 
-def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword: str, given: Any) -> Any:
+def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword: str, default: Any) -> Any:
     if f is None:
-        return functools.partial(_with_types, axes=axes, kind=kind, keyword=keyword, given=given)
+        return functools.partial(_with_types, axes=axes, kind=kind, keyword=keyword, default=default)
     function = f
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.pop(keyword, given)
+        wanted = kwargs.pop(keyword, default)
         mesh = get_mesh()
         chosen = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         types = [kind if n in chosen else old for n, old in zip(mesh.axis_names, mesh.axis_types, strict=True)]
@@ -240,7 +240,7 @@ def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword
 
 @contextmanager
 def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
-    """Make these axes those of the current mesh, of the same devices, in a block.
+    """Replace the axes of the current mesh in a block, with the same devices.
 
     Raises `ArgumentError` if the current mesh has another number of devices.
 
@@ -280,7 +280,7 @@ class OverProcesses:
     ) -> list[Array]:  # fmt: skip
         """Return the results: `out_specs` gives their specs, once the function has run."""
         varying = [self._named(spec) for spec in in_specs]
-        inner = [pcast(x, self._others(own), "varying") for x, own in zip(values, varying, strict=True)]
+        inner = [pcast(x, self._others(variance), "varying") for x, variance in zip(values, varying, strict=True)]
         with contextlib.ExitStack() as stack:
             for name, axis in self.axes.items():
                 stack.enter_context(bound_axis(name, axis))
@@ -288,7 +288,7 @@ class OverProcesses:
             outs = eval_jaxpr(closed, *inner)
             differs = variance_of(closed, varying)
             specs = [self._named(spec) for spec in out_specs()]
-            return [self._leaving(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
+            return [self._to_outside(o, d, s, check) for o, d, s in zip(outs, differs, specs, strict=True)]
 
     def _named(self, spec: PartitionSpec) -> Variance:
         return frozenset([self.axes[name] for name in spec.names() if name in self.axes])
@@ -296,7 +296,7 @@ class OverProcesses:
     def _others(self, named: Variance) -> tuple[ProcessAxis, ...]:
         return tuple([axis for axis in self.axes.values() if axis not in named])
 
-    def _leaving(self, out: Array, differs: Variance, named: Variance, check: bool) -> Array:
+    def _to_outside(self, out: Array, differs: Variance, named: Variance, check: bool) -> Array:
         """Return a result for the program outside."""
         wrong = tuple([axis for axis in self.axes.values() if axis in differs - named])
         if wrong and check:
@@ -304,10 +304,10 @@ class OverProcesses:
                 f"shard_map: a result differs between the shards along {wrong[0].name!r}, which its spec does not name. Combine them, as "
                 "by lax.psum, name the axis in out_specs, or pass check_vma=False for the first shard's"
             )
-        return pcast(_of_first(out, wrong) if wrong else out, self._others(named), "replicated")
+        return pcast(_from_first_process(out, wrong) if wrong else out, self._others(named), "replicated")
 
 
-def _of_first(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
+def _from_first_process(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
     """Return the value of the first process along some axes in all of them."""
     is_first = broadcast(eq(axis_index(axes), as_value(np.int32(0))), out.shape)
     total = psum(select(is_first, out, broadcast(as_value(np.zeros((), out.dtype)), out.shape)), axes)
@@ -337,8 +337,8 @@ def shard_map(
     The function gets one shard of each argument, and may use collectives over the axes of the mesh. All shards of a process are computed
     together, as by `vmap`, on the device of the arguments.
 
-    With several processes, each has its own part of an array, and nothing else of it: it gives its shard of an argument that `in_specs`
-    split over processes, and gets its shard of such a result. Arguments that are not split must be equal in all processes.
+    With several processes, each holds only its shard of an array: it passes its shard of an argument that `in_specs` splits over
+    processes, and gets its shard of such a result. Arguments that are not split must be equal in all processes.
 
     Args:
         f: the function; without it, a decorator is returned.
@@ -411,18 +411,18 @@ class _OverShards(NamedTuple):
         self, mesh: Mesh, names: Sequence[Any], flat: _FlatShards, specs: Sequence[PartitionSpec], grid: ProcessGrid | None, *values: Array
     ) -> list[Array]:
         """Map over the axes of this process."""
-        own = [n for n in names if grid is None or n not in grid.names]
-        local_specs = [_within(s, grid) for s in specs]
-        shards = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
-        outs = _mapped_over(own, flat, shards, local_specs, mesh)
-        wanted = [_within(s, grid) for s in flat.out_specs]
-        return [_joined(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
+        local_names = [n for n in names if grid is None or n not in grid.names]
+        local_specs = [_local_spec(s, grid) for s in specs]
+        shards = [_split_shards(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
+        outs = _mapped_over(local_names, flat, shards, local_specs, mesh)
+        wanted = [_local_spec(s, grid) for s in flat.out_specs]
+        return [_join_shards(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
 
 
 class _FlatShards:
     """The function of flat shards.
 
-    The structure and the specs of its flat results are known after a call.
+    A call sets the structure and the specs of its flat results.
     """
 
     out_tree: Any
@@ -441,18 +441,18 @@ class _FlatShards:
         return output_arrays(outs, self._shards.function)
 
 
-def _within(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
+def _local_spec(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
     """Return a spec without the axes of processes."""
     return spec if grid is None else without(spec, grid)
 
 
-def _specs(given: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:
+def _specs(prefix: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:
     """Return a checked spec for each leaf."""
-    specs = tree.broadcast_prefix(given, values, is_leaf=lambda s: s is None)
+    specs = tree.broadcast_prefix(prefix, values, is_leaf=lambda s: s is None)
     return [NamedSharding(mesh, PartitionSpec() if s is None else s).spec for s in specs]
 
 
-def _split(x: Array, spec: PartitionSpec, mesh: Mesh) -> Array:
+def _split_shards(x: Array, spec: PartitionSpec, mesh: Mesh) -> Array:
     """Split dimensions, and move the mesh's axes to the front, in their order."""
     shard = NamedSharding(mesh, spec).shard_shape(x.shape)
     shape: list[int] = []
@@ -488,7 +488,7 @@ def _mapped_over(
     return [(o, [n for n in names if varying[n][i]]) for i, o in enumerate(outs)]
 
 
-def _joined(out: Array, varying: Sequence[Any], spec: PartitionSpec, mesh: Mesh, check: bool) -> Array:
+def _join_shards(out: Array, varying: Sequence[Any], spec: PartitionSpec, mesh: Mesh, check: bool) -> Array:
     """Join the shards of a result.
 
     Its leading dimensions are the axes along which it varies.
@@ -549,8 +549,8 @@ def pmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axes = (in_axes,) * len(args) if isinstance(in_axes, int) else tuple(in_axes)
         axes = tuple([None if i in static else axis for i, axis in enumerate(axes)])
-        there = len(local_devices(backend=backend) if devices is None else devices)
-        _check_size(args, kwargs, axes, axis_size, there)
+        device_count = len(local_devices(backend=backend) if devices is None else devices)
+        _check_size(args, kwargs, axes, axis_size, device_count)
         if process_count() == 1:
             args, kwargs = tree.map(at_home, (tuple(args), kwargs))
             result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
@@ -578,11 +578,11 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
     spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731  # of the processes' axis, only whether it is there counts
     is_none = lambda x: x is None  # noqa: E731
 
-    def one(args: Any, kwargs: Any) -> Any:
+    def mapped(args: Any, kwargs: Any) -> Any:
         return vmap(fun, axes, out_axes)(*args, **kwargs)
 
     return shard_map(
-        one,
+        mapped,
         mesh=Mesh(np.array(all_devices(), object), (name,)),
         in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
         out_specs=tree.map(spec, out_axes, is_leaf=is_none),
@@ -592,14 +592,14 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
 _UNNAMED = "the processes"
 
 
-def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, given: int | None, there: int) -> None:
+def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, default: int | None, device_count: int) -> None:
     """Raise `DeviceError` if the mapped axis is longer than there are devices."""
     leaves = tree.leaves((tuple(args), kwargs))
     dims = tree.broadcast_prefix((axes, dict.fromkeys(kwargs, 0)), (tuple(args), kwargs), is_leaf=lambda x: x is None)
     sizes = [np.shape(leaf)[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and np.ndim(leaf)]
-    size = max(sizes, default=given or 0)
-    if size > there:
+    size = max(sizes, default=default or 0)
+    if size > device_count:
         raise DeviceError(
-            f"pmap over an axis of size {size} needs as many devices, but there are {there}. Use vmap, or shard_map over a mesh "
+            f"pmap over an axis of size {size} needs as many devices, but there are {device_count}. Use vmap, or shard_map over a mesh "
             "in which one device stands at all positions"
         )

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 _INTERNAL = frozenset({"volta_fn", "optree", "functools", "contextlib", "threading", "concurrent"})
-#: Modules that were met, and whether they belong to one of those: tracing asks ten times for each equation.
+#: Whether a module belongs to one of these, memoised: tracing asks ten times for each equation.
 _is_internal: dict[str, bool] = {}
 
 
@@ -46,7 +46,7 @@ class SourceLocation:
 
 
 class CodeName(NamedTuple):
-    """What a raw position needs of a code object, in positions that were pickled."""
+    """The names of a code object, which stand for it in pickled positions."""
 
     co_filename: str
     co_qualname: str
@@ -76,17 +76,17 @@ class ScopedPosition(tuple[CodeType, int]):
         """Return a position in some blocks; one that is in blocks already stays in those."""
         if isinstance(position, cls):
             return position
-        made = cls(position)
-        made.scope = scope
-        return made
+        scoped = cls(position)
+        scoped.scope = scope
+        return scoped
 
 
 def is_internal(module: str) -> bool:
     """Return True for a module between the user and the code that an error is in."""
-    known = _is_internal.get(module)
-    if known is None:
-        known = _is_internal[module] = module.partition(".")[0] in _INTERNAL
-    return known
+    internal = _is_internal.get(module)
+    if internal is None:
+        internal = _is_internal[module] = module.partition(".")[0] in _INTERNAL
+    return internal
 
 
 def user_code_position() -> tuple[CodeType, int] | None:

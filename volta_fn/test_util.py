@@ -74,7 +74,7 @@ def check_grads(
     >>> import volta_fn as vf
     >>> vf.test_util.check_grads(vf.numpy.sin, (vf.numpy.array([0.5, 1.0]),), order=2)
 
-    A wrong rule is found:
+    A wrong rule raises an error:
 
     >>> double = vf.custom_jvp(lambda x: 2 * x)
     >>> double.defjvps(lambda g, out, x: 2.1 * g)
@@ -90,8 +90,8 @@ def check_grads(
     function, point = _differentiable(f, args)
     names = {values.dtype.name for values in [*point.values(), *_host(function(point)).values()]}
     least = next(name for name in _PRECISIONS if name in names)
-    given = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
-    precision = _PRECISIONS[least]._replace(**{name: value for name, value in given.items() if value is not None})
+    options = {"atol": _of_dtype(atol, least), "rtol": _of_dtype(rtol, least), "eps": eps}
+    precision = _PRECISIONS[least]._replace(**{name: value for name, value in options.items() if value is not None})
     _check(function, point, order, chosen, "f", precision)
 
 
@@ -141,12 +141,12 @@ def _check_forward(function: Function, point: Arrays, direction: Arrays, label: 
     """Compare each result's tangent with its finite difference, element by element."""
     tangents = _host(jvp(function, (point,), (direction,))[1])
     for name, expected in _differences(function, point, direction, precision.eps).items():
-        found = _wide(tangents[name])
-        wrong = ~_agree(found, expected, precision.atol + precision.rtol * np.abs(expected))
+        tangent = _wide(tangents[name])
+        wrong = ~_agree(tangent, expected, precision.atol + precision.rtol * np.abs(expected))
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             element = f"result {name}".strip() + (f" at index {at}" if at else "")
-            raise _error(label, element, found[at], expected[at], f"{int(wrong.sum())} of {wrong.size} numbers differ")
+            raise _error(label, element, tangent[at], expected[at], f"{int(wrong.sum())} of {wrong.size} numbers differ")
 
 
 def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotangents: Arrays, label: str, precision: Precision) -> None:
@@ -155,23 +155,23 @@ def _check_reverse(function: Function, point: Arrays, direction: Arrays, cotange
     for name, values in pulled.items():
         alone = {other: t if other == name else np.zeros_like(t) for other, t in direction.items()}
         tangents = _differences(function, point, alone, precision.eps)
-        found, size = _pairing(pulled, {name: direction[name]})
+        actual, size = _pairing(pulled, {name: direction[name]})
         expected, other_size = _pairing(tangents, cotangents)
-        if not _agree(found, expected, precision.atol + precision.rtol * max(size, other_size)):
-            raise _error(label, f"argument {name}", found, expected, f"along a random direction of shape {values.shape}")
+        if not _agree(actual, expected, precision.atol + precision.rtol * max(size, other_size)):
+            raise _error(label, f"argument {name}", actual, expected, f"along a random direction of shape {values.shape}")
 
 
-def _agree(found: Any, expected: Any, error: Any) -> Any:
+def _agree(actual: Any, expected: Any, error: Any) -> Any:
     """Return where derivatives differ by no more than an error.
 
     Two NaN do in JAX's mode, not otherwise.
     """
-    near = np.abs(found - expected) <= error
-    return near | (np.isnan(found) & np.isnan(expected)) if settings.permissive else near
+    near = np.abs(actual - expected) <= error
+    return near | (np.isnan(actual) & np.isnan(expected)) if settings.permissive else near
 
 
-def _error(label: str, element: str, found: Any, expected: Any, note: str) -> DerivativeError:
-    numbers = f"the derivative is {found:.6g}, but finite differences give {expected:.6g}"
+def _error(label: str, element: str, actual: Any, expected: Any, note: str) -> DerivativeError:
+    numbers = f"the derivative is {actual:.6g}, but finite differences give {expected:.6g}"
     return DerivativeError(f"check_grads: {label}: {element}: {numbers} ({note})")
 
 

@@ -29,13 +29,13 @@ def shortened(error: BaseException) -> TracebackType | None:
     while entry is not None:
         frames.append(entry)
         entry = entry.tb_next
-    own = [i for i, frame in enumerate(frames) if not is_internal(frame.tb_frame.f_globals.get("__name__", ""))]
-    if not own:
+    user_frames = [i for i, frame in enumerate(frames) if not is_internal(frame.tb_frame.f_globals.get("__name__", ""))]
+    if not user_frames:
         return error.__traceback__
-    last = own[-1] + 1
-    kept = [frames[i] for i in own] + frames[last : last + 1 if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None]
+    last = user_frames[-1] + 1
+    visible = [frames[i] for i in user_frames] + frames[last : last + 1 if isinstance(error, (VoltaError, _ADVICE.UnknownName)) else None]
     short = None
-    for frame in reversed(kept):
+    for frame in reversed(visible):
         short = TracebackType(short, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return short
 
@@ -70,7 +70,7 @@ def _show(kind: type[BaseException], error: BaseException, entry: TracebackType 
 
 
 def _explain(error: BaseException) -> None:
-    """Add to Python's error of a call which argument was meant."""
+    """Add a note on the right argument to Python's error of a call."""
     if type(error) is TypeError and (note := _ADVICE.note_of_call(str(error))):
         error.add_note(note)
 

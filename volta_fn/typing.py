@@ -18,11 +18,11 @@ class SupportsDType(Protocol):
         """The dtype."""
 
 
-#: What functions accept as an array: arrays, NumPy's arrays and scalars, Python's numbers.
+#: Values that functions accept as arrays: arrays, NumPy's arrays and scalars, Python's numbers.
 ArrayLike: TypeAlias = Union[Array, np.ndarray, np.bool_, np.number, bool, int, float, complex]  # noqa: UP007  # read by isinstance, too
 
-#: What names a dtype: its name, a scalar type, a dtype, or an object that has one.
+#: Specifications of a dtype: its name, a scalar type, a dtype, or an object that has one.
 DTypeLike: TypeAlias = Union[str, type[Any], np.dtype, SupportsDType]  # noqa: UP007
 
-#: What names the precision of products.
+#: Specifications of the precision of products.
 PrecisionLike: TypeAlias = Union[str, Precision, tuple[str, str], tuple[Precision, Precision], None]  # noqa: UP007

@@ -48,7 +48,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.export")):
     leaves = [vf.numpy.asarray(x.view(a.dtype).reshape(a.shape)) for x, a in zip(given, exported.in_avals)]
     args, kwargs = unflatten(exported._manifest["in_tree"], iter(leaves))
     found = []
-    results = exported._flat(leaves)
+    results = exported._call_flat(leaves)
     vf.tree.leaves(exported.call(*args, **kwargs))
     off = 0.0
     for result, bits in zip(results, wanted, strict=True):

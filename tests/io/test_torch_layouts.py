@@ -237,7 +237,7 @@ def test_what_does_not_belong_is_reported_and_not_lost():
     linear = nn.Linear.init(KEY, 3, 4)
     out = io.from_torch(linear)({"weight": random(4, 3, 1), "extra": random(1)})
     diff = io.diff_state_dict(linear, out)
-    assert (diff.missing, diff.unexpected, [m.found for m in diff.mismatched]) == (("bias",), ("extra",), ["f32[4,3,1]"])
+    assert (diff.missing, diff.unexpected, [m.actual for m in diff.mismatched]) == (("bias",), ("extra",), ["f32[4,3,1]"])
     model = nn.Sequential(nn.Linear.init(KEY, 1, 1))
     assert io.diff_state_dict(model, io.from_torch(model)({})).missing == ("0.weight", "0.bias")
 

@@ -14,7 +14,7 @@ import volta_fn.numpy as jnp
 from tests.fuzz.programs import on_target
 from tests.stress.amount import rounds
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm import machine
 from volta_fn.targets.cpu.runtime import compile, program
 from volta_fn.targets.cpu.runtime.compile import CodeCache
@@ -33,9 +33,9 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.compile.load_objects", noted)
     monkeypatch.setattr(program, "load_objects", noted)
-    monkeypatch.setattr(program, "_recent", Recent(4))
+    monkeypatch.setattr(program, "_recent", LruCache(4))
     codes = CodeCache()
-    monkeypatch.setattr(codes, "_recent", Recent(4))
+    monkeypatch.setattr(codes, "_recent", LruCache(4))
     monkeypatch.setattr(compile, "CODE_CACHE", codes)
     x = jnp.linspace(0.0, 1.0, 64)
     kept = vf.jit(lambda x: x * 1234.5)

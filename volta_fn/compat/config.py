@@ -1,7 +1,7 @@
 """Settings by JAX's names: `config.update`, `enable_x64`, `disable_jit`, ….
 
-Those in `ACTING` change what the package does. The others, of compilers and hardware that are not here, are accepted and kept, so that
-programs run. All belong to the process; a context manager sets one while its block runs.
+Settings in `EFFECTIVE` change the behaviour of the package. Settings in `IGNORED`, of compilers and hardware that it does not have, are
+stored without effect, so that programs run. All belong to the process; a context manager sets one while its block runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _plain(name: str) -> Callable[[Any], None]:
 
 
 def _forget() -> None:
-    """Drop everything that was traced or compiled under other settings."""
+    """Drop all programs that were traced or compiled under other settings."""
     forget_kernels()
     forget_fused()
     clear_caches()
@@ -93,8 +93,8 @@ def _num_cpu_devices(value: Any) -> None:
         set_cpu_devices(value)
 
 
-#: The settings that act, and what sets them.
-ACTING: dict[str, Callable[[Any], None]] = {
+#: The settings with an effect, and their setters.
+EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_enable_x64": _enable_x64,
     "jax_disable_jit": _disable_jit,
     "jax_debug_nans": _debug("debug_nans"),
@@ -117,8 +117,8 @@ ACTING: dict[str, Callable[[Any], None]] = {
     "jax_num_cpu_devices": _num_cpu_devices,
 }
 
-#: The settings that are kept and do nothing, and their defaults.
-ACCEPTED: dict[str, Any] = {
+#: The settings without effect, and their defaults.
+IGNORED: dict[str, Any] = {
     **dict.fromkeys(
         """jax2tf_associative_scan_reductions
         jax_compilation_cache_expect_pgle jax_debug_key_reuse jax_disable_most_optimizations jax_distributed_debug
@@ -172,7 +172,7 @@ ACCEPTED: dict[str, Any] = {
 }
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(ACTING, False),
+    **dict.fromkeys(EFFECTIVE, False),
     "jax_numpy_rank_promotion": "allow",
     "jax_numpy_dtype_promotion": "standard",
     "jax_legacy_prng_key": "allow",
@@ -198,20 +198,20 @@ class Config:
     """
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {**ACCEPTED, **_DEFAULTS}
+        self.values: dict[str, Any] = {**IGNORED, **_DEFAULTS}
 
     def update(self, name: str, value: Any) -> None:
         """Set a setting; raise `UnknownSettingError` if there is none of that name."""
-        self._known(name)
-        if name in ACTING:
-            ACTING[name](value)
+        self._existing(name)
+        if name in EFFECTIVE:
+            EFFECTIVE[name](value)
         self.values[name] = value
 
     def read(self, name: str) -> Any:
         """Return a setting; raise `UnknownSettingError` if there is none of that name."""
-        return self.values[self._known(name)]
+        return self.values[self._existing(name)]
 
-    def _known(self, name: str) -> str:
+    def _existing(self, name: str) -> str:
         if name not in self.values:
             raise UnknownSettingError(f"config: there is no setting {name!r}; volta_fn.config lists those that act and those accepted")
         return name

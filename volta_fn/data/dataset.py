@@ -18,9 +18,8 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeEr
 # Datasets: sequences of examples, and how to make batches of them.
 #
 # An *example* is a pytree of arrays and scalars; a *batch* is the same pytree with a new first dimension. Whatever has `__len__` and
-# `__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a batch at once, which is faster than stacking
-# examples; the datasets here have it where it pays. Datasets are NumPy arrays in the host's memory; `DataLoader` moves batches to the
-# device.
+# `__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a batch at once, which is faster than stacking examples;
+# the datasets here define it where it is faster. Datasets are NumPy arrays in the host's memory; `DataLoader` moves batches to the device.
 # ------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from volta_fn.core.array import Array
 
-    #: What the loader makes of a dataset's examples: a pytree of arrays.
+    #: The type of a loader's batches: a pytree of arrays.
     Batch = TypeVar("Batch", default=Any)
     _Rows: TypeAlias = Array | np.ndarray[Any, Any]
 else:
@@ -208,15 +207,15 @@ def positions(indices: Indices, length: int) -> np.ndarray:
 def gather(dataset: Examples, indices: Indices) -> Any:
     """Return the batch of a dataset's examples at these indices.
 
-    The dataset's own `gather` makes it, if it has one.
+    The `gather` of the dataset makes it, if it has one.
 
     >>> from volta_fn import data
     >>> data.gather(["ab", "cd"], [0])
     Traceback (most recent call last):
     volta_fn.errors.DTypeError: stack: example 0 is of type str, not an array or a number...
     """
-    own = getattr(dataset, "gather", None)
-    return stack([dataset[int(i)] for i in indices]) if own is None else own(indices)
+    method = getattr(dataset, "gather", None)
+    return stack([dataset[int(i)] for i in indices]) if method is None else method(indices)
 
 
 def stack(examples: Sequence[Any]) -> Any:

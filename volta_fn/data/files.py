@@ -27,8 +27,8 @@ from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 Path: TypeAlias = str | os.PathLike[str]
 
 _CHUNK = 1 << 22
-#: A gzip file may expand to so many times its size, and to so many bytes in any case. Data compress 3 to 30 times, and nothing but the same
-#: byte over and over, as in a file that is to fill the memory, a thousand times.
+#: The most that a gzip file may expand: this multiple of its size, and at least so many bytes. Data compress 3 to 30 times; only files that
+#: repeat one byte, made to exhaust the memory, compress a thousand times.
 _EXPANSION, _ALWAYS = 64, 1 << 22
 
 
@@ -371,10 +371,10 @@ def _read_rows(path: Path, delimiter: str, encoding: str) -> tuple[list[int], li
     return line_numbers, rows
 
 
-def _check_names(path: Path, argument: str, given: Collection[str], known: Collection[str]) -> None:
-    unknown = [name for name in given if name not in known]
+def _check_names(path: Path, argument: str, names: Collection[str], columns: Collection[str]) -> None:
+    unknown = [name for name in names if name not in columns]
     if unknown:
-        raise ArgumentError(f"CSV: {argument} names {unknown}, but {os.fspath(path)} is read for the columns {list(known)}")
+        raise ArgumentError(f"CSV: {argument} names {unknown}, but {os.fspath(path)} is read for the columns {list(columns)}")
 
 
 def _drop_rows(columns: list[_Column], needed: set[str]) -> list[_Column]:

@@ -24,7 +24,7 @@ from volta_fn.core.device import Device, find_device
 from volta_fn.core.memory import device_put
 from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, gather
 from volta_fn.errors import ArgumentError, DataError, VoltaError
-from volta_fn.runtime.compiling import included
+from volta_fn.runtime.compiling import join_compilation
 from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
 
@@ -68,7 +68,7 @@ def prefetched(tasks: Iterator[Callable[[], T]], workers: int, ahead: int) -> Ge
             yield result
             del result  # so that its memory is free while the next one is awaited
     finally:
-        # No function of Python does this, as a signal's handler may raise when one begins.
+        # Not in a Python function, since a signal's handler may raise when one begins.
         threads.closed = True
         threads.calls.put(None)
         threads.join()
@@ -83,13 +83,13 @@ class _Workers:
     def __init__(self, most: int) -> None:
         self._most = most
         self._threads: list[AwaitedCall] = []
-        #: What is to be called; None, which remains here, when there is nothing more.
+        #: The calls to make; None, which remains in the queue, is its end.
         self.calls: SimpleQueue[AwaitedCall | None] = SimpleQueue()
         #: Whether calls that have not begun are dropped.
         self.closed = False
 
     def submit(self, task: Callable[[], T]) -> AwaitedCall:
-        """Have a thread run a task; without threads, `result` does so."""
+        """Queue a task for a thread; without threads, `result` runs it."""
         call = AwaitedCall(task)
         self.calls.put(call)
         if len(self._threads) < self._most:
@@ -98,7 +98,7 @@ class _Workers:
 
     def _start(self) -> None:
         thread = AwaitedCall(self._work)
-        # Browsers have no threads. After the main thread has ended, those that wait for the end of the process cannot be relied upon.
+        # Browsers have no threads. After the main thread has ended, new threads may be stopped at any moment.
         if threading.main_thread().is_alive() and has_started(thread):
             self._threads.append(thread)
         else:
@@ -110,7 +110,7 @@ class _Workers:
     def _work(self) -> None:
         _worker.now = True
         while (call := self.calls.get()) is not None and not self.closed:
-            included(call.run)
+            join_compilation(call.run)
             del call  # so that its result is free while the next one is awaited
         self.calls.put(None)
 
@@ -198,7 +198,7 @@ class _TextBar:
         self._width, self._written = 0, -_PAUSE
 
     def add_task(self, description: str, total: int | None, report: str) -> None:
-        """Set what the line begins with and counts to."""
+        """Set the description and the total of the line."""
         self._description, self._total, self._report = description, total, report
 
     def update(self, task: None, description: str | None = None, report: str | None = None) -> None:
@@ -387,7 +387,7 @@ class DataLoader(Generic[Batch]):
     def state(self) -> dict[str, int]:
         """Return the position as a dict of ints.
 
-        It has the epoch, the number of batches taken from it, and what identifies the data and their order.
+        It has the epoch, the number of batches taken from it, and numbers that identify the data and their order.
         """
         epoch, batch = self._position
         return {"epoch": epoch, "batch": batch, **self._identity()}
@@ -408,10 +408,10 @@ class DataLoader(Generic[Batch]):
         >>> [int(batch[0]) for batch in loader] == rest
         True
         """
-        own = self._identity()
-        if set(state) != {"epoch", "batch", *own}:
-            raise ArgumentError(f"DataLoader.restore: a state has epoch, batch, {', '.join(own)}; got {sorted(state)}")
-        changed = {name: (int(state[name]), value) for name, value in own.items() if int(state[name]) != value}
+        identity = self._identity()
+        if set(state) != {"epoch", "batch", *identity}:
+            raise ArgumentError(f"DataLoader.restore: a state has epoch, batch, {', '.join(identity)}; got {sorted(state)}")
+        changed = {name: (int(state[name]), value) for name, value in identity.items() if int(state[name]) != value}
         if changed:
             raise ArgumentError(f"DataLoader.restore: the state is of another loader; these differ (saved, now): {changed}")
         epoch, batch = int(state["epoch"]), int(state["batch"])
@@ -420,7 +420,7 @@ class DataLoader(Generic[Batch]):
         self._next = self._position = (epoch, batch)
 
     def _identity(self) -> dict[str, int]:
-        """Return what determines the examples of a batch (of the key only 31 bits)."""
+        """Return the numbers that determine the examples of a batch (31 bits of the key)."""
         seed = 0 if self._key is None else int(np.bitwise_xor.reduce(np.asarray(random.key_data(self._key)))) & 0x7FFFFFFF
         return {"length": self._length, "batch_size": self.batch_size, "shuffle": int(self.shuffle), "seed": seed}
 

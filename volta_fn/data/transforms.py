@@ -249,8 +249,8 @@ class Vocabulary:
     def encode(self, text: str) -> np.ndarray:
         """Return a text's numbers as int32; raise `DataError` for unknown characters."""
         points = _code_points(text)
-        found = np.searchsorted(self._points, points, sorter=self._order)
-        numbers = self._order[np.minimum(found, len(self) - 1)]
+        slots = np.searchsorted(self._points, points, sorter=self._order)
+        numbers = self._order[np.minimum(slots, len(self) - 1)]
         unknown = np.flatnonzero(self._points[numbers] != points)
         if unknown.size:
             raise DataError(

@@ -164,9 +164,9 @@ class Monitor:
     def checkpoint(self, label: str) -> Checkpoint:
         """Record the device's state, without waiting for it."""
         seconds = time.perf_counter() - self._start
-        found = Checkpoint(label, seconds, device_memory_stats(self.device), device_work_stats(self.device))
-        self.checkpoints.append(found)
-        return found
+        checkpoint = Checkpoint(label, seconds, device_memory_stats(self.device), device_work_stats(self.device))
+        self.checkpoints.append(checkpoint)
+        return checkpoint
 
     def stats(self) -> MonitorStats:
         """Return the differences between the first checkpoint and the last."""
@@ -188,7 +188,7 @@ class Monitor:
 
 
 class View:
-    """What `view` returns: a tree that is shown leaf by leaf."""
+    """The result of `view`: a tree that is shown leaf by leaf."""
 
     __slots__ = ("tree",)
 
@@ -199,14 +199,14 @@ class View:
         leaves = tree.leaves_with_path(self.tree)
         names = [tree.keystr(path) or "the tree" for path, _ in leaves]
         width = max(map(len, names), default=0)
-        return "\n".join(f"{name:{width}}  {_described(leaf)}".rstrip() for name, (_, leaf) in zip(names, leaves, strict=True))
+        return "\n".join(f"{name:{width}}  {_describe_leaf(leaf)}".rstrip() for name, (_, leaf) in zip(names, leaves, strict=True))
 
     def _repr_html_(self) -> str:
         return unfolding(self.tree, type(self.tree).__name__)
 
 
 def view(shown: Any) -> View:
-    """Return a pytree as it should be shown: type, range, mean and NaN of each array.
+    """Return a view of a pytree that prints type, range, mean and NaN of each array.
 
     Notebooks show a tree that unfolds, down to the elements; elsewhere there is a line for each leaf.
 
@@ -219,7 +219,7 @@ def view(shown: Any) -> View:
     return View(shown)
 
 
-def _described(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> str:
     if not isinstance(leaf, Array):
         return repr(leaf) if getattr(leaf, "dtype", None) is None else repr(aval_of(leaf))
     if not is_concrete(leaf) or leaf.is_deleted():

@@ -37,7 +37,7 @@ def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **
 def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     """Print ``fmt.format(*args, **kwargs)`` with the arrays' values at run time.
 
-    Raises `ArgumentError` if `fmt` names arguments that are not given, or not all that are.
+    Raises `ArgumentError` if `fmt` names missing arguments, or does not use all arguments.
 
     >>> import volta_fn as vf
     >>> _ = vf.jit(lambda x: vf.debug.print("x = {}", x) or x)(1.5)
@@ -78,9 +78,9 @@ class _Checker(string.Formatter):
 
 
 def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **values: Any) -> None:
-    """Stop a program here when it runs, and ask what to show.
+    """Stop a program here when it runs, and prompt for commands.
 
-    The variables of the calling function are there with their values at run time, and those given as keywords; other commands are ``p``
+    The variables of the calling function and the keyword arguments are available with their values at run time. The commands are ``p``
     (an expression), ``a`` (all variables), ``l`` (the source), ``c`` (go on) and ``q`` (end the program with `CallbackError`).
 
     Args:

@@ -90,10 +90,10 @@ def buckets_of(arrays: Sequence[np.ndarray], wire: Callable[[np.dtype], np.dtype
 
 
 # ------------------------------------------------------------------------------
-# Comparison of what processes compile, equation by equation.
+# Comparison of the processes' programs, equation by equation.
 # ------------------------------------------------------------------------------
 
-#: Where an object is in memory, which differs between processes.
+#: The memory address of an object, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 #: A row with the results of an equation.
@@ -114,21 +114,21 @@ def first_difference(texts: Sequence[str]) -> str:
     """Describe the first equation in which the programs of processes differ."""
     rows = [text.splitlines() for text in texts]
     for number in range(max(map(len, rows))):
-        found = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in rows]
-        compared = [row.partition("  # ")[0] for row in found]
+        lines = [program[number].strip() if number < len(program) else "nothing, it has ended" for program in rows]
+        compared = [row.partition("  # ")[0] for row in lines]
         if len({*compared}) > 1:
             first = next(i for i, row in enumerate(compared) if row != compared[0])
             equation = len([row for row in rows[0][: number + 1] if _EQUATION.match(row)])
             where = f"equation {equation} differs" if equation else "the inputs differ"
-            return f"{where}:\n  process 0: {found[0]}\n  process {first}: {found[first]}"
+            return f"{where}:\n  process 0: {lines[0]}\n  process {first}: {lines[first]}"
     return "only constants differ"
 
 
 # ------------------------------------------------------------------------------
 # Collectives of NumPy arrays through MPI.
 #
-# A sum that is started goes on in a thread of its own, with an MPI communicator of its own, so that it never meets a call of the
-# program's thread.
+# A sum that is started runs in a separate thread, with a separate MPI communicator, so that it cannot match a call of the program's
+# thread.
 # ------------------------------------------------------------------------------
 
 
@@ -140,10 +140,10 @@ def _operation(step: str, dtype: np.dtype) -> Any:
         return {"sum": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}[step]
     combine = np.maximum if step == "max" else np.minimum
 
-    def into(given: Any, target: Any, datatype: Any) -> None:
+    def into(source: Any, target: Any, datatype: Any) -> None:
         array = np.frombuffer(target, dtype)
         with np.errstate(all="ignore"):
-            combine(np.frombuffer(given, dtype), array, out=array)
+            combine(np.frombuffer(source, dtype), array, out=array)
 
     return mpi.Op.Create(into, commute=True)
 
@@ -179,7 +179,7 @@ class MpiCommunicator:
         self._calls, self._background = calls, background
 
     def _run(self, description: str, call: Callable[[], None], thread: str = "program") -> None:
-        """Do a call, which waits for the other processes."""
+        """Make a call that waits for the other processes."""
         with self._calls.waiting(self.ranks, thread, description):
             try:
                 call()
@@ -207,7 +207,7 @@ class MpiCommunicator:
 
         def call() -> None:
             for bucket in buckets_of(arrays, lambda dtype: BFLOAT16):
-                bucket.unpack(_compressed(self.comm, bucket.packed(arrays)), outs)
+                bucket.unpack(_sum_as_bfloat16(self.comm, bucket.packed(arrays)), outs)
 
         self._run(description, call)
 
@@ -217,22 +217,22 @@ class MpiCommunicator:
 
     def sum_in_thread(self, joined: np.ndarray, compression: str | None, description: str) -> np.ndarray:
         """Sum an array in the background thread; it may be overwritten."""
-        found = [joined]
+        outputs = [joined]
 
         def call() -> None:
             if compression is None:
                 _reduce(self._comm_of_thread, "sum", joined, joined)
             else:
-                found[0] = _compressed(self._comm_of_thread, joined)
+                outputs[0] = _sum_as_bfloat16(self._comm_of_thread, joined)
 
         self._run(description, call, "background")
-        return found[0]
+        return outputs[0]
 
     def gather(self, array: np.ndarray, description: str) -> np.ndarray:
         """Stack the arrays of all processes."""
-        found = np.empty((self.size, *array.shape), array.dtype)
-        self._run(description, lambda: self.comm.Allgather(_bytes(array), _bytes(found)))
-        return found
+        stacked = np.empty((self.size, *array.shape), array.dtype)
+        self._run(description, lambda: self.comm.Allgather(_bytes(array), _bytes(stacked)))
+        return stacked
 
     def reduce_scatter(self, array: np.ndarray, description: str) -> np.ndarray:
         """Sum the arrays, and return this process's row."""
@@ -244,26 +244,26 @@ class MpiCommunicator:
 
     def exchange(self, array: np.ndarray, description: str) -> np.ndarray:
         """Send row i to process i."""
-        found = np.empty(array.shape, array.dtype)
-        self._run(description, lambda: self.comm.Alltoall(_bytes(array), _bytes(found)))
-        return found
+        received = np.empty(array.shape, array.dtype)
+        self._run(description, lambda: self.comm.Alltoall(_bytes(array), _bytes(received)))
+        return received
 
     def permute(self, array: np.ndarray, pairs: Sequence[tuple[int, int]], description: str) -> np.ndarray:
         """Send the array by pairs of source and target."""
-        sent, found = _bytes(array), np.zeros(array.shape, array.dtype)
+        sent, received = _bytes(array), np.zeros(array.shape, array.dtype)
         target = next((t for s, t in pairs if s == self.index), None)
         source = next((s for s, t in pairs if t == self.index), None)
 
         def call() -> None:
             null = load("mpi4py.MPI").PROC_NULL
-            arrived = _bytes(found) if source is not None else None
+            arrived = _bytes(received) if source is not None else None
             self.comm.Sendrecv(sent, null if target is None else target, recvbuf=arrived, source=null if source is None else source)
 
         self._run(description, call)
-        return found
+        return received
 
 
-def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
+def _sum_as_bfloat16(comm: Any, joined: np.ndarray) -> np.ndarray:
     """Sum bfloat16 arrays in float32, each process a block of them."""
     size = comm.size
     block = -(-joined.size // size)
@@ -271,8 +271,8 @@ def _compressed(comm: Any, joined: np.ndarray) -> np.ndarray:
     sent.reshape(-1)[: joined.size] = joined
     arrived = np.empty((size, block), BFLOAT16)
     comm.Alltoall(_bytes(sent), _bytes(arrived))
-    own = arrived.astype(np.float32).sum(0).astype(BFLOAT16)
-    comm.Allgather(_bytes(own), _bytes(sent))
+    block_sum = arrived.astype(np.float32).sum(0).astype(BFLOAT16)
+    comm.Allgather(_bytes(block_sum), _bytes(sent))
     return sent.reshape(-1)[: joined.size]
 
 
@@ -323,7 +323,7 @@ class Background:
         self.sums, self.seconds, self.waited = 0, 0.0, 0.0
 
     def start(self, pending: PendingSum) -> PendingSum:
-        """Give the thread a sum to compute."""
+        """Queue a sum for the thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="volta_fn sums", daemon=True)
             self._thread.start()
@@ -337,7 +337,7 @@ class Background:
         self.waited += pending.waited
 
     def stop(self) -> None:
-        """End the thread when it has done all."""
+        """Wait for all sums, and end the thread."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()

@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
     description: str
     ranks: Group
-    #: What numbers its calls for each group: the "program", its sums in the "background", or the "control" of all.
+    #: The sequence that numbers its calls in each group: the "program", its sums in the "background", or the "control" of all.
     thread: str
     number: int
     since: float
@@ -76,12 +76,12 @@ class Calls:
 
 #: The variable that names the folder for them.
 FOLDER = "VOLTA_LAUNCH_REPORTS"
-#: What a report is about, the cause before its consequences.
+#: The kinds of reports, causes before consequences.
 _ORDER = ("lost", "failed", "ended")
 
 
 class Report(NamedTuple):
-    """Why a process has ended: "failed", or another was "lost" or has "ended"."""
+    """Why a process ended: it "failed", or another was "lost" or has "ended"."""
 
     time: float
     rank: int
@@ -106,16 +106,16 @@ def report(rank: int, kind: str, text: str, about: int | None) -> None:
 
 
 def cause(folder: Path) -> Report | None:
-    """Return the report of what went wrong first."""
-    found = []
+    """Return the report of the first failure."""
+    reports = []
     for path in folder.glob("*.json"):
         try:
-            found.append(Report(*json.loads(path.read_text())))
+            reports.append(Report(*json.loads(path.read_text())))
         except ValueError:  # a process that was killed while it wrote
             continue
-    failed = {r.rank for r in found if r.kind == "failed"}
-    found = [r for r in found if r.kind != "lost" or r.about not in failed]  # it was lost because it had failed
-    return min(found, key=lambda r: (_ORDER.index(r.kind), r.time), default=None)
+    failed = {r.rank for r in reports if r.kind == "failed"}
+    reports = [r for r in reports if r.kind != "lost" or r.about not in failed]  # it was lost because it had failed
+    return min(reports, key=lambda r: (_ORDER.index(r.kind), r.time), default=None)
 
 
 # ------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ class _Channel:
         *complete, self._received = (self._received + data).split(b"\n")
         if max(map(len, [*complete, self._received])) > _LONGEST:
             raise ValueError(f"a message has more than {_LONGEST} bytes")
-        return [_message(text) for text in complete]
+        return [_parse_message(text) for text in complete]
 
 
-def _message(text: bytes) -> Message:
+def _parse_message(text: bytes) -> Message:
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -263,7 +263,7 @@ class Switchboard:
 
     def _serve(self) -> None:
         while True:
-            self._drop_silent()
+            self._drop_expired()
             self._listen(len(self._unproved()) < _MOST_UNPROVED)
             for key, _ in self._selector.select(1.0):
                 if key.fileobj is self._stopped:
@@ -271,12 +271,12 @@ class Switchboard:
                 if key.fileobj is self._listener:
                     self._accept()
                 elif key.data in self._peers:
-                    self._attend(key.data)
+                    self._read_from(key.data)
 
     def _unproved(self) -> list[_Peer]:
         return [peer for peer in self._peers if peer.rank is None]
 
-    def _drop_silent(self) -> None:
+    def _drop_expired(self) -> None:
         """Disconnect peers that have not proved in time that they know the secret."""
         for peer in self._unproved():
             if time.monotonic() > peer.deadline:
@@ -303,7 +303,7 @@ class Switchboard:
         with contextlib.suppress(OSError):  # it shows when it is read from
             sock.sendall(peer.nonce)
 
-    def _attend(self, peer: _Peer) -> None:
+    def _read_from(self, peer: _Peer) -> None:
         """Read from a peer; whatever it sends, the others are served."""
         try:
             if peer.rank is None:
@@ -403,13 +403,13 @@ def _prove(sock: socket.socket, secret: bytes, rank: int) -> bool:
 
     Return True if the switchboard has proved it, too.
     """
-    nonce = _exactly(sock, _NONCE)
+    nonce = _receive_exactly(sock, _NONCE)
     content = rank.to_bytes(_RANK, "big") + secrets.token_bytes(_NONCE)
     sock.sendall(content + _proof(secret, "process", nonce, content))
-    return hmac.compare_digest(_exactly(sock, _DIGEST), _proof(secret, "switchboard", nonce, content))
+    return hmac.compare_digest(_receive_exactly(sock, _DIGEST), _proof(secret, "switchboard", nonce, content))
 
 
-def _exactly(sock: socket.socket, size: int) -> bytes:
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     """Receive so many bytes; fewer if the connection ends."""
     data = b""
     while len(data) < size and (more := sock.recv(size - len(data))):
@@ -420,16 +420,16 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 # ------------------------------------------------------------------------------
 # The thread that watches over a process's collectives.
 #
-# A collective waits in MPI's code, where nothing can be raised. So a thread listens to the other processes. It ends this process, after
-# a message that says why, when another one has failed or is lost. When a collective takes longer than `_ASK`, it asks the others where
-# they are: those that have not come to it are missing. If a missing process waits for this one in another collective, or has ended, or
+# A collective waits in MPI's code, where nothing can be raised. So a thread listens to the other processes. It ends this process, with a
+# message, when another one has failed or is lost. When a collective takes longer than `_ASK`, it asks the others for their calls: those
+# that have not joined it are missing. If a missing process waits for this one in another collective, or has ended, or
 # the limit is over, the process ends with an error that names them.
 # ------------------------------------------------------------------------------
 
-#: Seconds between two looks, and after which the others are asked.
-_LOOK, _ASK = 0.1, 1.0
-#: Seconds that others have to read of a failure before this process ends, and with it maybe the switchboard.
-LAST_WORDS = 0.3
+#: Seconds between two checks, and after which the others are asked.
+_CHECK, _ASK = 0.1, 1.0
+#: Seconds in which the others can read of a failure before this process, and maybe the switchboard, ends.
+FAREWELL_SECONDS = 0.3
 
 
 class Watch:
@@ -446,7 +446,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Say that this process needs no others any more."""
+        """Announce that this process leaves, and end the watch."""
         self._stopped = True
         self.connection.send("left")
         self._thread.join()
@@ -460,10 +460,10 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._stopped:
-            for message in self.connection.messages(_LOOK):
+            for message in self.connection.messages(_CHECK):
                 self._on_message(message)
             for call in self.calls.current():
-                self._look_at(call)
+                self._check_call(call)
 
     def _on_message(self, message: Message) -> None:
         kind, rank = message["kind"], message["rank"]
@@ -481,21 +481,21 @@ class Watch:
             self._answers[rank] = message
 
     def _position(self, call: Any) -> dict[str, Any]:
-        """Say how far this process is in a group's calls, and what it waits for."""
+        """Return the count of this process's calls in a group, and its pending calls."""
         _, ranks, thread, _ = call
         return {"count": self.calls.count(tuple(ranks), thread), "waits": [_named(c) for c in self.calls.current()]}
 
-    def _look_at(self, call: Call) -> None:
-        """Find out why a call waits for long; end the process if it is in vain."""
+    def _check_call(self, call: Call) -> None:
+        """Ask about a call that waits for long; end the process if one never joins it."""
         now = time.monotonic()
         if now - call.since < _ASK:
             return
         if self._asked != call:
             self._asked, self._answers, self._next_question = call, {}, now
         others = [r for r in call.ranks if r != self.connection.rank]
-        missing = [r for r in others if not self._has_come(r, call)]
+        missing = [r for r in others if not self._has_joined(r, call)]
         for rank in others:
-            if reason := self._never_comes(rank, call, rank in missing):
+            if reason := self._reason_never_joins(rank, call, rank in missing):
                 self._end("failed", f"process {self.connection.rank} waits for process {rank} in {call.description}, but {reason}", rank)
         if now - call.since > self.limit:
             who = f"{missing} have not come" if missing else "all others have come"
@@ -505,11 +505,11 @@ class Watch:
             self._next_question = now + _ASK
             self.connection.send("where", call=_named(call))
 
-    def _has_come(self, rank: int, call: Call) -> bool:
+    def _has_joined(self, rank: int, call: Call) -> bool:
         answer = self._answers.get(rank)
         return answer is not None and answer["count"] >= call.number
 
-    def _never_comes(self, rank: int, call: Call, missing: bool) -> str | None:
+    def _reason_never_joins(self, rank: int, call: Call, missing: bool) -> str | None:
         """Return why a process does not join a call, if that is known."""
         if missing and rank in self._left:
             return "that has ended"
@@ -529,10 +529,10 @@ class Watch:
         if not is_launched():
             print(f"volta_fn: {text}. Process {self.connection.rank} ends.", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        time.sleep(LAST_WORDS)
+        time.sleep(FAREWELL_SECONDS)
         os._exit(1)
 
 
 def _named(call: Call) -> list[Any]:
-    """Return what identifies a call, as JSON has it."""
+    """Return the description, group and number of a call, for JSON."""
     return [call.description, list(call.ranks), call.thread, call.number]

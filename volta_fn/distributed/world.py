@@ -20,7 +20,7 @@ from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyEr
 from volta_fn.lazy_imports import deferred, is_installed, load
 
 # ------------------------------------------------------------------------------
-# The world of several processes: all that the package asks of them.
+# The world of several processes.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")
@@ -62,16 +62,16 @@ class MpiWorld:
         return connection
 
     def communicator(self, ranks: tuple[int, ...]) -> MpiCommunicator:
-        """Return the communicator of some processes, which all of them make."""
-        found = self._communicators.get(ranks)
-        if found is None:
+        """Return the communicator of some processes, which all of them create together."""
+        communicator = self._communicators.get(ranks)
+        if communicator is None:
             with self.calls.waiting(ranks, "control", f"the first collective of the processes {list(ranks)}"):
                 group = self.comm.group.Incl(ranks)
-                found = MpiCommunicator(lambda: self.comm.Create_group(group), ranks, self.calls, self.background)
-            self._communicators[ranks] = found
-        return found
+                communicator = MpiCommunicator(lambda: self.comm.Create_group(group), ranks, self.calls, self.background)
+            self._communicators[ranks] = communicator
+        return communicator
 
-    def _together(self, description: str, call: Callable[[], T]) -> T:
+    def _wait_for_all(self, description: str, call: Callable[[], T]) -> T:
         with self.calls.waiting(self._everyone, "control", description):
             return call()
 
@@ -79,9 +79,9 @@ class MpiWorld:
         """Raise `ProgramMismatchError` unless all processes compile the same program now."""
         text = text_of(closed)
         description = f"the compilation of a program of {len(closed.eqns)} equations with the inputs {', '.join(map(str, closed.in_avals))}"
-        digests = self._together(description, lambda: self.comm.allgather(digest(text)))
+        digests = self._wait_for_all(description, lambda: self.comm.allgather(digest(text)))
         if len({*digests}) > 1:
-            texts = self._together(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
+            texts = self._wait_for_all(description, lambda: self.comm.allgather(text_of(closed, sources=True)))
             raise ProgramMismatchError(
                 f"the processes compile different programs; {first_difference(texts)}\nAll processes have to call the same functions with "
                 "arguments of the same types, in the same order. What depends on the process is data, or follows from lax.axis_index"
@@ -96,7 +96,7 @@ class MpiWorld:
                 result = function()
             except Exception as raised:
                 error = raised
-        result, error = self._together("a step that process 0 does for all", lambda: self.comm.bcast((result, error), 0))
+        result, error = self._wait_for_all("a step that process 0 does for all", lambda: self.comm.bcast((result, error), 0))
         if error is not None:
             raise error
         return result
@@ -104,7 +104,7 @@ class MpiWorld:
     def stop(self) -> None:
         """Wait for all processes, and end the threads."""
         self.background.stop()
-        self._together("distributed.shutdown", self.comm.Barrier)
+        self._wait_for_all("distributed.shutdown", self.comm.Barrier)
         self.watch.stop()
 
 
@@ -114,13 +114,13 @@ def interface_of(name: str) -> tuple[str, int]:
     Raises:
         DistributedError: the name is that of the loopback interface here.
     """
-    found = socket.gethostbyname(name)
-    if ipaddress.ip_address(found).is_loopback:
+    address = socket.gethostbyname(name)
+    if ipaddress.ip_address(address).is_loopback:
         raise DistributedError(
-            f"{name!r}, the name of its machine, is that of the loopback interface there ({found}); name the interface that the other "
+            f"{name!r}, the name of its machine, is that of the loopback interface there ({address}); name the interface that the other "
             "machines reach: distributed.initialize(coordinator_address='10.0.0.5')"
         )
-    return found, 0
+    return address, 0
 
 
 def connected(limit: float, address: str | None = None) -> MpiWorld:
@@ -142,7 +142,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS")
 _initialized = False
 
 
-def _started() -> int:
+def _process_count() -> int:
     """Return how many processes there are, by the environment."""
     if "SLURM_NTASKS" in os.environ and "SLURM_STEP_ID" not in os.environ and not any(n in os.environ for n in _SIZES[:3]):
         return 1  # a job's script itself, not a step of it
@@ -186,7 +186,7 @@ def initialize(
         _control.parse_address(coordinator_address)
     if distribution.current().size > 1:
         raise DistributedError("distributed.initialize was called before; call distributed.shutdown first")
-    count = _started()
+    count = _process_count()
     if count > 1:
         _connect(count, limit, coordinator_address)
     _check("num_processes", num_processes, distribution.current().size)
@@ -194,10 +194,10 @@ def initialize(
     _initialized = True
 
 
-def _check(name: str, given: int | None, found: int) -> None:
-    if given is not None and given != found:
+def _check(name: str, expected: int | None, actual: int) -> None:
+    if expected is not None and expected != actual:
         raise ArgumentError(
-            f"distributed.initialize: {name}={given!r}, but MPI says {found}. Start the processes with "
+            f"distributed.initialize: {name}={expected!r}, but MPI says {actual}. Start the processes with "
             "python -m volta_fn.launch -n N script.py, with srun or mpiexec"
         )
 
@@ -207,23 +207,23 @@ def _connect(count: int, limit: float, address: str | None) -> None:
         raise MissingDependencyError(
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
-    found = _mpi_world.connected(limit, address)
-    distribution.set_current(found)
-    _end_all_after_exceptions(found)
+    world = _mpi_world.connected(limit, address)
+    distribution.set_current(world)
+    _end_all_after_exceptions(world)
     atexit.register(shutdown)
 
 
-def _end_all_after_exceptions(found: Any) -> None:
+def _end_all_after_exceptions(world: Any) -> None:
     """End all processes after an uncaught exception: others would wait forever."""
-    before, watch = sys.excepthook, found.watch
+    before, watch = sys.excepthook, world.watch
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         before(kind, error, trace)
-        if distribution.current() is found:  # not after `shutdown`
+        if distribution.current() is world:  # not after `shutdown`
             sys.stderr.flush()
             sys.stdout.flush()
             watch.fail(f"{kind.__name__}: {error}")
-            time.sleep(_watch.LAST_WORDS)
+            time.sleep(_watch.FAREWELL_SECONDS)
             os._exit(1)
 
     sys.excepthook = hook
@@ -238,9 +238,9 @@ def shutdown() -> None:
     False
     """
     global _initialized
-    found: Any = distribution.current()
-    if found is not distribution.ALONE:
-        found.stop()
+    world: Any = distribution.current()
+    if world is not distribution.ALONE:
+        world.stop()
         distribution.set_current(distribution.ALONE)
     _initialized = False
 
@@ -251,11 +251,11 @@ def is_initialized() -> bool:
 
 
 class Statistics(NamedTuple):
-    """What sums that overlapped with computation took."""
+    """The time of sums that overlapped with computation."""
 
-    #: How many there were.
+    #: Their number.
     sums: int
-    #: Seconds that they took, and seconds of these for which the program waited.
+    #: Their seconds, and the seconds of these for which the program waited.
     seconds: float
     waited: float
 
@@ -272,7 +272,7 @@ def statistics() -> Statistics:
     >>> vf.distributed.statistics()
     Statistics(sums=0, seconds=0.0, waited=0.0)
     """
-    found: Any = distribution.current()
-    if found is distribution.ALONE:
+    world: Any = distribution.current()
+    if world is distribution.ALONE:
         return Statistics(0, 0.0, 0.0)
-    return Statistics(found.background.sums, found.background.seconds, found.background.waited)
+    return Statistics(world.background.sums, world.background.seconds, world.background.waited)

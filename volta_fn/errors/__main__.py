@@ -18,15 +18,15 @@ INDEX = Path(__file__).with_name("index.md")
 
 def sections(text: str) -> dict[str, str]:
     """Return the entries of the index by name."""
-    found = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    return {name: body.strip() for name, body in found}
+    entries = re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return {name: body.strip() for name, body in entries}
 
 
 def readable(entry: str) -> str:
     """Return an entry for a terminal, with indented examples and without links."""
     entry = re.sub(r"\[([^\]\n]+)\]\([^)\n]+\)", r"\1", entry)
     cell = re.compile(r"```[^\n]*\n(?::tags:[^\n]*\n)?(.*?)\n```", re.DOTALL)
-    return cell.sub(lambda found: "\n".join(f"    {row}".rstrip() for row in found[1].splitlines()), entry)
+    return cell.sub(lambda match: "\n".join(f"    {row}".rstrip() for row in match[1].splitlines()), entry)
 
 
 def main(names: Sequence[str]) -> int:

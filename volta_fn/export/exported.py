@@ -35,20 +35,20 @@ from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
 
 # ------------------------------------------------------------------------------
-# How an exported function's arguments were split between devices.
+# The shardings of an exported function's arguments.
 # ------------------------------------------------------------------------------
 
 
 def described_shardings(arguments: Any) -> dict[str, Any] | None:
     """Return the JSON of the arguments' shardings; None if they have none."""
-    given = [getattr(leaf, "sharding", None) for leaf in tree.leaves(arguments)]
-    named = [s for s in given if isinstance(s, NamedSharding)]
+    shardings = [getattr(leaf, "sharding", None) for leaf in tree.leaves(arguments)]
+    named = [s for s in shardings if isinstance(s, NamedSharding)]
     if not named:
         return None
     axes = named[0].mesh.shape
     if any(s.mesh.shape != axes for s in named):
         raise ArgumentError("export: all arguments must be split along the axes of one mesh")
-    specs = [[[str(n) for n in s.spec.axes_of(i)] for i in range(len(s.spec))] if isinstance(s, NamedSharding) else None for s in given]
+    specs = [[[str(n) for n in s.spec.axes_of(i)] for i in range(len(s.spec))] if isinstance(s, NamedSharding) else None for s in shardings]
     return {"axes": [[str(name), size] for name, size in axes.items()], "inputs": specs}
 
 
@@ -88,19 +88,19 @@ class Source:
 
     def manifest(self, platforms: Sequence[str], constraints: Sequence[str]) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return the manifest for all sizes, and the constants."""
-        made = [_manifest(stage) for stage in self.stages]
-        constants = made[0][1]
-        for _, others in made[1:]:
+        manifests = [_manifest(stage) for stage in self.stages]
+        constants = manifests[0][1]
+        for _, others in manifests[1:]:
             if len(others) != len(constants) or any(a.tobytes() != b.tobytes() for a, b in zip(constants, others, strict=True)):
                 raise ExportError("the function has constants that depend on symbolic sizes; compute them by arange, ones, … of volta_fn")
-        manifest = made[0][0]
-        if len(made) > 1:
-            manifest = Generalizer(self.samples).merge([m for m, _ in made])
+        manifest = manifests[0][0]
+        if len(manifests) > 1:
+            manifest = Generalizer(self.samples).merge([m for m, _ in manifests])
         return manifest | {"platforms": [*platforms], "constraints": [*constraints]}, constants
 
     def vjp(self) -> Source:
         """Return the function of the arguments and cotangents that pulls these back."""
-        return Source([_pulled_back(stage) for stage in self.stages], self.samples)
+        return Source([_trace_vjp(stage) for stage in self.stages], self.samples)
 
 
 def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Source, SymbolicScope]:
@@ -113,8 +113,8 @@ def traced_source(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     samples = scope.assignments(names, sample_count(names)) if names else [{}]
 
     def traced(sizes: Mapping[str, int]) -> Any:
-        given, keywords = tree.unflatten(structure, [_with_sizes(leaf, sizes) for leaf in leaves])
-        return function.trace(*given, **keywords)
+        positional, keywords = tree.unflatten(structure, [_with_sizes(leaf, sizes) for leaf in leaves])
+        return function.trace(*positional, **keywords)
 
     return Source([traced(sizes) for sizes in samples], samples), scope
 
@@ -128,10 +128,10 @@ def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
 def _number(size: Any, sizes: Mapping[str, int]) -> int:
     if not isinstance(size, Dimension):
         return int(size)
-    found = size.evaluate(sizes)
-    if found.denominator != 1 or found < 0:
-        raise ArgumentError(f"the symbolic size {size} is {found} for {dict(sizes)}; add constraints, such as 'b >= 4'")
-    return int(found)
+    value = size.evaluate(sizes)
+    if value.denominator != 1 or value < 0:
+        raise ArgumentError(f"the symbolic size {size} is {value} for {dict(sizes)}; add constraints, such as 'b >= 4'")
+    return int(value)
 
 
 def _manifest(stage: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -152,23 +152,23 @@ def _manifest(stage: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
     return manifest, writer.constants
 
 
-def _pulled_back(stage: Any) -> Any:
+def _trace_vjp(stage: Any) -> Any:
     """Trace a function's vector-Jacobian product, by its inexact arguments."""
     arguments, results = stage._arguments, stage.jaxpr.out_avals
     moved = [i for i, a in enumerate(arguments) if a.dtype in INEXACT]
     shown = [i for i, a in enumerate(results) if a.dtype in INEXACT]
 
     def pull_back(*values: Array) -> list[Array]:
-        given, cotangents = list(values[: len(arguments)]), values[len(arguments) :]
+        primals, cotangents = list(values[: len(arguments)]), values[len(arguments) :]
 
         def outputs(*chosen: Array) -> list[Array]:
-            merged = list(given)
+            merged = list(primals)
             for i, value in zip(moved, chosen, strict=True):
                 merged[i] = value
             outs = eval_jaxpr(stage.jaxpr, *with_full(merged, stage._traced))
             return [outs[i] for i in shown]
 
-        _, backward = vjp(outputs, *[given[i] for i in moved])
+        _, backward = vjp(outputs, *[primals[i] for i in moved])
         return list(backward(list(cotangents)))
 
     pull_back.__name__ = f"vjp of {stage.fun_name}"
@@ -183,7 +183,7 @@ def _pulled_back(stage: Any) -> Any:
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 #: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.
 minimum_supported_calling_convention_version, maximum_supported_calling_convention_version = 9, 10
-#: What a program with wrong parameters leads to where it is compiled. Users' code, whose errors could be these, is in no file.
+#: Errors that compiling a program with wrong parameters may raise. Files hold no code of users, which could raise them too.
 _UNTYPED = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 #: The most derivatives of derivatives in a file.
 _HIGHEST_ORDER = 8
@@ -199,7 +199,7 @@ def default_export_platform() -> str:
 
 
 class DisabledSafetyCheck:
-    """A check of JAX's that is not made here, by a name; see `export`.
+    """The name of a safety check of JAX, none of which is made here; see `export`.
 
     >>> DisabledSafetyCheck.platform()
     DisabledSafetyCheck(platform)
@@ -210,12 +210,12 @@ class DisabledSafetyCheck:
 
     @classmethod
     def platform(cls) -> DisabledSafetyCheck:
-        """Name the check of the platform; programs run on all."""
+        """Return the check of the platform; programs run on all."""
         return cls("platform")
 
     @classmethod
     def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
-        """Name the check of a custom call; programs have none."""
+        """Return the check of a custom call; programs have none."""
         return cls(f"custom_call:{target_name}")
 
     def __repr__(self) -> str:
@@ -235,8 +235,8 @@ def export(fun_jit: Any, *, platforms: Sequence[str] | None = None, disabled_che
 
     Args:
         fun_jit: a function from `jit`.
-        platforms: some of "cpu", "gpu", "cuda", "rocm", "tpu", kept in the file. A program runs on every platform there is, whatever this
-            says.
+        platforms: some of "cpu", "gpu", "cuda", "rocm", "tpu", which are recorded in the file. A program runs on every platform
+            nevertheless.
         disabled_checks: accepted for compatibility.
 
     Raises:
@@ -276,7 +276,7 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     """
     first, chunks = unpack(blob)
     manifest: dict[str, Any] | None = first
-    made: Exported | None = None
+    exported: Exported | None = None
     levels = []
     while manifest is not None:
         _check(manifest)
@@ -286,9 +286,9 @@ def deserialize(blob: bytes | bytearray) -> Exported:
     if chunks or len(levels) > _HIGHEST_ORDER + 1:
         raise CorruptFileError("the exported function is damaged: it has constants or derivatives too many")
     for text, constants in reversed(levels):
-        made = Exported(text, constants, made, None)
-    assert made is not None
-    return made
+        exported = Exported(text, constants, exported, None)
+    assert exported is not None
+    return exported
 
 
 def _from_source(
@@ -297,9 +297,9 @@ def _from_source(
     manifest, constants = source.manifest(platforms, constraints)
     manifest |= {} if shardings is None else {"shardings": shardings}
     types = manifest["constants"]
-    made = Exported(manifest, read_constants(types, [c.tobytes() for c in constants]), None, source)
-    made.out_tree = out_tree
-    return made
+    exported = Exported(manifest, read_constants(types, [c.tobytes() for c in constants]), None, source)
+    exported.out_tree = out_tree
+    return exported
 
 
 def _check(manifest: Any) -> None:
@@ -395,41 +395,41 @@ class Exported:
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, eagerly or in a function that is transformed.
 
-        Where results have nodes of classes that this process has not registered for files, dictionaries of their children stand for them.
+        Nodes of classes that this process has not registered for files are returned as dictionaries of their children.
 
         Raises:
             TreeError, ShapeError, ArgumentTypeError: the arguments have other structures or types than those it was exported for.
             GradientError: it is differentiated, but the file has no derivative (`serialize`).
         """
         leaves = writing.flatten(self._manifest["in_tree"], (args, kwargs))
-        results = self._flat(leaves)
+        results = self._call_flat(leaves)
         if self._source is None:
             return writing.unflatten(self._manifest["out_tree"], iter(results))
         return tree.unflatten(self.out_tree, results)
 
-    def _flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
+    def _call_flat(self, leaves: Sequence[Any]) -> Sequence[Array]:
         values = [as_value(x) for x in leaves]
-        sizes = self._solved([v.shape for v in values])
+        sizes = self._solve_sizes([v.shape for v in values])
         values = [converted(v, a, f"argument {i} of {self.fun_name}") for i, (v, a) in enumerate(zip(values, self.in_avals, strict=True))]
         try:
-            found: Sequence[Array] = self._function(sizes)(*values)
+            results: Sequence[Array] = self._function(sizes)(*values)
         except _UNTYPED as error:
             if self._source is not None or isinstance(error, VoltaError):
                 raise
             raise CorruptFileError(
                 f"the exported function is damaged: it cannot be compiled: {type(error).__name__}: {error}"[:300]
             ) from error
-        return found
+        return results
 
     def _function(self, sizes: Mapping[str, int]) -> Callable[..., Any]:
         key = tuple(sizes.values())
         with self._lock:
-            found = self._functions.get(key)
-        if found is None:
-            made = self._compiled(self._program(sizes))
+            function = self._functions.get(key)
+        if function is None:
+            compiled = self._compiled(self._program(sizes))
             with self._lock:
-                found = self._functions.setdefault(key, made)
-        return found
+                function = self._functions.setdefault(key, compiled)
+        return function
 
     def _program(self, sizes: Mapping[str, int]) -> ClosedJaxpr:
         return read_program(self._manifest, self._constants, sizes)
@@ -448,8 +448,8 @@ class Exported:
 
     def _pull_back(self, program: ClosedJaxpr, values: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
         shown = [c for c, a in zip(cotangents, program.out_avals, strict=True) if a.dtype in INEXACT]
-        found = iter(self.vjp()._flat([*values, *shown]))
-        return tuple([next(found) if v.dtype in INEXACT else None for v in values])
+        gradients = iter(self.vjp()._call_flat([*values, *shown]))
+        return tuple([next(gradients) if v.dtype in INEXACT else None for v in values])
 
     def has_vjp(self) -> bool:
         """Return True if the function can be differentiated."""
@@ -487,26 +487,26 @@ class Exported:
             levels.append(levels[-1].vjp())
         manifest: dict[str, Any] | None = None
         for level in reversed(levels):
-            kept = {key: value for key, value in level._manifest.items() if key != "vjp"}
-            manifest = kept if manifest is None else kept | {"vjp": manifest}
+            fields = {key: value for key, value in level._manifest.items() if key != "vjp"}
+            manifest = fields if manifest is None else fields | {"vjp": manifest}
         assert manifest is not None
         return pack(manifest, [host_buffer(c) for level in levels for c in level._constants])
 
-    def _solved(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    def _solve_sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         """Return the sizes of symbolic axes, given the arguments' shapes."""
         wanted = [aval.shape for aval in self.in_avals]
         pairs: list[tuple[Any, int]] = []
-        for i, (want, given) in enumerate(zip(wanted, shapes, strict=True)):
-            if len(want) != len(given):
-                raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {given}")
-            pairs += zip(want, given, strict=True)
+        for i, (want, shape) in enumerate(zip(wanted, shapes, strict=True)):
+            if len(want) != len(shape):
+                raise ShapeError(f"argument {i} of {self.fun_name} must have shape {want}, got {shape}")
+            pairs += zip(want, shape, strict=True)
         sizes: dict[str, int] = {}
         unsolved = [(d, size) for d, size in pairs if isinstance(d, Dimension)]
         while len(sizes) < len(self._names):
-            known = len(sizes)
+            count = len(sizes)
             for dimension, size in unsolved:
                 sizes |= solution(dimension, size, sizes)
-            if len(sizes) == known:
+            if len(sizes) == count:
                 raise ShapeError(f"the sizes {self._names} of {self.fun_name} do not follow from its arguments' shapes {wanted}")
         wrong = [(d, size) for d, size in pairs if (d.evaluate(sizes) if isinstance(d, Dimension) else d) != size]
         if wrong:

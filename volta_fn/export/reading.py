@@ -40,7 +40,7 @@ from volta_fn.primitives.random import RandomAlgorithm
 # ------------------------------------------------------------------------------
 # The parameters that a primitive in a file may have: names, and kinds of values.
 #
-# The rules of primitives take them to be right, as those that made a program have checked them.
+# The rules of primitives assume valid parameters, since the functions that build programs check them.
 # ------------------------------------------------------------------------------
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -62,7 +62,7 @@ _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((GatherScatterMode,), "mode"),
     ((bool, int, float, complex, np.generic, NoneType), "fill_value"),
 )
-#: The kinds of the values of parameters, and of what is in tuples, by the parameters' names.
+#: The types of parameters, and of the elements of tuples, by the parameters' names.
 KINDS: dict[str, tuple[type, ...]] = {name: kinds for kinds, names in _KINDS for name in names.split()}
 #: Parameters with a value per axis of windows, and the primitives of windows; `conv_general_dilated` has others.
 _PER_AXIS = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation", "lhs_dilation", "rhs_dilation")
@@ -75,7 +75,7 @@ _NAMES: dict[str, frozenset[str]] = {
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _WINDOWS),
     **dict.fromkeys(("select_and_gather_add", "select_and_scatter_add"), _WINDOWS | {"select"}),
 }
-#: The most that a stride, a dilation, a padding or the size of a window may be.
+#: The largest stride, dilation, padding or window size.
 _MOST = (1 << 31) - 1
 #: Tuples that are one value.
 _PARAMETER_RECORDS = (Form, ConvDimensionNumbers, GatherDimensionNumbers, ScatterDimensionNumbers, RaggedDotDimensionNumbers)
@@ -88,7 +88,7 @@ def check_parameters(primitive: Primitive, params: Mapping[str, Any]) -> None:
         raise CorruptFileError(f"the primitive {primitive} has the parameters {sorted(names)}, got {sorted(params)!r:.200}")
     for name, value in params.items():
         kinds = KINDS.get(name)
-        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _is_of(leaf, kinds)]
+        wrong = [leaf for leaf in _leaves(value) if kinds is not None and not _has_type(leaf, kinds)]
         if wrong:
             raise CorruptFileError(f"the parameter {name} of the primitive {primitive} cannot be {wrong[0]!r:.80}")
     if primitive.name in _NAMES and not _is_well_formed(params):
@@ -150,7 +150,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _is_of(leaf: Any, kinds: tuple[type, ...]) -> bool:
+def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
@@ -203,12 +203,12 @@ def unpack(blob: bytes | bytearray | memoryview) -> tuple[dict[str, Any], list[b
 
 
 def _check_version(header: Header) -> None:
-    given = header.metadata.get(_VERSION, "")
-    if not given.isdecimal() or not given.isascii() or len(given) > 9:
+    version = header.metadata.get(_VERSION, "")
+    if not version.isdecimal() or not version.isascii() or len(version) > 9:
         raise CorruptFileError(f"{_NAME} cannot be read: it is a safetensors file, but has no version of exported functions")
-    if int(given) > VERSION:
+    if int(version) > VERSION:
         raise SerializationError(
-            f"{_NAME} has format {given}, but this version of volta_fn reads formats up to {VERSION}: install a newer volta_fn"
+            f"{_NAME} has format {version}, but this version of volta_fn reads formats up to {VERSION}: install a newer volta_fn"
         )
 
 
@@ -229,7 +229,7 @@ _MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.ru
 
 @functools.cache
 def declare_all() -> None:
-    """Load every module that declares primitives which files may have."""
+    """Load every module that declares primitives which may occur in files."""
     folder = Path(primitives.__file__).parent
     for file in sorted(folder.rglob("*.py")):
         names = file.relative_to(folder).with_suffix("").parts
@@ -253,7 +253,7 @@ _PLAIN = (bool, int, str, type(None))
 
 
 class UnstorableError(Exception):
-    """A value has no form in a file; callers say where it is."""
+    """A value that has no representation in files; callers add its location."""
 
 
 def encode(value: Any, program: Callable[[ClosedJaxpr], int]) -> Any:
@@ -321,8 +321,8 @@ def dtype_named(name: Any) -> np.dtype:
 
 def _scalar(content: Any, _: Any) -> np.generic:
     name, digits = content
-    found: np.generic = np.frombuffer(bytes.fromhex(digits), dtype_named(name))[0]
-    return found
+    scalar: np.generic = np.frombuffer(bytes.fromhex(digits), dtype_named(name))[0]
+    return scalar
 
 
 _DECODERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -341,10 +341,10 @@ _DECODERS: dict[str, Callable[[Any, Any], Any]] = {
 # ------------------------------------------------------------------------------
 # From the JSON of a manifest to a program, checked.
 #
-# A file may hold anything: whatever is wrong with it raises `CorruptFileError` before the program runs.
+# A file may hold anything: any invalid content raises `CorruptFileError` before the program runs.
 # ------------------------------------------------------------------------------
 
-#: What wrong JSON leads to, in code that takes it to be right; the rules of primitives may raise anything of these.
+#: Errors that invalid JSON may raise in code that assumes valid JSON, such as the rules of primitives.
 _WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, VoltaError)
 
 
@@ -386,23 +386,18 @@ def _array(aval: ShapedArray, content: bytes) -> np.ndarray:
 class _Reader:
     def __init__(self, programs: Sequence[Any], constants: Sequence[Any], sizes: Mapping[str, int]) -> None:
         self._texts, self._constants, self._sizes = programs, constants, sizes
-        self._made: dict[int, ClosedJaxpr] = {}
+        self._programs: dict[int, ClosedJaxpr] = {}
 
     def program(self, number: Any) -> ClosedJaxpr:
         """Return the program of a number; programs call only those before them."""
         if type(number) is not int or not 0 <= number < len(self._texts):
             raise CorruptFileError(f"there is no program {number!r:.40}")
         for i in range(number + 1):
-            if i not in self._made:
-                self._made[i] = self._checked(self._program(self._texts[i]))
-        return self._made[number]
-
-    def _checked(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        check_jaxpr(closed)
-        return closed
-
-    def _called(self, number: Any) -> ClosedJaxpr:
-        return self._made[number]
+            if i not in self._programs:
+                closed = self._program(self._texts[i])
+                check_jaxpr(closed)
+                self._programs[i] = closed
+        return self._programs[number]
 
     def _program(self, text: Mapping[str, Any]) -> ClosedJaxpr:
         constants = [self._constants[_natural(number)] for number in text["constants"]]
@@ -416,13 +411,13 @@ class _Reader:
         equations = []
         for name, operands, types, params in text["equations"]:
             atoms, outvars = read(operands), self._variables(types)
-            values = {key: decode(self._sized(value), self._called) for key, value in params.items()}
+            values = {key: decode(self._substitute_sizes(value), self._programs.__getitem__) for key, value in params.items()}
             equations.append(Equation(_primitive(name, values), atoms, outvars, values))
             bound += outvars
         return ClosedJaxpr(Jaxpr(constvars, invars, read(text["outputs"]), equations), constants)
 
     def _variables(self, types: Sequence[Any]) -> list[Var]:
-        return [Var(decode_aval(self._sized(kind))) for kind in types]
+        return [Var(decode_aval(self._substitute_sizes(kind))) for kind in types]
 
     def _literal(self, operand: Mapping[str, Any]) -> Literal:
         kind, content = operand["literal"]
@@ -438,18 +433,18 @@ class _Reader:
         number = float.fromhex(factor)
         return {"times": number * float(value), "over": number / float(value) if value else math.inf}[kind]
 
-    def _sized(self, value: Any) -> Any:
+    def _substitute_sizes(self, value: Any) -> Any:
         """Replace symbolic sizes by numbers."""
         if isinstance(value, list):
-            return [self._sized(item) for item in value]
+            return [self._substitute_sizes(item) for item in value]
         if not isinstance(value, dict):
             return value
         if value.keys() == {"dim"}:
-            found = dimension_of(value["dim"]).evaluate(self._sizes)
-            if found.denominator != 1:
+            size = dimension_of(value["dim"]).evaluate(self._sizes)
+            if size.denominator != 1:
                 raise ShapeError(f"the size {dimension_of(value['dim'])} is no integer")
-            return int(found)
-        return {key: self._sized(item) for key, item in value.items()}
+            return int(size)
+        return {key: self._substitute_sizes(item) for key, item in value.items()}
 
 
 def dimension_of(terms: Any) -> Dimension:
@@ -465,14 +460,14 @@ def _natural(value: Any) -> int:
 
 def _primitive(name: Any, params: Mapping[str, Any]) -> Primitive:
     """Return a primitive that takes these parameters."""
-    found = PRIMITIVES.get(name)
-    if found is None:
+    primitive = PRIMITIVES.get(name)
+    if primitive is None:
         declare_all()
-        found = PRIMITIVES.get(name)
-    if found is None or found.effectful or found.expand is not None:
+        primitive = PRIMITIVES.get(name)
+    if primitive is None or primitive.effectful or primitive.expand is not None:
         raise CorruptFileError(f"this version of volta_fn has no primitive {name!r:.40} for files")
-    check_parameters(found, params)
-    return found
+    check_parameters(primitive, params)
+    return primitive
 
 
 def _first_line(error: BaseException) -> str:

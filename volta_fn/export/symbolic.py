@@ -36,7 +36,7 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
 _FUNCTIONS: dict[str, Callable[[int, int], int]] = {"mod": operator.mod, "floordiv": operator.floordiv, "max": max, "min": min}
 #: The most characters of a constraint, and the largest exponent in it.
 _LONGEST, _LARGEST_EXPONENT = 200, 8
-#: The most assignments of sizes that are tried.
+#: The maximum number of assignments that are tried.
 _TRIES = 20_000
 
 
@@ -58,7 +58,7 @@ class Relation:
         if len(sides) != 3 or len(text) > _LONGEST:
             self._fail()
         self.comparison = sides[1]
-        self._left, self._right = self._parsed(sides[0]), self._parsed(sides[2])
+        self._left, self._right = self._parse(sides[0]), self._parse(sides[2])
         #: The names in it.
         self.names = frozenset(
             [node.id for side in (self._left, self._right) for node in ast.walk(side) if isinstance(node, ast.Name)]
@@ -80,7 +80,7 @@ class Relation:
     def _difference(self, sizes: Sizes) -> int:
         return _value(self._left, sizes) - _value(self._right, sizes)
 
-    def _parsed(self, text: str) -> ast.expr:
+    def _parse(self, text: str) -> ast.expr:
         try:
             body = ast.parse(text.strip().replace("^", "**"), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -91,15 +91,15 @@ class Relation:
 
     def _check(self, node: ast.AST) -> None:
         if isinstance(node, ast.BinOp):
-            known = type(node.op) in _OPERATIONS and (type(node.op) is not ast.Pow or _is_number(node.right, 0, _LARGEST_EXPONENT))
+            allowed = type(node.op) in _OPERATIONS and (type(node.op) is not ast.Pow or _is_number(node.right, 0, _LARGEST_EXPONENT))
         elif isinstance(node, ast.Call):
-            known = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and len(node.args) == 2 and not node.keywords
-            known = known and (node.func.id in ("max", "min") or _is_number(node.args[1], 1, 2**63))  # type: ignore[attr-defined]  # a name
+            allowed = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and len(node.args) == 2 and not node.keywords
+            allowed = allowed and (node.func.id in ("max", "min") or _is_number(node.args[1], 1, 2**63))  # type: ignore[attr-defined]  # a name
         elif isinstance(node, ast.Constant):
-            known = type(node.value) is int
+            allowed = type(node.value) is int
         else:
-            known = isinstance(node, (ast.Name, ast.UnaryOp, ast.USub, ast.Load, ast.operator))
-        if not known:
+            allowed = isinstance(node, (ast.Name, ast.UnaryOp, ast.USub, ast.Load, ast.operator))
+        if not allowed:
             self._fail()
 
     def _fail(self) -> Any:
@@ -127,20 +127,20 @@ def _value(node: Any, sizes: Sizes) -> int:
 def satisfying(columns: Mapping[str, Sequence[int]], relations: Sequence[Relation], count: int) -> list[dict[str, int]]:
     """Return different assignments of sizes for which all relations hold.
 
-    Raises `ArgumentError` if too few of those that are tried do.
+    Raises `ArgumentError` if too few of the tried assignments satisfy them.
     """
     draw = random.Random(0)
-    found: dict[tuple[int, ...], dict[str, int]] = {}
+    assignments: dict[tuple[int, ...], dict[str, int]] = {}
     for _ in itertools.repeat(None, _TRIES):
         sizes: Sizes = {name: draw.choice(column) for name, column in columns.items()}
         for relation in relations:
             if relation.comparison == "==" and relation.names <= sizes.keys():
                 sizes = relation.solved_for(sizes)
         if all(r.holds(sizes) for r in relations if r.names <= sizes.keys()):
-            found.setdefault(tuple(sizes.values()), dict(sizes))
-        if len(found) == count:
-            return list(found.values())
-    raise ArgumentError(f"no {count} sizes that were tried satisfy {[r.text for r in relations]}, only {len(found)}")
+            assignments.setdefault(tuple(sizes.values()), dict(sizes))
+        if len(assignments) == count:
+            return list(assignments.values())
+    raise ArgumentError(f"no {count} sizes that were tried satisfy {[r.text for r in relations]}, only {len(assignments)}")
 
 
 # ------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def satisfying(columns: Mapping[str, Sequence[int]], relations: Sequence[Relatio
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^()]))")
 _BOUND = re.compile(r"^\s*(\w+)\s*(>=|<=|==)\s*(\d+)\s*$")
 _MULTIPLE = re.compile(r"^\s*mod\(\s*(\w+)\s*,\s*(\d+)\s*\)\s*==\s*0\s*$")
-#: Sizes for tracing, before constraints: unlike those that programs usually have, of all remainders, one of them large.
+#: Sizes for tracing, before constraints: unusual in programs, with all remainders, and one of them large.
 _SIZES = (7, 10, 12, 17, 19, 21, 26, 31, 35, 40, 44, 53, 57, 62, 69, 72, 75, 83, 88, 97, 101, 106, 111, 118)
 _LARGE = 5003
 
@@ -171,11 +171,11 @@ class SymbolicScope:
         self.relations: list[Relation] = []
         for text in self.constraints:
             bound, multiple = _BOUND.match(text), _MULTIPLE.match(text)
-            found = bound.groups() if bound else (multiple[1], "mod", multiple[2]) if multiple else None
-            if found is None or (found[1] == "mod" and int(found[2]) == 0):
+            groups = bound.groups() if bound else (multiple[1], "mod", multiple[2]) if multiple else None
+            if groups is None or (groups[1] == "mod" and int(groups[2]) == 0):
                 self.relations.append(Relation(text))
             else:
-                self._bounds.append((found[0], found[1], int(found[2])))
+                self._bounds.append((groups[0], groups[1], int(groups[2])))
 
     def allows(self, name: str, size: int) -> bool:
         """Return True if a variable may have a size."""
@@ -251,12 +251,12 @@ class _Parser:
 
     def parse(self) -> Any:
         """Return a number or a polynomial."""
-        found = self._sum()
+        expression = self._sum()
         if self._tokens:
             self._fail()
-        if isinstance(found, Dimension) and not found.variables:
-            return int(found.evaluate({}))
-        return found
+        if isinstance(expression, Dimension) and not expression.variables:
+            return int(expression.evaluate({}))
+        return expression
 
     def _sum(self) -> Any:
         total = -self._product() if self._take("-") else self._product()
@@ -291,10 +291,10 @@ class _Parser:
         return self._fail()
 
     def _take(self, token: str) -> bool:
-        found = bool(self._tokens) and self._tokens[0] == token
-        if found:
+        matches = bool(self._tokens) and self._tokens[0] == token
+        if matches:
             self._tokens.pop(0)
-        return found
+        return matches
 
     def _fail(self) -> Any:
         raise ArgumentError(
@@ -317,14 +317,14 @@ def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str]
     scope = scope or SymbolicScope(constraints)
     leaves, structure = tree.flatten(args)
     specs = tree.broadcast_prefix(shapes_specs, args, is_leaf=lambda x: x is None)
-    made = []
+    structs = []
     for leaf, spec in zip(leaves, specs, strict=True):
         aval = leaf if isinstance(leaf, ShapeDtypeStruct) else aval_of(leaf)
         shape = aval.shape if spec is None else symbolic_shape(spec, scope=scope, like=aval.shape)
         if len(shape) != len(aval.shape):
             raise ShapeError(f"symbolic_args_specs: {spec!r} has {len(shape)} sizes, but the argument is {aval}")
-        made.append(ShapeDtypeStruct(shape, aval.dtype))
-    return tree.unflatten(structure, made)
+        structs.append(ShapeDtypeStruct(shape, aval.dtype))
+    return tree.unflatten(structure, structs)
 
 
 # ------------------------------------------------------------------------------
@@ -343,11 +343,11 @@ _CHECKS = 3
 
 def monomials(names: Sequence[str]) -> list[Monomial]:
     """List the products of variables up to a degree, the constant first."""
-    found: list[Monomial] = []
+    products: list[Monomial] = []
     for degree in range(_DEGREE + 1):
         for chosen in itertools.combinations_with_replacement(sorted(names), degree):
-            found.append(tuple([(name, chosen.count(name)) for name in sorted(set(chosen))]))
-    return found
+            products.append(tuple([(name, chosen.count(name)) for name in sorted(set(chosen))]))
+    return products
 
 
 def sample_count(names: Sequence[str]) -> int:
@@ -356,12 +356,12 @@ def sample_count(names: Sequence[str]) -> int:
 
 
 class Generalizer:
-    """Merges manifests that were made for samples of sizes."""
+    """Merges the manifests of several samples of sizes."""
 
     def __init__(self, samples: Sequence[Sizes]) -> None:
         self._samples = samples
         self._monomials = monomials([*samples[0]])
-        self._known: dict[tuple[int, ...], Any] = {}
+        self._sizes: dict[tuple[int, ...], Any] = {}
 
     def merge(self, values: Sequence[Any], where: str = "") -> Any:
         """Return the JSON that has each of `values` at its sample's sizes."""
@@ -371,7 +371,7 @@ class Generalizer:
                 where = first[0]
             return [self.merge(column, where) for column in zip(*values, strict=True)]
         if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
-            return self._merged_objects(values, where)
+            return self._merge_objects(values, where)
         if all(v == first and type(v) is type(first) for v in values):
             return first
         if all(type(v) is int for v in values):
@@ -381,21 +381,21 @@ class Generalizer:
             f"{dict(self._samples[-1])} it has {str(first)[:60]} and {str(values[-1])[:60]}. Export it for each size, or add constraints"
         )
 
-    def _merged_objects(self, values: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
+    def _merge_objects(self, values: Sequence[dict[str, Any]], where: str) -> dict[str, Any]:
         if values[0].keys() == {"literal"} and any(v != values[0] for v in values):
             return {"literal": self._literal([v["literal"] for v in values], where)}
         return {key: self.merge([v[key] for v in values], where) for key in values[0]}
 
     def _size(self, values: tuple[int, ...], where: str) -> Any:
-        if values not in self._known:
-            found = self._polynomial([Fraction(v) for v in values])
-            if found is None:
+        if values not in self._sizes:
+            polynomial = self._polynomial([Fraction(v) for v in values])
+            if polynomial is None:
                 raise ExportError(
                     f"a size near {where} is {list(values)} for the sizes {[dict(s) for s in self._samples]}, which is no polynomial of "
                     "degree 2; add a constraint such as 'mod(b, 8) == 0', or export the function for each size"
                 )
-            self._known[values] = {"dim": terms_of(found)}
-        return self._known[values]
+            self._sizes[values] = {"dim": terms_of(polynomial)}
+        return self._sizes[values]
 
     def _polynomial(self, values: Sequence[Fraction]) -> Dimension | None:
         """Return the polynomial of these values at the samples, if there is one."""
@@ -403,8 +403,8 @@ class Generalizer:
         solved = _solve(rows, list(values))
         if solved is None:
             return None
-        found = Dimension(dict(zip(self._monomials, solved, strict=True)))
-        return found if all(found.evaluate(s) == v for s, v in zip(self._samples, values, strict=True)) else None
+        polynomial = Dimension(dict(zip(self._monomials, solved, strict=True)))
+        return polynomial if all(polynomial.evaluate(s) == v for s, v in zip(self._samples, values, strict=True)) else None
 
     def _literal(self, literals: Sequence[Any], where: str) -> list[Any]:
         """Return a literal of a size, or of a number divided by one."""
@@ -421,28 +421,28 @@ class Generalizer:
         )
 
     def _factor(self, numbers: Sequence[Any], form: str, dtype: np.dtype) -> list[Any] | None:
-        """Find a factor f and sizes n with f * n, or f / n, equal to the numbers."""
-        for name_or_one in [*self._monomials[1:]]:
-            sizes = [value_of(name_or_one, s) for s in self._samples]
+        """Return a factor f and sizes n with f * n, or f / n, equal to the numbers."""
+        for monomial in [*self._monomials[1:]]:
+            sizes = [value_of(monomial, s) for s in self._samples]
             for factor in _factors(numbers[0], sizes[0], form):
-                made = [dtype.type(factor * n if form == "times" else factor / n) for n in sizes]
-                if all(a == b for a, b in zip(made, numbers, strict=True)):
-                    return [float(factor).hex(), terms_of(Dimension({name_or_one: Fraction(1)}))]
+                candidates = [dtype.type(factor * n if form == "times" else factor / n) for n in sizes]
+                if all(a == b for a, b in zip(candidates, numbers, strict=True)):
+                    return [float(factor).hex(), terms_of(Dimension({monomial: Fraction(1)}))]
         if form == "times" or dtype in FLOATS:
             return self._polynomial_number(numbers, form)
         return None
 
     def _polynomial_number(self, numbers: Sequence[Any], form: str) -> list[Any] | None:
-        """Find a polynomial equal to the numbers, or to their rounded reciprocals."""
+        """Return a polynomial equal to the numbers, or to their rounded reciprocals."""
         values = [float(x) if form == "times" else 1.0 / float(x) if x else 0.0 for x in numbers]
         rounded = [round(v) for v in values]
         if any(abs(v - r) > 1e-3 * max(1.0, abs(v)) for v, r in zip(values, rounded, strict=True)):
             return None
-        found = self._polynomial([Fraction(r) for r in rounded])
-        if found is None or (form == "times" and any(r != v for r, v in zip(rounded, values, strict=True))):
+        polynomial = self._polynomial([Fraction(r) for r in rounded])
+        if polynomial is None or (form == "times" and any(r != v for r, v in zip(rounded, values, strict=True))):
             return None
-        made = [np.asarray(x).dtype.type(1.0 / r) for x, r in zip(numbers, rounded, strict=True)] if form == "over" else numbers
-        return [(1.0).hex(), terms_of(found)] if all(a == b for a, b in zip(made, numbers, strict=True)) else None
+        approximations = [np.asarray(x).dtype.type(1.0 / r) for x, r in zip(numbers, rounded, strict=True)] if form == "over" else numbers
+        return [(1.0).hex(), terms_of(polynomial)] if all(a == b for a, b in zip(approximations, numbers, strict=True)) else None
 
 
 def _factors(number: Any, size: int, form: str) -> list[float]:

@@ -31,7 +31,7 @@ C = TypeVar("C", bound=type)
 
 
 class NodeForm(NamedTuple):
-    """How the nodes of a class are in files."""
+    """The representation of a class's nodes in files."""
 
     name: str
     serialize: Callable[[Any], bytes | bytearray]
@@ -51,7 +51,7 @@ def register_pytree_node_serialization(
     deserialize_auxdata: Callable[[bytes], Any],
     from_children: Callable[[Any, Sequence[Any]], Any],
 ) -> C:
-    """Have files of exported functions keep the nodes of a registered pytree class.
+    """Register how files of exported functions store the nodes of a pytree class.
 
     Args:
         nodetype: the class.
@@ -64,7 +64,7 @@ def register_pytree_node_serialization(
     >>> import volta_fn as vf
     >>> class Pair(list): ...
     >>> vf.tree_util.register_pytree_node(Pair, lambda p: (tuple(p), None), lambda _, children: Pair(children))
-    >>> kept = register_pytree_node_serialization(
+    >>> _ = register_pytree_node_serialization(
     ...     Pair, serialized_name="Pair", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None,
     ...     from_children=lambda _, children: Pair(children))
     >>> exported = vf.export.export(vf.jit(lambda x: Pair([x, x])))(1.0)
@@ -79,7 +79,7 @@ def register_pytree_node_serialization(
 
 
 def register_namedtuple_serialization(nodetype: C, *, serialized_name: str) -> C:
-    """Have files of exported functions keep a namedtuple; see the function for nodes.
+    """Register a namedtuple for files of exported functions, as for other nodes.
 
     >>> from typing import NamedTuple
     >>> class Moments(NamedTuple):
@@ -111,13 +111,10 @@ def describe(treedef: tree.TreeDef) -> Any:
     if kind is dict:
         return {"dict": [[key, child] for key, child in zip(keys, children, strict=True)]}
     form = _BY_CLASS.get(kind)
-    static = "" if form is None else form.serialize(_auxiliary(level)).hex()
+    auxiliary = level.entry_data() if hasattr(level, "entry_data") else None
+    static = "" if form is None else form.serialize(auxiliary).hex()
     name = kind.__qualname__ if form is None else form.name
     return {"node": [name, static, [[str(key), child] for key, child in zip(keys, children, strict=True)]]}
-
-
-def _auxiliary(level: tree.TreeDef) -> Any:
-    return level.entry_data() if hasattr(level, "entry_data") else None
 
 
 def _name(key: Any) -> str | int:
@@ -156,8 +153,8 @@ def unflatten(form: Any, leaves: Iterator[Any]) -> Any:
     values = [child for _, child in children]
     if kind in ("list", "tuple"):
         return values if kind == "list" else tuple(values)
-    known = _BY_NAME.get(content[0]) if kind == "node" else None
-    return dict(children) if known is None else known.from_children(known.deserialize(bytes.fromhex(content[1])), values)
+    node_form = _BY_NAME.get(content[0]) if kind == "node" else None
+    return dict(children) if node_form is None else node_form.from_children(node_form.deserialize(bytes.fromhex(content[1])), values)
 
 
 def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
@@ -167,23 +164,20 @@ def flatten(form: Any, value: Any, path: str = "") -> list[Any]:
             raise TreeError(f"the exported function takes an array at {path or 'its root'}, got a {type(value).__name__}")
         return [value]
     wanted = _children(form)
-    given = _given(value)
+    children = _named_children(value)
     if form is None:
         fits = value is None
     elif "node" in form and isinstance(value, dict):
-        fits = given.keys() == {key for key, _ in wanted}
+        fits = children.keys() == {key for key, _ in wanted}
     else:
-        fits = _kind(form) == _kind(_level(value)) and [*given] == [key for key, _ in wanted]
+        actual = describe(tree.structure(value, lambda node: node is not value))
+        fits = _kind(form) == _kind(actual) and [*children] == [key for key, _ in wanted]
     if not fits:
-        names = [key for key, _ in wanted]
+        names, where = [key for key, _ in wanted], path or "its root"
         raise TreeError(
-            f"the exported function takes {_words(form)} of {names} at {path or 'its root'}, got a {type(value).__name__} of {[*given]}"
+            f"the exported function takes {_in_words(form)} of {names} at {where}, got a {type(value).__name__} of {[*children]}"
         )
-    return [leaf for key, child in wanted for leaf in flatten(child, given[key], f"{path}[{key!r}]")]
-
-
-def _level(value: Any) -> Any:
-    return describe(tree.structure(value, lambda node: node is not value))
+    return [leaf for key, child in wanted for leaf in flatten(child, children[key], f"{path}[{key!r}]")]
 
 
 def _kind(form: Any) -> Any:
@@ -193,12 +187,12 @@ def _kind(form: Any) -> Any:
     return (kind, *content[:2]) if kind == "node" else kind
 
 
-def _words(form: Any) -> str:
+def _in_words(form: Any) -> str:
     kind = _kind(form)
     return f"a {kind[1]}, or a dictionary," if isinstance(kind, tuple) else "None, a tree" if kind is None else f"a {kind}"
 
 
-def _given(value: Any) -> dict[Any, Any]:
+def _named_children(value: Any) -> dict[Any, Any]:
     """Return a node's children by name."""
     if tree.all_leaves([value]):
         return {}
@@ -208,7 +202,7 @@ def _given(value: Any) -> dict[Any, Any]:
 
 
 # ------------------------------------------------------------------------------
-# Types of an exported function, and what arguments fit them.
+# Types of an exported function, and the conversion of arguments to them.
 # ------------------------------------------------------------------------------
 
 
@@ -243,24 +237,24 @@ def converted(value: Array, wanted: ShapeDtypeStruct, name: str) -> Array:
     return convert_element_type(value, wanted.dtype, weak_type=wanted.weak_type)
 
 
-def solution(dimension: Dimension, size: int, known: Mapping[str, int]) -> dict[str, int]:
+def solution(dimension: Dimension, size: int, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the variable that a size determines, if the others are known."""
-    unknown = [name for name in dimension.variables if name not in known]
+    unknown = [name for name in dimension.variables if name not in sizes]
     if len(unknown) != 1:
         return {}
     (name,) = unknown
-    at = [dimension.evaluate({**known, name: n}) for n in (0, 1, 2)]
+    at = [dimension.evaluate({**sizes, name: n}) for n in (0, 1, 2)]
     slope = at[1] - at[0]
     if at[2] - at[1] != slope or not slope:
         return {}
-    found = (Fraction(size) - at[0]) / slope
-    return {name: int(found)} if found.denominator == 1 else {}
+    value = (Fraction(size) - at[0]) / slope
+    return {name: int(value)} if value.denominator == 1 else {}
 
 
 # ------------------------------------------------------------------------------
 # From a program to the JSON of a manifest.
 #
-# Calls are kept, but for their derivative rules, which are Python functions: what is written is the program that they call.
+# Derivative rules are Python functions and are not written: of a call with rules, only the called program is.
 # ------------------------------------------------------------------------------
 
 #: Calls that targets have routines for, which recognise them by name.
@@ -280,9 +274,9 @@ class ProgramWriter:
     def write(self, closed: ClosedJaxpr) -> int:
         """Write a program, unless it has been, and return its number."""
         if closed not in self._written:
-            made = self._program(closed)
+            program = self._program(closed)
             self._written[closed] = len(self.programs)
-            self.programs.append(made)
+            self.programs.append(program)
         return self._written[closed]
 
     def _program(self, closed: ClosedJaxpr) -> dict[str, Any]:
@@ -324,7 +318,7 @@ class ProgramWriter:
 
 
 def without_rules(eqn: Equation) -> Equation:
-    """Return an equation whose calls have no rules in Python: calls become plain ones."""
+    """Replace a call that has rules in Python by a plain call of its program."""
     if eqn.primitive.name in _KEPT:
         return eqn
     called = called_program(eqn)

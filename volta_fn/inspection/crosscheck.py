@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.compiler.ir.kernel import Kernel, format_kernel, interpret
+from volta_fn.compiler.ir.kernel import format_kernel, interpret
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
@@ -42,13 +42,13 @@ class Difference(NamedTuple):
     """An equation whose results on the device differ by more than rounding explains.
 
     Attributes:
-        number: which equation it is, in the order in which they ran, from 1.
+        number: its position in the order of execution, from 1.
         primitive: its primitive's name.
         location: the user's line that it comes from, or None.
         result: the type of the result that differs.
         element: the index of the element that is off the most.
-        found, wanted: what the device and NumPy give there.
-        excess: how many times the difference is what rounding explains.
+        actual, wanted: its value on the device, and in NumPy.
+        excess: the difference, as a multiple of the tolerance.
         operands: the types of its operands.
         iterations: the iterations of the loops that it was in.
     """
@@ -58,7 +58,7 @@ class Difference(NamedTuple):
     location: SourceLocation | None
     result: str
     element: tuple[int, ...]
-    found: Any
+    actual: Any
     wanted: Any
     excess: float
     operands: str
@@ -69,16 +69,16 @@ class Difference(NamedTuple):
         loops = "".join(f", in iteration {i.number} of a {i.primitive}" for i in self.iterations)
         return (
             f"equation {self.number}, {self.primitive} {self.operands} -> {self.result}{where}{loops}: "
-            f"element {self.element} is {self.found}, and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
+            f"element {self.element} is {self.actual}, and {self.wanted} in 64 bits, {self.excess:.3g} times what rounding explains"
         )
 
 
 @dataclass(frozen=True)
 class Crosscheck:
-    """What `crosscheck` found: `differences` in order; none if all is well.
+    """The result of `crosscheck`: `differences` in order; none if all is well.
 
-    `skipped` are the primitives that have nothing to be compared with. `miscompilations` are the stages of the compiler that made the
-    program wrong which `jit` runs, and `compiled` says in words how that compares with its equations.
+    `skipped` lists the primitives without a reference to compare with. `miscompilations` lists the stages of the compiler that made the
+    jitted program wrong, and `compiled` summarises how that program compares with its equations.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Crosscheck:
 
 
 def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> Callable[..., Crosscheck]:
-    """Make a function that compares `f` on a device with NumPy in 64 bits.
+    """Return a function that compares `f` on a device with NumPy in 64 bits.
 
     Every equation runs on the device, compiled by itself, and in NumPy with the same operands in 64 bits. So the first equation that is
     reported is where digits are lost, not one that inherits the loss.
@@ -154,12 +154,12 @@ def crosscheck(f: Callable[..., Any], *, device: str | Device | None = None) -> 
     return checked
 
 
-#: What runs Python, or talks to other processes: it must not happen again.
+#: Primitives that call Python or communicate with other processes, so that they must not run twice.
 _ONCE = frozenset({"pure_callback", "psum_start", "psum_done"})
 
 
 def _runs_once(program: ClosedJaxpr) -> bool:
-    """Return True if running a program again may do or give something else."""
+    """Return True if a second run of a program may have effects or other results."""
     return any(
         has_effects(eqn) or eqn.primitive.name in _ONCE or "axis_names" in eqn.params or any(map(_runs_once, sub_jaxprs(eqn.params)))
         for eqn in program.eqns
@@ -167,7 +167,7 @@ def _runs_once(program: ClosedJaxpr) -> bool:
 
 
 class _Compiled(NamedTuple):
-    """A compiled program that ran: its arguments, and what it gave."""
+    """A compiled program that ran: its arguments and outputs."""
 
     program: CompiledProgram
     arguments: list[np.ndarray]
@@ -183,7 +183,7 @@ def _run_compiled(closed: ClosedJaxpr, device: Device, arguments: Sequence[Array
 
 
 def _compare_compiled(compiled: _Compiled | None, outputs: Sequence[Array]) -> tuple[list[Miscompilation], str]:
-    """Return the stages that made a compiled program wrong, and that in words."""
+    """Return the stages that made a compiled program wrong, and a summary in words."""
     if compiled is None:
         return [], "not run as jit compiles it, as it calls Python functions or other processes"
     if not any(map(differ, compiled.outputs, map(host_buffer, _concrete(outputs)))):
@@ -226,7 +226,7 @@ class _Run:
         return outs
 
     def _on_device(self, eqn: Equation, operands: Sequence[Array]) -> list[Array]:
-        """Run an equation as a program of its own."""
+        """Run an equation as a separate program."""
         key = (eqn.primitive.name, tuple([x.aval for x in operands]), tuple([(k, id(v)) for k, v in sorted(eqn.params.items())]))
         run = self._compiled.get(key)
         if run is None:
@@ -251,12 +251,12 @@ class _Run:
         if len(numbers) < len(results):
             self.skipped.add(f"{name} (results that are not unique)")
         for number in numbers:
-            found = excess(results[number], wanted[number])
-            if found is not None:
-                self._report(eqn, number, found, results[number], wanted[number])
+            mismatch = excess(results[number], wanted[number])
+            if mismatch is not None:
+                self._report(eqn, number, mismatch, results[number], wanted[number])
 
-    def _report(self, eqn: Equation, number: int, found: tuple[int, float], result: np.ndarray, wanted: Expected) -> None:
-        position, excess = found
+    def _report(self, eqn: Equation, number: int, mismatch: tuple[int, float], result: np.ndarray, wanted: Expected) -> None:
+        position, excess = mismatch
         index = tuple(map(int, np.unravel_index(position, result.shape)))
         self.differences.append(
             Difference(
@@ -281,10 +281,10 @@ def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
 # ------------------------------------------------------------------------------
 # The search for the cause of a wrong program: a pass, a kernel, or memory.
 #
-# A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. What each
-# kernel gives is compared with the equations that it computes, in 64 bits, for the same operands: the kernel that is wrong is told from
-# those that read its results. If all are right, the programs before and after each pass are compared, and what remains is memory that
-# is shared too early.
+# A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. The results of
+# each kernel are compared with its equations in 64 bits, for the same operands, which tells a wrong kernel from those that read its
+# results. If all kernels are right, the programs before and after each pass are compared; the remaining cause is memory that is shared
+# too early.
 # ------------------------------------------------------------------------------
 
 #: Values by their variables, on the host.
@@ -298,7 +298,7 @@ UNIQUE: dict[str, tuple[int, ...]] = {
 
 #: The most iterations of a kernel that is interpreted, in arrays of that many elements.
 _MOST_INTERPRETED = 1 << 24
-#: Units in the last digit by which two runs of a program may differ before that is looked into.
+#: Units in the last place by which two runs of a program may differ before the cause is searched.
 _UNITS = 16.0
 #: The byte that memory is filled with before a program runs: half of all floats made of it are huge, and integers are no indices.
 _PATTERN = 0xA5
@@ -308,13 +308,13 @@ class Miscompilation(NamedTuple):
     """A stage of the compiler that made a program wrong.
 
     Attributes:
-        stage: the pass, the code generator of a kernel or routine, or what assigns memory.
+        stage: the pass, the code generator of a kernel or routine, or the assignment of memory.
         equations: the equations that it computes, as primitives with the user's lines.
         locations: these lines, each once.
         result: the type of the result that is wrong.
         element: the index of the element that is off the most.
-        found, wanted: what it is there, and what the equations give in 64 bits.
-        excess: how many times the difference is what rounding explains.
+        actual, wanted: its value in the compiled program, and by the equations in 64 bits.
+        excess: the difference, as a multiple of the tolerance.
         kernel: the text of the wrong kernel, or nothing.
         unwritten: whether the element was not written at all.
     """
@@ -324,7 +324,7 @@ class Miscompilation(NamedTuple):
     locations: tuple[SourceLocation, ...]
     result: str
     element: tuple[int, ...]
-    found: Any
+    actual: Any
     wanted: Any
     excess: float
     kernel: str = ""
@@ -334,7 +334,7 @@ class Miscompilation(NamedTuple):
         listed = ", ".join(self.equations[:6]) + (", …" if len(self.equations) > 6 else "")
         text = (
             f"{self.stage} is wrong for {listed or 'no equation'}: element {self.element} of the result {self.result} is "
-            f"{'not written' if self.unwritten else self.found}, and {self.wanted} by the equations in 64 bits, "
+            f"{'not written' if self.unwritten else self.actual}, and {self.wanted} by the equations in 64 bits, "
             f"{self.excess:.3g} times what rounding explains"
         )
         return "\n".join(filter(None, [text, textwrap.indent(self.kernel, "    ")]))
@@ -356,8 +356,8 @@ def differ(one: np.ndarray, other: np.ndarray) -> bool:
     return not bool(np.all(same))
 
 
-class _Given(NamedTuple):
-    """A pipeline that gives a program which is lowered already."""
+class _LoweredPipeline(NamedTuple):
+    """A pipeline whose program is already lowered."""
 
     program: LoweredProgram
 
@@ -386,7 +386,7 @@ class CompiledProgram:
         return self.target is not None and self.target.name == "cpu"
 
     def run(self, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs, in memory that holds a pattern before."""
+        """Return the outputs, computed in memory that was filled with a pattern."""
         donated = (False,) * len(arguments)
         with PIPELINE.observed(self._note_change):
             if self.target is not None:  # the program may be in a cache of machine code, which needs no passes
@@ -405,16 +405,16 @@ class CompiledProgram:
     def _called(self, run: Callable[..., Any], arguments: Sequence[np.ndarray], outputs: Sequence[Atom]) -> list[np.ndarray]:
         backend = self.device.backend
         if not self.is_native:
-            for out in outputs:  # memory that is used again has a pattern, not what an earlier run left
+            for out in outputs:  # so that reused memory holds the pattern, not the results of an earlier run
                 backend.put(_marked(np.empty, out.aval.shape, out.aval.dtype))
         buffers = [backend.put(np.array(x)) for x in arguments]
-        found = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(run(False, *buffers), outputs, strict=True)]
-        return [np.array(host_buffer(x)) for x in found]
+        results = [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(run(False, *buffers), outputs, strict=True)]
+        return [np.array(host_buffer(x)) for x in results]
 
     def run_items(
         self, program: LoweredProgram, items: Sequence[Item], values: Mapping[Var, np.ndarray], results: Sequence[Var]
     ) -> list[Any]:
-        """Return results of some items, which run as a program of their own."""
+        """Run some items as a separate program, and return results of them."""
         key = id(items[-1]) if len(items) == 1 else -len(items)
         produced = {v for item in items for v in item.results}
         read = [program.root(v) for item in items for v in item.operands if isinstance(v, Var)]
@@ -432,7 +432,7 @@ class CompiledProgram:
     def _compile(self, program: LoweredProgram) -> Callable[..., Any]:
         donated = (False,) * len(program.closed.in_avals)
         if not self.is_native:
-            run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _Given(program))
+            run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _LoweredPipeline(program))
             return run
         building, runtime = load("volta_fn.targets.cpu.runtime.compile"), load("volta_fn.targets.cpu.runtime.program")
         built = building.written(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))
@@ -454,15 +454,15 @@ def _marked(empty: Callable[..., np.ndarray], shape: tuple[int, ...], dtype: np.
 
 
 def find_miscompilations(compiled: CompiledProgram, arguments: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> list[Miscompilation]:
-    """Return what made a program's outputs wrong; nothing if rounding explains them."""
+    """Return the causes of a program's wrong outputs; none if rounding explains them."""
     walk = _Walk(compiled)
     if compiled.target is None:
         alone = _in_numpy(PIPELINE.optimize(compiled.closed), arguments)
     else:
         lowered = PIPELINE.lower(compiled.closed, compiled.target)
         alone = walk.program(lowered, arguments)
-    if walk.found:
-        return walk.found
+    if walk.miscompilations:
+        return walk.miscompilations
     wrong = _wrong_pass(compiled, arguments)
     if wrong is not None:
         return [wrong]
@@ -480,7 +480,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _in_numpy(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a program's equations in NumPy, each result in memory of its own."""
+    """Run a program's equations in NumPy, each result in separate memory."""
     backend = load("volta_fn.targets.numpy.backend")
     jaxpr = program.jaxpr
     values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
@@ -506,7 +506,7 @@ class _Walk:
 
     def __init__(self, compiled: CompiledProgram) -> None:
         self.compiled = compiled
-        self.found: list[Miscompilation] = []
+        self.miscompilations: list[Miscompilation] = []
         self._attributions: dict[int, Attribution] = {}
         self._wrong: set[int] = set()
 
@@ -540,18 +540,18 @@ class _Walk:
         if isinstance(item.node, Equation) and item.node.primitive.name in UNIQUE:
             unique = UNIQUE[item.node.primitive.name]
             computed = {v: n for v, n in computed.items() if n in unique}
-        known = dict(values)
-        known.update({v: self._read(program, values, v) for v in item.operands if isinstance(v, Var)})
-        made = {v for eqn in equations for v in eqn.outvars}
-        read = {v for eqn in equations for v in eqn.invars if isinstance(v, Var)} - made
-        known.update({v: self._read(program, values, v) for v in read if program.root(v) in values})
-        wanted = expected_values(equations, {v: x for v, x in known.items() if v in read}, computed)
+        env = dict(values)
+        env.update({v: self._read(program, values, v) for v in item.operands if isinstance(v, Var)})
+        outvars = {v for eqn in equations for v in eqn.outvars}
+        read = {v for eqn in equations for v in eqn.invars if isinstance(v, Var)} - outvars
+        env.update({v: self._read(program, values, v) for v in read if program.root(v) in values})
+        wanted = expected_values(equations, {v: x for v, x in env.items() if v in read}, computed)
         for (var, number), right in zip(computed.items(), wanted, strict=True):
             off = excess(results[number], right)
             if off is not None:
                 stage, kernel = self._stage(program, item, values, number, right)
                 self._wrong.add(id(item))
-                self.found.append(_miscompilation(stage, equations, var, off, results[number], right, kernel))
+                self.miscompilations.append(_miscompilation(stage, equations, var, off, results[number], right, kernel))
                 return
 
     def _stage(self, program: LoweredProgram, item: Item, values: Values, number: int, right: Expected) -> tuple[str, str]:
@@ -564,7 +564,7 @@ class _Walk:
         kernel = item.node.kernel
         stage = "fusion, or the code generation of a kernel,"
         if math.prod(kernel.sizes) <= _MOST_INTERPRETED:
-            by_interpreter = _interpreted(kernel, [self._read(program, values, v) for v in item.node.operands])[number]
+            by_interpreter = interpret(kernel, *[self._read(program, values, v) for v in item.node.operands])[number]
             is_right = excess(by_interpreter.reshape(right.values.shape), right) is None
             stage = "the code generation of a kernel" if is_right else "the fusion to a kernel"
         return stage, format_kernel(kernel)
@@ -580,7 +580,7 @@ class _Walk:
     def memory(
         self, program: LoweredProgram, arguments: Sequence[np.ndarray], output: int, mine: np.ndarray, other: np.ndarray
     ) -> Miscompilation:
-        """Return the first item that is wrong after those before it only.
+        """Return the first item that is wrong only if run together with its predecessors.
 
         Its memory, or that of its operands, is shared too early.
         """
@@ -595,16 +595,12 @@ class _Walk:
         while high - low > 1:
             middle = (low + high) // 2
             last = items[middle - 1]
-            found = self.compiled.run_items(program, items[:middle], values, last.results)
-            right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(found, last.results, strict=True))
+            results = self.compiled.run_items(program, items[:middle], values, last.results)
+            right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(results, last.results, strict=True))
             low, high = (middle, high) if right else (low, middle)
         equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
         merging = "" if self.compiled.is_native else ", or the merging of dispatches,"
         return _of_memory(f"the assignment of memory{merging} for {program.target.name}", equations, output, mine, other)
-
-
-def _interpreted(kernel: Kernel, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-    return interpret(kernel, *operands)
 
 
 def _of_memory(stage: str, equations: Sequence[Equation], output: int, mine: np.ndarray, other: np.ndarray) -> Miscompilation:
@@ -626,8 +622,8 @@ def _miscompilation(
     index = tuple(map(int, np.unravel_index(position, result.shape)))
     named, locations = _named(equations)
     unwritten = set(result[index].tobytes()) == {_PATTERN}
-    found, wanted = _number(result[index]), _number(right.values[index])
-    return Miscompilation(stage, named, locations, str(var.aval), index, found, wanted, factor, kernel, unwritten)
+    actual, wanted = _number(result[index]), _number(right.values[index])
+    return Miscompilation(stage, named, locations, str(var.aval), index, actual, wanted, factor, kernel, unwritten)
 
 
 def _number(value: Any) -> Any:
@@ -681,9 +677,9 @@ _CONTROL_FLOW: dict[str, Callable[[Run, Item, list[np.ndarray]], list[np.ndarray
 
 
 def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> Miscompilation | None:
-    """Return the first pass after which a program computes something else.
+    """Return the first pass that changes the results of a program.
 
-    The programs are those of its compilation: once constants are known, passes may do something else.
+    The programs are those of its compilation, as passes depend on the values of constants.
     """
     changes = compiled.changes
     wanted = expected_outputs(compiled.closed, arguments)

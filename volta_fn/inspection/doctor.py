@@ -1,4 +1,4 @@
-"""What works on this machine, what does not, and what to do."""
+"""Checks of this machine: packages, devices, drivers and caches, with remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.llvm.host import host, lacks_compiler, may_compile
 from volta_fn.runtime.threads import thread_count
 
-#: Optional packages, and what they are for.
+#: Optional packages and their purposes.
 PACKAGES = {
     "llvmlite": "machine code for the CPU",
     "scipy": "LAPACK in compiled programs",
@@ -36,17 +36,17 @@ _OK, _WARNING, _FAILED = "ok", "warning", "failed"
 
 
 class Diagnosis(NamedTuple):
-    """One thing that was looked at: its state, what was found, and what to do."""
+    """The result of one check: its state, details, and the remedy if there is one."""
 
     name: str
     state: str
-    found: str
+    detail: str
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All diagnoses; it prints as a table, followed by what to do."""
+    """All diagnoses; it prints as a table, followed by the remedies."""
 
     diagnoses: tuple[Diagnosis, ...]
 
@@ -56,7 +56,7 @@ class Report:
         return all(d.state != _FAILED for d in self.diagnoses)
 
     def __str__(self) -> str:
-        rows = aligned([(d.state, d.name, d.found) for d in self.diagnoses])
+        rows = aligned([(d.state, d.name, d.detail) for d in self.diagnoses])
         remedies = [f"- {d.name}: {d.remedy}" for d in self.diagnoses if d.remedy]
         return "\n".join([*rows, *(["", "What to do:", *remedies] if remedies else [])])
 
@@ -64,7 +64,7 @@ class Report:
 
 
 def doctor() -> Report:
-    """Look at lanes, devices, drivers, packages and caches, and try each of them.
+    """Check packages, devices, drivers and caches, by a test of each.
 
     >>> doctor().healthy
     True
@@ -103,18 +103,19 @@ def _machine_code() -> Diagnosis:
 
 def _devices() -> Iterator[Diagnosis]:
     for device in available_devices():
-        yield _tried(f"{device.platform} {device.id}", lambda device=device: _self_test(device), device.kind)  # type: ignore[misc]
+        yield _run_test(f"{device.platform} {device.id}", lambda device=device: _self_test(device), device.kind)  # type: ignore[misc]
 
 
-def _tried(name: str, test: Callable[[], float], found: str) -> Diagnosis:
+def _run_test(name: str, test: Callable[[], float], description: str) -> Diagnosis:
     try:
         off = test()
     except Exception as error:  # drivers fail in any way
-        return Diagnosis(name, _FAILED, f"{found}: {error!r:.160}", "update the driver, or leave the device out with VOLTA_DEVICE=cpu")
+        remedy = "update the driver, or leave the device out with VOLTA_DEVICE=cpu"
+        return Diagnosis(name, _FAILED, f"{description}: {error!r:.160}", remedy)
     if off > _TOLERANCE:
         remedy = "crosscheck(f)(*args) tells which operation is wrong; update the driver"
-        return Diagnosis(name, _FAILED, f"{found}: a test is off by {off:.2g}", remedy)
-    return Diagnosis(name, _OK, f"{found}: a test program is right to {off:.1g}")
+        return Diagnosis(name, _FAILED, f"{description}: a test is off by {off:.2g}", remedy)
+    return Diagnosis(name, _OK, f"{description}: a test program is right to {off:.1g}")
 
 
 _TOLERANCE = 1e-4
@@ -124,10 +125,10 @@ def _self_test(device: Device) -> float:
     """Run a small program on a device; return its largest relative error."""
     x = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
     on_device = from_host(x.copy(), device=device)
-    found = np.asarray(jit(lambda a: (a @ a.T).sum(axis=0) + abs(a).max())(on_device))
+    result = np.asarray(jit(lambda a: (a @ a.T).sum(axis=0) + abs(a).max())(on_device))
     wide = x.astype(np.float64)
     wanted = (wide @ wide.T).sum(axis=0) + np.abs(wide).max()
-    return float(np.max(np.abs(found - wanted) / np.abs(wanted).max()))
+    return float(np.max(np.abs(result - wanted) / np.abs(wanted).max()))
 
 
 def _gpu_driver() -> Diagnosis:
@@ -143,10 +144,11 @@ def _gpu_driver() -> Diagnosis:
     except VoltaError as error:
         return Diagnosis(name, _FAILED, error.message, "update the driver")
     missing = [feature for feature in ("shader-f16", "subgroup", "timestamp-query") if feature not in hardware.features]
-    found = f"{hardware.kind}, {', '.join(hardware.features) or 'core WebGPU'}" + (f"; without {', '.join(missing)}" if missing else "")
+    features = ", ".join(hardware.features) or "core WebGPU"
+    description = f"{hardware.kind}, {features}" + (f"; without {', '.join(missing)}" if missing else "")
     if hardware.kind == "cpu":
-        return Diagnosis(name, _WARNING, f"a GPU in software: {found}", "install the driver of the GPU, if the machine has one")
-    return Diagnosis(name, _OK, found)
+        return Diagnosis(name, _WARNING, f"a GPU in software: {description}", "install the driver of the GPU, if the machine has one")
+    return Diagnosis(name, _OK, description)
 
 
 def _cache() -> Diagnosis:
@@ -165,5 +167,5 @@ def _cache() -> Diagnosis:
 
 
 def _settings() -> Iterator[Diagnosis]:
-    known = {name: value for name, value in sorted(os.environ.items()) if name.startswith("VOLTA_")}
-    yield Diagnosis("settings", _OK, ", ".join(f"{name}={value}" for name, value in known.items()) or "none")
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("VOLTA_")}
+    yield Diagnosis("settings", _OK, ", ".join(f"{name}={value}" for name, value in variables.items()) or "none")

@@ -1,4 +1,4 @@
-"""`explain`: a function's program, with what each kernel does and takes."""
+"""`explain`: a function's program, with the work and the time of each kernel."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ _CALLS = 15
 
 
 def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> Callable[..., Explanation]:
-    """Make a function that explains what `f` becomes for arguments, stage by stage.
+    """Return a function that explains, stage by stage, how `f` is compiled.
 
     The program is compiled, and run some times to measure each kernel; donated arguments are not consumed.
 
     Args:
         f: a function, jitted or not, of pytrees of arrays.
         run: whether to run and measure it; else arguments may be `ShapeDtypeStruct`.
-        calls: the calls that are timed at least; the fastest counts. On a busy machine there are more, until the fastest was no exception.
+        calls: the least number of timed calls, of which the fastest counts. On a busy machine more calls are timed, until the fastest time
+            repeats.
 
     Returns:
         a function ``(*args) -> Explanation``, which prints as a table, is rich in notebooks, and writes a report with ``.html(path)``.
@@ -62,8 +63,8 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
         DeviceError: the GPU has no timestamp queries.
 
     >>> import volta_fn as vf
-    >>> found = vf.explain(lambda x: vf.numpy.tanh(2 * x).sum())(vf.numpy.ones(1000))
-    >>> sum(step.flops for step in found.steps) >= 2000
+    >>> explanation = vf.explain(lambda x: vf.numpy.tanh(2 * x).sum())(vf.numpy.ones(1000))
+    >>> sum(step.flops for step in explanation.steps) >= 2000
     True
     """
     if calls < 1:
@@ -76,18 +77,18 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
         lowered = jitted.lower(*args, **kwargs)
         values = _values(request.leaves, lowered._traced) if run else []
         device = common_device(values) if values else lowered._device
-        return _explained(lowered, device, values, calls if run else 0)
+        return _explain(lowered, device, values, calls if run else 0)
 
     return explained
 
 
 def _values(leaves: Sequence[Any], traced: TracedProgram) -> Sequence[Array]:
-    if found := next((x for x in leaves if isinstance(x, ShapeDtypeStruct)), None):
-        raise ArgumentTypeError(f"explain runs the function to measure it, but an argument is {found}; pass arrays, or run=False")
+    if struct := next((x for x in leaves if isinstance(x, ShapeDtypeStruct)), None):
+        raise ArgumentTypeError(f"explain runs the function to measure it, but an argument is {struct}; pass arrays, or run=False")
     return with_full([as_value(x) for x in leaves], traced)
 
 
-def _explained(lowered: Lowered, device: Device, values: Sequence[Array], calls: int) -> Explanation:
+def _explain(lowered: Lowered, device: Device, values: Sequence[Array], calls: int) -> Explanation:
     traced = lowered._traced
     target = device.backend.target
     buffers = [device_put(v, device).buffer() for v in (*traced.captured, *values)]
@@ -122,10 +123,10 @@ def _memory(lowered: Lowered, device: Device, measured: Measured | None) -> Memo
 
 
 class _Steps:
-    """Makes the steps of a program and of the programs in it."""
+    """Collects the steps of a program and of its nested programs."""
 
     def __init__(self, measured: Measured | None, roofline: Roofline | None) -> None:
-        self.found: list[Step] = []
+        self.steps: list[Step] = []
         self.measured, self.roofline = measured, roofline
         entries = [] if measured is None else measured.items
         self.numbers = {id(entry[1]): number for number, entry in enumerate(entries) if entry is not None}
@@ -134,15 +135,15 @@ class _Steps:
     def add(self, program: LoweredProgram, depth: int, repeats: int) -> None:
         """Add the steps of a program, which runs `repeats` times."""
         attribution = Attribution(program)
-        made: dict[Var, int] = {}
+        producers: dict[Var, int] = {}
         for item in program.items:
             if not item.is_needed:
                 continue
             operands = [program.root(v) for v in item.operands if isinstance(v, Var)]
-            after = tuple(sorted({made[v] for v in operands if v in made}))
+            after = tuple(sorted({producers[v] for v in operands if v in producers}))
             step = self._step(program, item, attribution, after, depth, repeats)
-            self.found.append(step)
-            made.update(dict.fromkeys(item.results, step.number))
+            self.steps.append(step)
+            producers.update(dict.fromkeys(item.results, step.number))
             length = int(item.node.params.get("length", 1)) if isinstance(item.node, Equation) else 1
             for inner in item.programs:
                 self.add(inner, depth + 1, repeats * length)
@@ -158,7 +159,7 @@ class _Steps:
         if seconds and self.roofline is not None and not item.programs:
             fraction = self.roofline.seconds(flops, moved) * runs / seconds
         return Step(
-            number=len(self.found) + 1,
+            number=len(self.steps) + 1,
             name=describe(item, equations),
             kind=kind,
             shapes=shapes_of(item),
@@ -187,4 +188,4 @@ def _kind(program: LoweredProgram, item: Item) -> str:
 def _steps(program: LoweredProgram, measured: Measured | None, roofline: Roofline | None) -> list[Step]:
     steps = _Steps(measured, roofline)
     steps.add(program, 0, 1)
-    return steps.found
+    return steps.steps

@@ -1,7 +1,7 @@
-"""`Explanation`: what a function becomes, as data that prints itself.
+"""`Explanation`: the compiled form of a function, as data that prints itself.
 
 For each item of a program it has the equations and the user's lines that a kernel computes, its operations and bytes, and the time that the
-device's peak rates allow; for the program, what each pass changed, and its memory over time.
+device's peak rates allow; for the program, the changes by each pass, and its memory over time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from volta_fn.source import SourceLocation
 
 
 class Change(NamedTuple):
-    """What one pass did.
+    """The changes by one pass.
 
     `before` and `after` are numbers of equations, or of kernels and equations from fusion on; `difference` is by primitive.
     """
@@ -58,7 +58,7 @@ class Change(NamedTuple):
 
 
 class _Recorder:
-    """Runs passes, and notes what each changes."""
+    """Runs passes, and records the changes by each."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -74,30 +74,31 @@ class _Recorder:
 
 
 def changes_of(closed: ClosedJaxpr, target: Target | None) -> list[Change]:
-    """Return what each pass changes, in the order in which they run.
+    """Return the changes by each pass, in the order in which they run.
 
     Without a target, as on a CPU without llvmlite, those passes that are the same for all targets. Passes that run again and then change
     nothing are listed once.
     """
     recorder = _Recorder()
-    kept, *_ = [None] if target is None else pipeline.passes_of(target)
-    program = closed if kept is None else recorder.run(kept, closed)
-    program = _simplified(recorder, program)
+    inlining, *_ = [None] if target is None else pipeline.passes_of(target)
+    program = closed if inlining is None else recorder.run(inlining, closed)
+    program = _simplify(recorder, program)
     divided = recorder.run(pipeline.LOOP_FISSION, simplify_nested(program, pipeline.optimize))
-    program = _simplified(recorder, divided) if divided is not program else program
+    program = _simplify(recorder, divided) if divided is not program else program
     if target is None:
         return list(_without_repeats(recorder.changes))
-    for expansion in _expansions(target):
+    of_target = [p for p in target.passes() if isinstance(p, ProgramPass)]
+    for expansion in [*of_target, *pipeline.EXPANSIONS]:
         changed = recorder.run(expansion, program)
-        program = _simplified(recorder, changed) if expansion.simplify_after and changed is not program else changed
-    found: Any = program
+        program = _simplify(recorder, changed) if expansion.simplify_after and changed is not program else changed
+    fused: Any = program
     for late in pipeline.passes_of(target):
         if isinstance(late, NodePass) or late.name == "fusion":
-            found = recorder.run(late, found)
+            fused = recorder.run(late, fused)
     return list(_without_repeats(recorder.changes))
 
 
-def _simplified(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
+def _simplify(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
     """Simplify a program as `pipeline.simplify` does."""
     while True:
         for one in pipeline.EQUATION_PASSES:
@@ -108,11 +109,6 @@ def _simplified(recorder: _Recorder, program: ClosedJaxpr) -> ClosedJaxpr:
         program = simplify_nested(program, pipeline.simplify)
         if program is live:
             return program
-
-
-def _expansions(target: Target) -> list[ProgramPass]:
-    own = [p for p in target.passes() if isinstance(p, ProgramPass)]
-    return [*own, *pipeline.EXPANSIONS]
 
 
 def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
@@ -126,22 +122,22 @@ def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
 def _census(program: ClosedJaxpr | FusedProgram) -> Counter[str]:
     """Count equations by primitive, those of inner programs included, and kernels."""
     if isinstance(program, FusedProgram):
-        return sum([_of_node(node) for node in program.nodes], Counter())
-    return sum(map(_of_equation, program.eqns), Counter())
+        return sum([_census_of_node(node) for node in program.nodes], Counter())
+    return sum(map(_census_of_equation, program.eqns), Counter())
 
 
-def _of_node(node: Any) -> Counter[str]:
-    return Counter(["kernel"]) if isinstance(node, KernelCall) else _of_equation(node)
+def _census_of_node(node: Any) -> Counter[str]:
+    return Counter(["kernel"]) if isinstance(node, KernelCall) else _census_of_equation(node)
 
 
-def _of_equation(eqn: Equation) -> Counter[str]:
+def _census_of_equation(eqn: Equation) -> Counter[str]:
     return sum([_census(sub) for sub in sub_jaxprs(eqn.params)], Counter([eqn.primitive.name]))
 
 
 # ------------------------------------------------------------------------------
 # The equations that a kernel computes, and the user's lines that they come from.
 #
-# Fusion keeps no record of what it fused: a kernel computes what lies between its operands and its results in the program before fusion.
+# Fusion keeps no record of its groups: a kernel computes the equations between its operands and its results in the program before fusion.
 # ------------------------------------------------------------------------------
 
 
@@ -162,11 +158,11 @@ class Attribution:
         """Return the equations that an item computes, in the program's order."""
         if not isinstance(item.node, KernelCall):
             return [item.node]
-        found = equations_between(self._producers, item.operands, item.results)
-        if not found:  # its results are partial sums, which the program before fusion does not have
+        equations = equations_between(self._producers, item.operands, item.results)
+        if not equations:  # its results are partial sums, which the program before fusion does not have
             readers = [reader for result in item.results for reader in self._readers.get(result, ())]
-            found = equations_between(self._producers, item.operands, [v for reader in readers for v in reader.results])
-        return sorted(found, key=lambda eqn: self._order[id(eqn)])
+            equations = equations_between(self._producers, item.operands, [v for reader in readers for v in reader.results])
+        return sorted(equations, key=lambda eqn: self._order[id(eqn)])
 
 
 def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
@@ -174,20 +170,20 @@ def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
 
     Lines of an equation's programs count where it has none of its own.
     """
-    found: dict[SourceLocation, None] = {}
+    locations: dict[SourceLocation, None] = {}
     for eqn in equations:
         if eqn.source is not None:
-            found[eqn.source] = None
+            locations[eqn.source] = None
             continue
         for program in sub_jaxprs(eqn.params):
-            found.update(dict.fromkeys(locations_of(program.eqns)))
-    return list(found)
+            locations.update(dict.fromkeys(locations_of(program.eqns)))
+    return list(locations)
 
 
 # ------------------------------------------------------------------------------
 # The peak rates of a device, in operations and bytes, measured with kernels.
 #
-# The bytes in a second depend on how many there are, since caches are faster than memory; so several sizes are measured.
+# The bandwidth depends on the size, since caches are faster than memory; so several sizes are measured.
 # ------------------------------------------------------------------------------
 
 #: Rows and columns of the products, and the bytes of the arrays that are measured: for CPUs, and for devices that are slow to start.
@@ -219,17 +215,12 @@ class Roofline(NamedTuple):
 @functools.cache
 def roofline_of(device: Device) -> Roofline:
     """Measure a device, once in a process; it takes about a second."""
-    flops = max(2 * n**3 / _seconds(lambda x: x @ x, _square(n, device)) for n in _ROWS)
+    flops = max(2 * n**3 / _seconds(lambda x: x @ x, device_put(np.ones((n, n), np.float32), device)) for n in _ROWS)
     rates = []
     for size in _BYTES:
         x = device_put(np.ones(size // 8, np.float32), device)  # as many bytes are read as written
         rates.append((size, size / _seconds(lambda x: x + 1, x)))
     return Roofline(repr(device), flops, tuple(rates))
-
-
-def _square(n: int, device: Device) -> Array:
-    made: Array = device_put(np.ones((n, n), np.float32), device)
-    return made
 
 
 def _seconds(function: Callable[..., Any], x: Array) -> float:
@@ -241,12 +232,12 @@ def _seconds(function: Callable[..., Any], x: Array) -> float:
 def samples(call: Callable[[], Any], seconds: float = _SECONDS, most: int = _CALLS) -> Sequence[float]:
     """Return the seconds of some calls, after one that may compile."""
     call()
-    found: list[float] = []
-    while len(found) < 3 or (sum(found) < seconds and len(found) < most):
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < seconds and len(times) < most):
         start = time.perf_counter()
         call()
-        found.append(time.perf_counter() - start)
-    return found
+        times.append(time.perf_counter() - start)
+    return times
 
 
 def fastest(call: Callable[[], Any]) -> float:
@@ -269,7 +260,7 @@ def describe(item: Item, equations: Sequence[Equation]) -> str:
     return " + ".join(chosen) + (" + …" if len(moving) > len(chosen) else "") if chosen else "kernel"
 
 
-#: Primitives that only say which element is meant.
+#: Primitives that only change indices or names.
 _VIEWS = frozenset({"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "rev", "convert_element_type", "name"})
 
 
@@ -346,12 +337,12 @@ def lifetimes_of(program: ClosedJaxpr) -> list[Lifetime]:
 
 
 # ------------------------------------------------------------------------------
-# `Explanation`: what a function becomes, as data that prints itself.
+# `Explanation`: the compiled form of a function, as data that prints itself.
 # ------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):
-    """One kernel of a program, or what runs in place of one.
+    """One kernel of a program, or the routine, control flow or host step in its place.
 
     Attributes:
         number: its position in the program, from 1; steps in control flow follow the step that holds them.
@@ -359,14 +350,14 @@ class Step(NamedTuple):
         kind: "kernel", "routine" (of a single equation), "control flow" or "host".
         shapes: the types of operands and results.
         flops, bytes: of one run: operations, and bytes of operands and results.
-        runs: how often a call runs it.
+        runs: its number of executions in a call.
         seconds: of all runs in a call; None if the program was not measured.
         fraction: the least seconds by the device's roofline, over those measured.
         user_lines: the user's lines that it comes from.
-        equations: what it computes.
-        text, code: the loops that it is, and LLVM IR or WGSL.
+        equations: the primitives that it computes.
+        text, code: its kernel IR, and its LLVM IR or WGSL.
         after: the numbers of the steps whose results it reads.
-        depth: in how many loops and branches it is.
+        depth: the number of loops and branches around it.
     """
 
     number: int
@@ -388,14 +379,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` found; `str` gives a table, `html` writes a report.
+    """The result of `explain`; `str` gives a table, `html` writes a report.
 
     Attributes:
         name: the function's name.
         device, target: where it runs, and for what code is generated: "cpu", "wgsl" or "numpy".
         jaxpr, simplified: the program as traced and after simplification, as text.
         steps: the kernels, in order.
-        passes: what each pass of the compiler changed.
+        passes: the changes by each pass of the compiler.
         memory: the memory over time.
         seconds: of the fastest call; None if nothing was measured.
         roofline: the device's measured rates, or None.
@@ -416,7 +407,7 @@ class Explanation:
 
     @property
     def kernel_seconds(self) -> float:
-        """The seconds of all steps together, and of what is between them."""
+        """The seconds of all steps together, and of the gaps between them."""
         return sum(step.seconds or 0.0 for step in self.steps) + self.overhead
 
     def slowest(self, most: int = 10) -> list[Step]:
@@ -430,12 +421,12 @@ class Explanation:
         return target
 
     def _repr_html_(self) -> str:
-        made: str = load("volta_fn.inspection.report").fragment(self)
-        return made
+        fragment: str = load("volta_fn.inspection.report").fragment(self)
+        return fragment
 
     def __str__(self) -> str:
-        made: str = load("volta_fn.inspection.report").text_of(self)
-        return made
+        text: str = load("volta_fn.inspection.report").text_of(self)
+        return text
 
     __repr__ = __str__
 

@@ -1,4 +1,4 @@
-"""`lint`: habits that cost time, memory or randomness, and what to do."""
+"""`lint`: patterns that cost time, memory or randomness, with remedies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Walk:
             if name == "iota":
                 self.counters.update(eqn.outvars)
             elif operands and (name in _VIEWS or name == "slice"):
-                roots.update(dict.fromkeys(eqn.outvars, _shown(eqn, roots.get(operands[0], operands[0]))))
+                roots.update(dict.fromkeys(eqn.outvars, _root_of_view(eqn, roots.get(operands[0], operands[0]))))
             elif operands and self._uses_key(eqn):
                 yield from self._used_again(roots.get(operands[0], operands[0]), eqn)
             yield from self._inner(eqn, roots)
@@ -84,10 +84,10 @@ class _Walk:
             yield from _Walk().program(program, {})
 
 
-def _shown(eqn: Equation, base: object) -> object:
+def _root_of_view(eqn: Equation, base: object) -> object:
     """Return the root of a view.
 
-    A word of a key counts as the key, and so do the words of keys that `vmap` maps; a row of several keys is one of its own.
+    A word of a key counts as the key, and so do the words of keys that `vmap` maps; a row of several keys is another root.
     """
     if eqn.primitive.name != "slice" or _is_a_word(eqn):
         return base
@@ -101,7 +101,7 @@ def _is_a_word(eqn: Equation) -> bool:
 
 
 # ------------------------------------------------------------------------------
-# `lint`: habits that cost time, memory or randomness, and what to do.
+# `lint`: patterns that cost time, memory or randomness, with remedies.
 # ------------------------------------------------------------------------------
 
 #: Bytes from which on a constant of a program is worth passing, equations of one line that are an unrolled loop, and operations of a
@@ -111,7 +111,7 @@ _FLOAT64 = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
 class Finding(NamedTuple):
-    """A habit that was found.
+    """A pattern that costs time, memory or randomness.
 
     `rule` is "key reuse", "captured constant", "float64", "unrolled loop", "devices", "jit" or "jit in a loop".
     """
@@ -128,7 +128,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Lint:
-    """What `lint` found; it is true if there is nothing."""
+    """The findings of `lint`; it is true if there are none."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -144,7 +144,7 @@ class Lint:
 
 
 def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
-    """Make a function that looks for costly habits in `f`, for arguments.
+    """Return a function that looks for costly patterns in `f`, for arguments.
 
     The function is traced twice, and never run. It finds random keys that are used twice, arrays that closures bake into programs, 32-bit
     numbers that become float64, Python loops that unroll, arrays on several devices, functions that are not jitted, and functions that are
@@ -172,7 +172,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
     def linted(*args: Any, **kwargs: Any) -> Lint:
         first, second = make_jaxpr(plain)(*args, **kwargs), make_jaxpr(plain)(*args, **kwargs)
         values = [as_value(x) for x in tree.leaves((args, kwargs)) if hasattr(x, "dtype")]
-        found = [
+        findings = [
             *_keys(first),
             *_constants(first),
             *_float64(first),
@@ -181,7 +181,7 @@ def lint(f: Callable[..., Any]) -> Callable[..., Lint]:
             *([] if isinstance(f, Jitted) else _not_jitted(f, first)),
             *_jitted_anew(first, second),
         ]
-        return Lint(function_name(f), tuple(dict.fromkeys(found)))
+        return Lint(function_name(f), tuple(dict.fromkeys(findings)))
 
     return linted
 
@@ -222,12 +222,12 @@ def _float64(program: ClosedJaxpr) -> Iterator[Finding]:
     if any(v.aval.dtype in _FLOAT64 and not v.aval.weak_type for v in program.invars):
         return
     for eqn in all_equations(program):
-        given = [v.aval.dtype for v in eqn.invars if not (isinstance(v, Literal) and v.aval.weak_type)]
-        made = [v for v in eqn.outvars if v.aval.dtype in _FLOAT64 and v.aval.size > 1 and not v.aval.weak_type]
-        if made and not any(dtype in _FLOAT64 for dtype in given):
+        operand_dtypes = [v.aval.dtype for v in eqn.invars if not (isinstance(v, Literal) and v.aval.weak_type)]
+        wide_results = [v for v in eqn.outvars if v.aval.dtype in _FLOAT64 and v.aval.size > 1 and not v.aval.weak_type]
+        if wide_results and not any(dtype in _FLOAT64 for dtype in operand_dtypes):
             yield Finding(
                 "float64",
-                f"{eqn.primitive} makes {made[0].aval} of 32-bit numbers, and so does what follows from it",
+                f"{eqn.primitive} makes {wide_results[0].aval} of 32-bit numbers, and so does what follows from it",
                 eqn.source,
                 "Give constants of NumPy a dtype, np.float32(c), or use Python numbers; numpy_dtype_promotion('strict') makes it an error.",
             )
@@ -298,7 +298,7 @@ def _repeated(program: ClosedJaxpr) -> int:
 
 
 def _jitted_anew(first: ClosedJaxpr, second: ClosedJaxpr) -> Iterator[Finding]:
-    """Find programs of `jit` that a second trace of the function made again."""
+    """Yield a finding for each `jit` that is new in a second trace of the function."""
     again = [eqn for eqn in second.eqns if eqn.primitive.name == "jit"]
     for eqn, other in zip([eqn for eqn in first.eqns if eqn.primitive.name == "jit"], again, strict=False):
         if eqn.params["jaxpr"] is not other.params["jaxpr"]:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.device import Device
@@ -30,18 +28,18 @@ from volta_fn.jit.eager import PIPELINE
 def numpy_steps(
     program: ClosedJaxpr, traced: ClosedJaxpr, buffers: Sequence[Any], device: Device, calls: int, roofline: Roofline | None
 ) -> tuple[list[Step], float | None, float]:
-    """Return equations as steps, the seconds of a call, and those of no step.
+    """Return equations as steps, the seconds of a call, and those between steps.
 
     Each equation runs as its kernel in NumPy; a call runs the plan of `traced`, which saves memory and so some time.
     """
     if not calls:
-        return _described(program, None, roofline), None, 0.0
+        return _as_steps(program, None, roofline), None, 0.0
     runs = [_kernel(eqn, device) for eqn in program.eqns]
     measured = [_timed(program, runs, buffers) for _ in range(calls)]
     seconds = [min(times) for times in zip(*measured, strict=True)]
     run = device.backend.compile(traced, (False,) * len(buffers), PIPELINE)
     call = min(samples(lambda: run(False, *buffers)))
-    return _described(program, seconds, roofline), call, 0.0
+    return _as_steps(program, seconds, roofline), call, 0.0
 
 
 def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
@@ -51,11 +49,11 @@ def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
 
 def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
     """Run the equations one by one, and return the seconds of each."""
-    values: dict[Var, Any] = dict(zip(program.constvars, map(_on_host, program.consts), strict=True))
+    values: dict[Var, Any] = dict(zip(program.constvars, map(host_buffer, program.consts), strict=True))
     values.update(zip(program.invars, buffers, strict=True))
     seconds = []
     for eqn, run in zip(program.eqns, runs, strict=True):
-        operands = [_on_host(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
+        operands = [host_buffer(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
         start = time.perf_counter()
         results = run(*operands)
         seconds.append(time.perf_counter() - start)
@@ -63,12 +61,8 @@ def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], b
     return seconds
 
 
-def _on_host(value: Any) -> np.ndarray:
-    return host_buffer(value)
-
-
-def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: Roofline | None) -> list[Step]:
-    made: dict[Var, int] = {}
+def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: Roofline | None) -> list[Step]:
+    producers: dict[Var, int] = {}
     steps = []
     for number, eqn in enumerate(program.eqns, 1):
         variables = [v for v in (*eqn.invars, *eqn.outvars) if isinstance(v, Var)]
@@ -90,11 +84,11 @@ def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: 
                 equations=(eqn.primitive.name,),
                 text=f"{eqn.primitive.name} {operands} -> {results}",
                 code="",
-                after=tuple(sorted({made[v] for v in eqn.invars if isinstance(v, Var) and v in made})),
+                after=tuple(sorted({producers[v] for v in eqn.invars if isinstance(v, Var) and v in producers})),
                 depth=0,
             )
         )
-        made.update(dict.fromkeys(eqn.outvars, number))
+        producers.update(dict.fromkeys(eqn.outvars, number))
     return steps
 
 
@@ -105,8 +99,8 @@ def _described(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: 
 #: A time: the numbers of the items, begin and end in nanoseconds.
 Span = tuple[tuple[int, ...], int, int]
 
-#: Where other processes disturb calls, a single fastest one says little: calls go on until three are this near, up to so many times the
-#: number that is asked for.
+#: On a busy machine a single fastest call says little: calls are repeated until the fastest three agree up to this fraction, up to so many
+#: times the number that is asked for.
 _NEAR, _MOST = 0.03, 10
 
 
@@ -114,8 +108,8 @@ class Measured(NamedTuple):
     """The times of a program's items.
 
     Attributes:
-        items: the program and the item of each number; None for number 0, what is between items.
-        seconds: the fastest call of the program as it always runs; what disturbs calls only makes them slower.
+        items: the program and the item of each number; None for number 0, the gaps between items.
+        seconds: the fastest call of the program as it always runs.
         spans: of the fastest timed call: items, begin and end.
         program: the timed program.
         outside: the seconds of that call before its first span and after its last, as far as the host's clock tells.
@@ -129,14 +123,14 @@ class Measured(NamedTuple):
 
     def totals(self) -> dict[int, tuple[float, int]]:
         """Return seconds and runs by an item's number; items of one dispatch share it."""
-        found: dict[int, tuple[float, int]] = {}
+        totals: dict[int, tuple[float, int]] = {}
         before: tuple[int, ...] = ()
         for numbers, begin, end in self.spans:
             for number in numbers:
-                seconds, runs = found.get(number, (0.0, 0))
-                found[number] = seconds + (end - begin) / 1e9 / len(numbers), runs + (numbers != before)
+                seconds, runs = totals.get(number, (0.0, 0))
+                totals[number] = seconds + (end - begin) / 1e9 / len(numbers), runs + (numbers != before)
             before = numbers
-        return found
+        return totals
 
 
 def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffers: Sequence[Any], calls: int) -> Measured | None:
@@ -167,7 +161,7 @@ def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffer
     timed.settle()
     timed_call()
     seconds: list[float] = []
-    found: list[_TimedCall] = []
+    timed_calls: list[_TimedCall] = []
 
     def plain() -> None:
         start = time.perf_counter()
@@ -175,12 +169,16 @@ def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffer
         seconds.append(time.perf_counter() - start)
 
     # In alternation, so that both see the same load of the machine, and in either order, since threads that waited are scheduled first.
-    order: list[Callable[[], None]] = [plain, lambda: found.append(timed_call())]
-    while len(found) < calls or (not (_repeats(seconds) and _repeats([c.seconds for c in found])) and len(found) < _MOST * calls):
-        for one in order:
-            one()
+    order: list[Callable[[], None]] = [plain, lambda: timed_calls.append(timed_call())]
+
+    def is_noisy() -> bool:
+        return not (_repeats(seconds) and _repeats([c.seconds for c in timed_calls]))
+
+    while len(timed_calls) < calls or (is_noisy() and len(timed_calls) < _MOST * calls):
+        for measure_once in order:
+            measure_once()
         order.reverse()
-    fastest = min(found, key=lambda c: c.seconds)
+    fastest = min(timed_calls, key=lambda c: c.seconds)
     return Measured(timed.items, min(seconds), fastest.spans, timed, fastest.seconds - fastest.inside)
 
 
@@ -193,7 +191,7 @@ class _TimedCall(NamedTuple):
 
 
 def _repeats(seconds: Sequence[float]) -> bool:
-    """Return True if the fastest call was no exception: others were about as fast."""
+    """Return True if the three fastest calls took about the same time."""
     return len(seconds) > 2 and sorted(seconds)[2] <= (1 + _NEAR) * min(seconds)
 
 
@@ -206,7 +204,7 @@ def _repeats(seconds: Sequence[float]) -> bool:
 
 
 class Event(NamedTuple):
-    """What happened from `begin` to `end`, in nanoseconds, on the host or on a device.
+    """An activity of the host or of a device, from `begin` to `end` in nanoseconds.
 
     `kind` is "annotation", "step", "program", "kernel" or "compile"; `thread` is the host's thread, or the device's name.
     """
@@ -220,7 +218,7 @@ class Event(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return (self.end - self.begin) / 1e9
 
 
@@ -233,7 +231,7 @@ class Recording:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Calls of programs: their begin, and what gives the spans of their kernels, which are made when they are asked for.
+        #: Calls of programs: their begin, and a function that returns the spans of their kernels.
         self.kernels: list[tuple[_ObservedProgram, int, Callable[[], Sequence[Span]]]] = []
         self.lost = 0
         self._events: list[Event] = []
@@ -253,11 +251,11 @@ class Recording:
 
     def totals(self) -> list[tuple[str, str, int, float]]:
         """Return kind, name, number and seconds of events of one name, longest first."""
-        found: dict[tuple[str, str], tuple[int, float]] = {}
+        totals: dict[tuple[str, str], tuple[int, float]] = {}
         for event in self.events:
-            count, seconds = found.get((event.kind, event.name), (0, 0.0))
-            found[event.kind, event.name] = count + 1, seconds + event.seconds
-        rows = [(kind, name, count, seconds) for (kind, name), (count, seconds) in found.items()]
+            count, seconds = totals.get((event.kind, event.name), (0, 0.0))
+            totals[event.kind, event.name] = count + 1, seconds + event.seconds
+        rows = [(kind, name, count, seconds) for (kind, name), (count, seconds) in totals.items()]
         return sorted(rows, key=lambda row: -row[3])
 
     def __str__(self) -> str:
@@ -270,22 +268,22 @@ class Recording:
     def write(self) -> Path:
         """Write the events as JSON for Perfetto and Chrome, and return the file's path."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path, found = self.folder / "volta_fn.trace.json", self.events
-        threads = {name: number for number, name in enumerate(dict.fromkeys([e.thread for e in found]))}
+        path, events = self.folder / "volta_fn.trace.json", self.events
+        threads = {name: number for number, name in enumerate(dict.fromkeys([e.thread for e in events]))}
         named = [
             {"ph": "M", "name": "thread_name", "pid": _process(name), "tid": number, "args": {"name": name}}
             for name, number in threads.items()
         ]
         processes = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for pid, name in ((0, "host"), (1, "devices"))]
-        events = [
+        entries = [
             {
                 "ph": "X", "name": e.name, "cat": e.kind, "pid": _process(e.thread), "tid": threads[e.thread],
                 "ts": (e.begin - self.begin) / 1e3, "dur": (e.end - e.begin) / 1e3,
                 "args": {key: str(value) for key, value in e.details.items()},
             }
-            for e in found
+            for e in events
         ]  # fmt: skip
-        path.write_text(json.dumps({"traceEvents": [*processes, *named, *events], "displayTimeUnit": "ns"}), encoding="utf-8")
+        path.write_text(json.dumps({"traceEvents": [*processes, *named, *entries], "displayTimeUnit": "ns"}), encoding="utf-8")
         return path
 
 
@@ -319,14 +317,14 @@ def stop() -> Recording | None:
     """End the trace and return it; None if there is none."""
     global _current
     with _lock:
-        found, _current = _current, None
+        recording, _current = _current, None
         compilation.set_observer(None)
     clear_caches()
-    return found
+    return recording
 
 
 class _ObservedProgram:
-    """A program that notes when it runs, and when each of its kernels does."""
+    """A program that records when it and each of its kernels run."""
 
     def __init__(self, traced: compilation.TracedProgram, device: Device) -> None:
         self.name, self.device = traced.name or "a program", f"{_DEVICE}{device!r}"
@@ -379,10 +377,10 @@ def _timed_event(traced: compilation.TracedProgram, device: Device) -> Any:
 
 def _names_of(items: Sequence[tuple[LoweredProgram, Item] | None]) -> list[tuple[str, str]]:
     """Return the name and the user's lines of each item."""
-    known: dict[int, Attribution] = {}
-    found = [("", "")]
+    attributions: dict[int, Attribution] = {}
+    names = [("", "")]
     for program, item in filter(None, items):
-        attribution = known.setdefault(id(program), Attribution(program))
+        attribution = attributions.setdefault(id(program), Attribution(program))
         equations = attribution.equations(item)
-        found.append((describe(item, equations), ", ".join(map(str, locations_of(equations)[:4]))))
-    return found
+        names.append((describe(item, equations), ", ".join(map(str, locations_of(equations)[:4]))))
+    return names

@@ -18,8 +18,8 @@ from volta_fn.targets.numpy.backend import make_kernel
 # ------------------------------------------------------------------------------
 # An equation in 64-bit floats, and how far from it a narrower dtype may be.
 #
-# What rounding explains is found by rounding the operands: at random by one unit in the last digit, several times. A result that
-# differs by many times the largest such change is wrong. Sums lose digits to cancellation, so what they add up counts with its absolute
+# The effect of rounding is measured by rounding the operands: at random by one unit in the last place, several times. A result that
+# differs by many times the largest such change is wrong. Sums lose digits to cancellation, so their terms count with their absolute
 # values.
 # ------------------------------------------------------------------------------
 
@@ -35,12 +35,12 @@ SUMS = frozenset(
     {"reduce_sum", "dot_general", "conv_general_dilated", "cumsum", "reduce_window_sum", "add", "sub", "scatter_add", "fft",
      "select_and_scatter_add", "add_any"}
 )  # fmt: skip
-#: Rounded operands that are tried, and how many times what they change may be missing.
+#: The number of roundings that are tried, and the tolerance as a multiple of the largest change.
 _TRIES, _FACTOR = 3, 32.0
 
 
 class Expected(NamedTuple):
-    """A result as it should be, and how far it may be off, element by element.
+    """A reference result and its tolerance, element by element.
 
     `tolerance` is None for results that are exact.
     """
@@ -50,41 +50,41 @@ class Expected(NamedTuple):
 
 
 def expected(eqn: Equation, operands: Sequence[np.ndarray]) -> list[Expected]:
-    """Return what an equation gives in 64 bits for these operands.
+    """Return an equation's results in 64 bits, with tolerances, for these operands.
 
     Raises whatever NumPy's function raises if there is none for such operands.
     """
-    own = evaluate(eqn, operands, [v.aval.dtype for v in eqn.invars])
+    native = evaluate(eqn, operands, [v.aval.dtype for v in eqn.invars])
     inexact = [v.aval.dtype in dtypes.INEXACT for v in eqn.outvars]
     if not any(inexact) or eqn.primitive.name in IN_OWN_DTYPE:
         return [
             Expected(np.asarray(value), _one_unit(np.asarray(value)) if rounded else None)
-            for value, rounded in zip(own, inexact, strict=True)
+            for value, rounded in zip(native, inexact, strict=True)
         ]
     wide = [wide_dtype(v.aval.dtype) for v in eqn.invars]
     values = evaluate(eqn, operands, wide)
-    spread = _spread(eqn, operands, wide, values)
-    found = []
-    for own_value, value, v, change, rounded in zip(own, values, eqn.outvars, spread, inexact, strict=True):
+    spread = _sensitivity(eqn, operands, wide, values)
+    results = []
+    for native_value, value, v, change, rounded in zip(native, values, eqn.outvars, spread, inexact, strict=True):
         if not rounded:
-            found.append(Expected(np.asarray(own_value), None))
+            results.append(Expected(np.asarray(native_value), None))
             continue
         step = epsilon(v.aval.dtype, operands)
         with np.errstate(all="ignore"):
             tolerance = _FACTOR * (change + step * np.abs(value)) + 4 * smallest(v.aval.dtype)
-        found.append(Expected(np.asarray(value), np.asarray(tolerance)))
-    return found
+        results.append(Expected(np.asarray(value), np.asarray(tolerance)))
+    return results
 
 
 def evaluate(eqn: Equation, operands: Sequence[np.ndarray], wanted: Sequence[np.dtype]) -> list[np.ndarray]:
-    """Return what NumPy's function of an equation gives for operands of these dtypes."""
-    given = [np.asarray(x).astype(dtype, copy=False) for x, dtype in zip(operands, wanted, strict=True)]
-    avals = tuple([ShapedArray(x.shape, x.dtype) for x in given])
+    """Return the results of an equation's NumPy function for operands of these dtypes."""
+    arrays = [np.asarray(x).astype(dtype, copy=False) for x, dtype in zip(operands, wanted, strict=True)]
+    avals = tuple([ShapedArray(x.shape, x.dtype) for x in arrays])
     params = eqn.params
     if params.get("preferred_element_type") is not None and any(d in (np.float64, np.complex128) for d in wanted):
         params = params | {"preferred_element_type": None}
     compute = silenced(make_kernel(eqn.primitive, avals, params, PIPELINE))
-    results = compute(*given)
+    results = compute(*arrays)
     return [np.asarray(r) for r in (results if eqn.primitive.multiple_results else (results,))]
 
 
@@ -100,13 +100,13 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if dtype in dtypes.INEXACT else dtype
 
 
-def _spread(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dtype], values: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _sensitivity(eqn: Equation, operands: Sequence[np.ndarray], wide: Sequence[np.dtype], values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the largest changes of the results when the operands are rounded."""
     rng = np.random.default_rng(0)
     changes = [np.zeros(value.shape) for value in values]
     with np.errstate(all="ignore"):
         for _ in range(_TRIES):
-            moved = [_rounded(x, dtype, rng) for x, dtype in zip(operands, wide, strict=True)]
+            moved = [_perturb_operand(x, dtype, rng) for x, dtype in zip(operands, wide, strict=True)]
             for change, other, value in zip(changes, evaluate(eqn, moved, wide), values, strict=True):
                 if other.dtype in dtypes.INEXACT:
                     np.fmax(change, np.abs(other - value), out=change)
@@ -126,7 +126,7 @@ def absolute_operands(name: str, operands: Sequence[np.ndarray], wide: Sequence[
     return absolute
 
 
-def _rounded(x: np.ndarray, dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
+def _perturb_operand(x: np.ndarray, dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     if dtype not in dtypes.INEXACT:
         return x
     return x.astype(dtype) * (1 + epsilon(x.dtype, [x]) * rng.choice([-1.0, 1.0], x.shape))
@@ -150,9 +150,9 @@ def _one_unit(values: np.ndarray) -> np.ndarray:
 
 
 def excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
-    """Return where a result is off the most, and how far; None if it is right.
+    """Return the position and size of the largest error; None if the result is right.
 
-    The distance is in tolerances.
+    The size is a multiple of the tolerance.
     """
     if not result.size:
         return None
@@ -172,7 +172,7 @@ def excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
 
 
 def _overflows(right: np.ndarray, tolerance: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return where a number is too large for a dtype, or is when it is rounded."""
+    """Return where a number overflows a dtype, or may overflow when it is rounded."""
     return np.asarray(~(np.abs(right) + tolerance < float(dtypes.finfo(dtype).max)))
 
 
@@ -183,23 +183,23 @@ def _overflows(right: np.ndarray, tolerance: np.ndarray, dtype: np.dtype) -> np.
 # arithmetic: D. S. Parker, 1997). Results of compiled programs round elsewhere, but change about as much.
 # ------------------------------------------------------------------------------
 
-#: Evaluations with rounded values, and how many times what they change may be missing.
+#: The number of evaluations with rounded values, and the tolerance as a multiple of the largest change.
 _WIDE_TRIES, _WIDE_FACTOR = 4, 32.0
 
-#: What NumPy's functions raise if they do not take 64 bits.
+#: Errors of NumPy's functions that do not support 64 bits.
 _REFUSALS = (TypeError, ValueError, NotImplementedError, np.linalg.LinAlgError)
 
 Values = dict[Var, np.ndarray]
 
 
 def expected_outputs(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[Expected]:
-    """Return the outputs of a program in 64 bits, and how far from them others may be."""
+    """Return the outputs of a program in 64 bits, with tolerances."""
     runs = [_Evaluation(rng).program(program, arguments) for rng in _generators()]
     return [_expected(v.aval.dtype, [run[n] for run in runs]) for n, v in enumerate(program.jaxpr.outvars)]
 
 
 def expected_values(equations: Sequence[Equation], values: Mapping[Var, np.ndarray], results: Iterable[Var]) -> list[Expected]:
-    """Return results of equations in 64 bits, and how far from them others may be."""
+    """Return results of equations in 64 bits, with tolerances."""
     runs = [_Evaluation(rng).equations(equations, values) for rng in _generators()]
     return [_expected(v.aval.dtype, [run[v] for run in runs]) for v in results]
 
@@ -237,18 +237,18 @@ class _Evaluation:
         jaxpr = program.jaxpr
         values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
-        found = self.equations(program.eqns, values)
-        return [self._read(found, v) for v in jaxpr.outvars]
+        results = self.equations(program.eqns, values)
+        return [self._read(results, v) for v in jaxpr.outvars]
 
     def equations(self, equations: Sequence[Equation], values: Mapping[Var, np.ndarray]) -> Values:
         """Return the values that equations compute, and those that they read."""
-        found: Values = {}
+        env: Values = {}
         for var, value in values.items():
-            found[var] = self._moved(np.asarray(value).reshape(var.aval.shape), var.aval.dtype)
+            env[var] = self._perturb(np.asarray(value).reshape(var.aval.shape), var.aval.dtype)
         for eqn in equations:
-            results = self._equation(eqn, [self._read(found, v) for v in eqn.invars])
-            found.update(zip(eqn.outvars, results, strict=True))
-        return found
+            results = self._equation(eqn, [self._read(env, v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results, strict=True))
+        return env
 
     def _read(self, values: Values, atom: Atom) -> np.ndarray:
         if isinstance(atom, Literal):
@@ -256,7 +256,7 @@ class _Evaluation:
             return value.astype(wide_dtype(value.dtype), copy=False)
         return values[atom]
 
-    def _moved(self, value: np.ndarray, dtype: np.dtype, absolute: np.ndarray | None = None) -> np.ndarray:
+    def _perturb(self, value: np.ndarray, dtype: np.dtype, absolute: np.ndarray | None = None) -> np.ndarray:
         """Return a value in 64 bits, rounded at random by a unit of a dtype."""
         if dtype not in dtypes.INEXACT:
             return value
@@ -279,17 +279,17 @@ class _Evaluation:
                 results: Sequence[np.ndarray] = _LOOPS[eqn.primitive.name](self, operands, **eqn.params)
                 return results
         values, absolute = self._primitive(eqn, operands)
-        return [self._moved(np.asarray(x), v.aval.dtype, a) for x, v, a in zip(values, eqn.outvars, absolute, strict=True)]
+        return [self._perturb(np.asarray(x), v.aval.dtype, a) for x, v, a in zip(values, eqn.outvars, absolute, strict=True)]
 
     def _primitive(self, eqn: Equation, operands: list[np.ndarray]) -> tuple[list[np.ndarray], Sequence[np.ndarray | None]]:
         """Return an equation's results, and for sums the sums of absolute values."""
-        name, own = eqn.primitive.name, [v.aval.dtype for v in eqn.invars]
+        name, operand_dtypes = eqn.primitive.name, [v.aval.dtype for v in eqn.invars]
         none = [None] * len(eqn.outvars)
-        inexact = [d in dtypes.INEXACT for d in (*own, *[v.aval.dtype for v in eqn.outvars])]
+        inexact = [d in dtypes.INEXACT for d in (*operand_dtypes, *[v.aval.dtype for v in eqn.outvars])]
         if name == "convert_element_type" and all(inexact):
-            return [_converted(operands[0], eqn.outvars[0].aval.dtype)], none
-        wide = [wide_dtype(d) for d in own]
-        if name not in IN_OWN_DTYPE and any(inexact[len(own) :]):
+            return [_convert(operands[0], eqn.outvars[0].aval.dtype)], none
+        wide = [wide_dtype(d) for d in operand_dtypes]
+        if name not in IN_OWN_DTYPE and any(inexact[len(operand_dtypes) :]):
             try:
                 values = evaluate(eqn, operands, wide)
                 absolute = none if self.rng is None or name not in SUMS else evaluate(eqn, absolute_operands(name, operands, wide), wide)
@@ -297,10 +297,10 @@ class _Evaluation:
             except _REFUSALS:
                 pass
         with np.errstate(all="ignore"):
-            return evaluate(eqn, [x.astype(d) for x, d in zip(operands, own, strict=True)], own), none
+            return evaluate(eqn, [x.astype(d) for x, d in zip(operands, operand_dtypes, strict=True)], operand_dtypes), none
 
 
-def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _convert(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype in dtypes.COMPLEX or value.dtype.kind != "c":
         return value.astype(wide_dtype(dtype))
     return value.real

@@ -24,44 +24,45 @@ _BARS = "▁▂▃▄▅▆▇█"
 _COLUMNS, _NAME = 60, 40
 
 
-def text_of(found: Explanation) -> str:
+def text_of(explanation: Explanation) -> str:
     """Return an explanation as text."""
+    memory = explanation.memory.memory
     rows = [
-        f"{found.name} on {found.device} ({found.target}): {len(found.steps)} kernels",
-        *_summary(found),
+        f"{explanation.name} on {explanation.device} ({explanation.target}): {len(explanation.steps)} kernels",
+        *_summary(explanation),
         "",
         "passes",
-        *[f"  {change}" for change in found.passes if change.difference or change.before != change.after],
+        *[f"  {change}" for change in explanation.passes if change.difference or change.before != change.after],
         "",
         "kernels",
-        *[f"  {row}" for row in _table(found)],
+        *[f"  {row}" for row in _table(explanation)],
         "",
         "memory",
-        f"  {_timeline(found)}",
-        f"  peak {size(found.memory.peak)}: arguments {size(found.memory.memory.arguments)}, results {size(found.memory.memory.results)}, "
-        f"values in between {size(found.memory.memory.temporaries)}",
+        f"  {_timeline(explanation)}",
+        f"  peak {size(explanation.memory.peak)}: arguments {size(memory.arguments)}, results {size(memory.results)}, "
+        f"values in between {size(memory.temporaries)}",
     ]
     return "\n".join(rows)
 
 
-def _summary(found: Explanation) -> list[str]:
-    flops, moved = (sum(getattr(s, name) * s.runs for s in found.steps if s.kind != "control flow") for name in ("flops", "bytes"))
+def _summary(explanation: Explanation) -> list[str]:
+    flops, moved = (sum(getattr(s, name) * s.runs for s in explanation.steps if s.kind != "control flow") for name in ("flops", "bytes"))
     rows = [f"{quantity(flops)}FLOP, {size(moved)} moved by kernels"]
-    if found.seconds is not None:
-        rows.append(f"a call takes {duration(found.seconds)}, its kernels {duration(found.kernel_seconds)}")
-    if found.roofline is not None:
-        rates = ", ".join(f"{size(int(rate))}/s up to {size(limit)}" for limit, rate in found.roofline.bandwidths)
-        rows.append(f"the device computes {quantity(found.roofline.flops)}FLOP/s and moves {rates}")
+    if explanation.seconds is not None:
+        rows.append(f"a call takes {duration(explanation.seconds)}, its kernels {duration(explanation.kernel_seconds)}")
+    if explanation.roofline is not None:
+        rates = ", ".join(f"{size(int(rate))}/s up to {size(limit)}" for limit, rate in explanation.roofline.bandwidths)
+        rows.append(f"the device computes {quantity(explanation.roofline.flops)}FLOP/s and moves {rates}")
     return rows
 
 
-def _table(found: Explanation) -> list[str]:
+def _table(explanation: Explanation) -> list[str]:
     head = ("#", "kernel", "time", "share", "roofline", "FLOP", "bytes", "runs", "lines")
-    return aligned([head, *[_text_row(found, step) for step in found.steps]], right=(0, 2, 3, 4, 5, 6, 7))
+    return aligned([head, *[_text_row(explanation, step) for step in explanation.steps]], right=(0, 2, 3, 4, 5, 6, 7))
 
 
-def _text_row(found: Explanation, step: Step) -> tuple[str, ...]:
-    share = "" if step.seconds is None else f"{step.seconds / max(found.kernel_seconds, 1e-12):.1%}"
+def _text_row(explanation: Explanation, step: Step) -> tuple[str, ...]:
+    share = "" if step.seconds is None else f"{step.seconds / max(explanation.kernel_seconds, 1e-12):.1%}"
     return (
         str(step.number),
         f"{'  ' * step.depth}{step.name:.{_NAME}}",
@@ -75,8 +76,8 @@ def _text_row(found: Explanation, step: Step) -> tuple[str, ...]:
     )
 
 
-def _timeline(found: Explanation) -> str:
-    values = found.memory.temporaries
+def _timeline(explanation: Explanation) -> str:
+    values = explanation.memory.temporaries
     if not values or not max(values):
         return "no values in between"
     step = max(1, -(-len(values) // _COLUMNS))
@@ -134,10 +135,10 @@ _WIDTH, _HEIGHT, _MARGIN = 860, 320, 60
 _ROW = 16
 
 
-def roofline_svg(found: Explanation) -> str:
+def roofline_svg(explanation: Explanation) -> str:
     """Plot operations per second over operations per byte, with the limits."""
-    roofline = found.roofline
-    steps = [s for s in found.steps if s.seconds and s.flops and s.bytes]
+    roofline = explanation.roofline
+    steps = [s for s in explanation.steps if s.seconds and s.flops and s.bytes]
     if roofline is None or not steps:
         return "<p>Nothing was measured, or no kernel computes.</p>"
     intensities = [s.flops / s.bytes for s in steps]
@@ -151,7 +152,7 @@ def roofline_svg(found: Explanation) -> str:
         ends = [(x.low, x.low * rate), (knee, roofline.flops), (x.high, roofline.flops)]
         points = " ".join(f"{x.at(a):.1f},{y.at(b):.1f}" for a, b in ends if a >= x.low and b >= y.low)
         drawn.append(f"<polyline class='roof' points='{points}'><title>{escaped(size(rate))}/s</title></polyline>")
-    total = max(found.kernel_seconds, 1e-12)
+    total = max(explanation.kernel_seconds, 1e-12)
     for step, intensity, rate in zip(steps, intensities, rates, strict=True):
         radius = 3 + 18 * math.sqrt((step.seconds or 0.0) / total)
         title = f"#{step.number} {step.name}: {quantity(rate)}FLOP/s, {intensity:.3g} FLOP/byte, {duration(step.seconds or 0.0)}"
@@ -189,9 +190,9 @@ def _grid(x: _LogAxis, y: _LogAxis) -> Iterator[str]:
         yield f"<path class='grid' d='M{x.start} {at}H{x.end}'/><text x='{x.start - 5}' y='{at}' class='e'>{quantity(value)}</text>"
 
 
-def memory_svg(found: Explanation) -> str:
+def memory_svg(explanation: Explanation) -> str:
     """Plot the memory over the commands of a call, with its peak."""
-    memory = found.memory
+    memory = explanation.memory
     count, height = len(memory.temporaries), _HEIGHT - 100
     if not count:
         return "<p>The program stores nothing in between.</p>"
@@ -358,28 +359,28 @@ _AROUND = 4
 _MOST = 60_000
 
 
-def page(found: Explanation) -> str:
+def page(explanation: Explanation) -> str:
     """Return the report of an explanation as a complete page."""
-    title = f"{found.name} on {found.device}"
+    title = f"{explanation.name} on {explanation.device}"
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escaped(title)}</title>"
         f"<link rel='icon' href='data:,'><style>{STYLE}</style></head><body>"
-        f"<header><h1>{escaped(title)}</h1>{_numbers(found)}</header><main>"
-        f"{_section('Where the time goes', _steps_and_code(found))}"
-        f"{_section('Roofline', roofline_svg(found))}"
-        f"{_section('Memory', memory_svg(found))}"
-        f"{_section('Graph of the program', graph_svg(found.steps))}"
-        f"{_section('Passes of the compiler', _passes(found))}"
+        f"<header><h1>{escaped(title)}</h1>{_numbers(explanation)}</header><main>"
+        f"{_section('Where the time goes', _steps_and_code(explanation))}"
+        f"{_section('Roofline', roofline_svg(explanation))}"
+        f"{_section('Memory', memory_svg(explanation))}"
+        f"{_section('Graph of the program', graph_svg(explanation.steps))}"
+        f"{_section('Passes of the compiler', _passes(explanation))}"
         f"{_section('Stages', _stages())}"
-        f"</main><script id='data' type='text/plain'>{_packed(found)}</script><script>{SCRIPT}</script></body></html>"
+        f"</main><script id='data' type='text/plain'>{_compress_texts(explanation)}</script><script>{SCRIPT}</script></body></html>"
     )
 
 
-def fragment(found: Explanation) -> str:
+def fragment(explanation: Explanation) -> str:
     """Return an explanation for a notebook: the numbers, the kernels, two charts."""
-    rows = [("#", "kernel", "time", "roofline", "lines"), *[_cells(step) for step in found.slowest(20)]]
-    charts = folded("roofline", roofline_svg(found)) + folded("memory", memory_svg(found), opened=True)
-    return f"{_numbers(found)}{folded('kernels that take the most time', table(rows), opened=True)}{charts}"
+    rows = [("#", "kernel", "time", "roofline", "lines"), *[_cells(step) for step in explanation.slowest(20)]]
+    charts = folded("roofline", roofline_svg(explanation)) + folded("memory", memory_svg(explanation), opened=True)
+    return f"{_numbers(explanation)}{folded('kernels that take the most time', table(rows), opened=True)}{charts}"
 
 
 def _cells(step: Step) -> tuple[str, ...]:
@@ -392,22 +393,22 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{title}</h2>{body}</section>"
 
 
-def _numbers(found: Explanation) -> str:
-    real = [step for step in found.steps if step.kind != "control flow"]
+def _numbers(explanation: Explanation) -> str:
+    real = [step for step in explanation.steps if step.kind != "control flow"]
     entries = [
         ("kernels", f"{len(real):,}"),
         ("operations", f"{quantity(sum(s.flops * s.runs for s in real))}FLOP"),
         ("moved", size(sum(s.bytes * s.runs for s in real))),
-        ("peak memory", size(found.memory.peak)),
+        ("peak memory", size(explanation.memory.peak)),
     ]
-    if found.seconds is not None:
-        entries = [("a call", duration(found.seconds)), ("its kernels", duration(found.kernel_seconds)), *entries]
+    if explanation.seconds is not None:
+        entries = [("a call", duration(explanation.seconds)), ("its kernels", duration(explanation.kernel_seconds)), *entries]
     return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{escaped(value)}</dd></div>" for name, value in entries) + "</dl>"
 
 
-def _steps_and_code(found: Explanation) -> str:
-    total = max(found.kernel_seconds, 1e-12)
-    rows = "".join(_row(step, total) for step in found.steps)
+def _steps_and_code(explanation: Explanation) -> str:
+    total = max(explanation.kernel_seconds, 1e-12)
+    rows = "".join(_row(step, total) for step in explanation.steps)
     head = "".join(f"<th data-by='{i}'>{name}</th>" for i, name in enumerate(("#", "kernel", "time", "roofline", "FLOP", "bytes", "runs")))
     panes = "<div id='source' class='pane'></div><div id='kernel' class='pane'></div><div id='code' class='pane'></div>"
     return f"<table id='steps'><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><div id='panes'>{panes}</div>"
@@ -429,10 +430,10 @@ def _row(step: Step, total: float) -> str:
     return f"<tr data-step='{step.number}' class='{step.kind.replace(' ', '-')}' title='{escaped(step.shapes)}'>{inner}</tr>"
 
 
-def _passes(found: Explanation) -> str:
+def _passes(explanation: Explanation) -> str:
     head = ("pass", "before", "after", "changes", "what it does")
     rows = []
-    for change in found.passes:
+    for change in explanation.passes:
         listed = ", ".join(f"{count:+d} {name}" for name, count in sorted(change.difference.items(), key=lambda entry: -abs(entry[1])))
         rows.append((change.name, f"{change.before:,}", f"{change.after:,}", listed or "—", change.description))
     return table([head, *rows])
@@ -443,50 +444,50 @@ def _stages() -> str:
     return "".join(f"<details data-stage='{key}'><summary>{title}</summary><pre></pre></details>" for key, title in names)
 
 
-def _packed(found: Explanation) -> str:
+def _compress_texts(explanation: Explanation) -> str:
     """Return the texts of the page, compressed, in base64."""
     texts: dict[str, int] = {}
     steps = [
         {
-            "kernel": _numbered(texts, step.text),
-            "code": _numbered(texts, _shortened(step.code)),
-            "source": _numbered(texts, _sources(step.user_lines)),
+            "kernel": _text_number(texts, step.text),
+            "code": _text_number(texts, _truncate(step.code)),
+            "source": _text_number(texts, _sources(step.user_lines)),
             "shapes": step.shapes,
             "equations": " ".join(step.equations),
         }
-        for step in found.steps
+        for step in explanation.steps
     ]
     data: dict[str, Any] = {
         "steps": steps,
-        "jaxpr": found.jaxpr,
-        "simplified": found.simplified,
-        "kernels": "\n\n".join(f"# {step.number}: {step.name}\n{step.text}" for step in found.steps),
+        "jaxpr": explanation.jaxpr,
+        "simplified": explanation.simplified,
+        "kernels": "\n\n".join(f"# {step.number}: {step.name}\n{step.text}" for step in explanation.steps),
         "texts": [*texts],
     }
     return base64.b64encode(gzip.compress(json.dumps(data).encode(), mtime=0)).decode()
 
 
-def _numbered(texts: dict[str, int], text: str) -> int:
+def _text_number(texts: dict[str, int], text: str) -> int:
     """Return the number of a text, which is kept once."""
     return texts.setdefault(text, len(texts))
 
 
-def _shortened(code: str) -> str:
+def _truncate(code: str) -> str:
     return code if len(code) <= _MOST else f"{code[:_MOST]}\n… {len(code) - _MOST:,} more characters"
 
 
-def _sources(found: Sequence[SourceLocation]) -> str:
-    """Return the user's lines with those around them; those meant are marked."""
+def _sources(locations: Sequence[SourceLocation]) -> str:
+    """Return the user's lines, marked, with the lines around them."""
     by_file: dict[str, list[SourceLocation]] = {}
-    for at in found:
+    for at in locations:
         by_file.setdefault(at.file, []).append(at)
     return "\n\n".join(_excerpt(file, some) for file, some in by_file.items()) or "(no line of the user)"
 
 
-def _excerpt(file: str, found: Iterable[SourceLocation]) -> str:
+def _excerpt(file: str, locations: Iterable[SourceLocation]) -> str:
     functions: dict[str, None] = {}
     meant: set[int] = set()
-    for at in found:
+    for at in locations:
         functions[at.function] = None
         meant.add(at.lineno)
     shown = sorted({n for at in meant for n in range(at - _AROUND, at + _AROUND + 1)})

@@ -96,7 +96,7 @@ def describe(leaf: Any) -> Entry | None:
 def write_manifest(entries: Mapping[str, Entry]) -> dict[str, str]:
     """Return the metadata that hold the manifest."""
     text = json.dumps({name: _as_json(entry) for name, entry in entries.items()})
-    return {MANIFEST: text, CHECKSUM: _sum_of(text)}
+    return {MANIFEST: text, CHECKSUM: _text_checksum(text)}
 
 
 def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
@@ -107,7 +107,7 @@ def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
     if MANIFEST not in file.metadata:
         raise CheckpointError(f"{file} is not a checkpoint but another safetensors file; io.load_safetensors reads it")
     text = file.metadata[MANIFEST]
-    if file.metadata.get(CHECKSUM) != _sum_of(text):
+    if file.metadata.get(CHECKSUM) != _text_checksum(text):
         raise CorruptFileError(f"{file}: the manifest is damaged: its checksum is wrong")
     parsed = parse_json(text.encode(), f"{file}: the manifest")
     entries = {name: _from_json(value, f"{file}: the manifest's entry {name!r}") for name, value in parsed.items()}
@@ -119,7 +119,7 @@ def read_manifest(file: SafetensorsFile) -> dict[str, Entry]:
     return entries
 
 
-def _sum_of(text: str) -> str:
+def _text_checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
 
 
@@ -171,10 +171,10 @@ def capture(state: Any, *, copy: bool = False) -> Captured:
 
     Raises `ArgumentTypeError` for a leaf that cannot be saved, `DTypeError` for one of an unknown dtype.
     """
-    return {name: _captured(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
+    return {name: _capture_leaf(name, leaf, copy) for name, leaf in _leaves_by_path(state).items()}
 
 
-def _captured(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
+def _capture_leaf(name: str, leaf: Any, copy: bool) -> tuple[Entry, np.ndarray | None]:
     entry = describe(leaf)
     if entry is None or isinstance(leaf, ShapeDtypeStruct) or (entry.kind == "str" and not _is_text(leaf)):
         raise ArgumentTypeError(
@@ -218,12 +218,12 @@ def decode(template: Any, file: SafetensorsFile) -> Any:
 
     def restore(path: tree.KeyPath, leaf: Any) -> Any:
         name = tree.keystr(path)
-        return _restored(name, entries[name], leaf, file)
+        return _restore_leaf(name, entries[name], leaf, file)
 
     return tree.map_with_path(restore, template)
 
 
-def _restored(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
+def _restore_leaf(name: str, entry: Entry, leaf: Any, file: SafetensorsFile) -> Any:
     """Restore a leaf; an array goes to the device of the template's."""
     if entry.kind == "str":
         return entry.text
@@ -251,13 +251,13 @@ def _as_integer(name: str, text: str, file: SafetensorsFile) -> int:
 
 
 def _leaves_by_path(state: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in tree.leaves_with_path(state):
         name = tree.keystr(path)
-        if name in found:
+        if name in leaves:
             raise CheckpointError(f"two leaves of the tree have the path {name!r}")
-        found[name] = leaf
-    return found
+        leaves[name] = leaf
+    return leaves
 
 
 def _is_text(value: str) -> bool:
@@ -278,7 +278,7 @@ def _checksum(values: np.ndarray) -> int:
 
 
 # ------------------------------------------------------------------------------
-# Checkpoints of training: one file per step, of which the newest are kept.
+# Checkpoints of training: one file per step, of which the newest are retained.
 # ------------------------------------------------------------------------------
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
@@ -311,9 +311,9 @@ class Checkpointer:
     and all read it. The shards of a state are joined before (`optim.gather_states`), so that any number of processes can go on.
 
     Args:
-        directory: the folder, which the first `save` makes.
-        keep: how many checkpoints to keep, those of the highest steps; None keeps all.
-        keep_every: checkpoints of multiples of this step are kept in addition.
+        directory: the folder, which the first `save` creates.
+        keep: the number of checkpoints to keep, those of the highest steps; None keeps all.
+        keep_every: keep the checkpoints of multiples of this step in addition.
         save_every: `save` does nothing for steps that are no multiples of this.
         asynchronous: whether files are written by a thread, while training goes on. `save` then returns when the arrays are on the host and
             the previous file is written.
@@ -328,9 +328,9 @@ class Checkpointer:
     ...     for step in range(5):
     ...         state |= {"w": state["w"] * 2, "step": step}
     ...         checkpoints.save(step, state)
-    ...     kept = checkpoints.all_steps()
+    ...     steps = checkpoints.all_steps()
     ...     restored = checkpoints.restore(state)
-    >>> kept, restored["w"], restored["step"]
+    >>> steps, restored["w"], restored["step"]
     ([3, 4], Array([32., 32.], dtype=float32), 4)
     """
 
@@ -439,17 +439,17 @@ class Checkpointer:
         self.wait_until_finished()
         steps = self.all_steps()
         if step is not None:
-            return self._restored(template, step, steps)
+            return self._restore_step(template, step, steps)
         if not steps:
             raise CheckpointError(f"there are no checkpoints in {self.directory}")
         for older in reversed(steps[1:]):
             try:
-                return self._restored(template, older, steps)
+                return self._restore_step(template, older, steps)
             except CorruptFileError as error:
                 warnings.warn(f"the checkpoint of step {older} is passed over: {error.message}", DamagedCheckpointWarning, stacklevel=2)
-        return self._restored(template, steps[0], steps)
+        return self._restore_step(template, steps[0], steps)
 
-    def _restored(self, template: Any, step: int, steps: list[int]) -> Any:
+    def _restore_step(self, template: Any, step: int, steps: list[int]) -> Any:
         try:
             file = SafetensorsFile(self._path(step))
         except FileNotFoundError:
@@ -474,7 +474,7 @@ class Checkpointer:
     def _steps_on_disk(self) -> list[int]:
         entries = os.scandir(self.directory) if self.directory.is_dir() else ()
         names = (entry.name for entry in entries if entry.is_file())
-        return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found and int(found[1]) <= _LAST)
+        return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match and int(match[1]) <= _LAST)
 
     def _is_checkpoint(self, step: int) -> bool:
         """Return True if a file has the header of a checkpoint.

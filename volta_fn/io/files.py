@@ -59,13 +59,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def remove_leftovers(directory: Path, names: re.Pattern[str]) -> None:
-    """Remove temporary files for files of such names that killed processes left.
+    """Remove temporary files that killed processes left, of files whose names match.
 
     No other process may be writing.
     """
     for leftover in directory.glob(f".*{_SUFFIX}"):
-        found = _TEMPORARY.fullmatch(leftover.name)
-        if found and names.fullmatch(found[1]) and leftover.is_file():
+        match = _TEMPORARY.fullmatch(leftover.name)
+        if match and names.fullmatch(match[1]) and leftover.is_file():
             leftover.unlink(missing_ok=True)
 
 
@@ -185,7 +185,7 @@ def parse_json(text: bytes, name: str, *, naturals: bool = True) -> dict[str, An
     """
     as_int = _natural if naturals else int
     try:
-        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_no_constant)
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_int=as_int, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{name} is invalid: {error}") from error
     if not isinstance(value, dict):
@@ -194,14 +194,14 @@ def parse_json(text: bytes, name: str, *, naturals: bool = True) -> dict[str, An
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, value in pairs:
         for text in filter(lambda item: isinstance(item, str), (name, value)):
             text.encode("utf-8")  # raises for unpaired surrogates
-        if name in found:
+        if name in entries:
             raise ValueError(f"the key {name!r} occurs twice")
-        found[name] = value
-    return found
+        entries[name] = value
+    return entries
 
 
 def _natural(digits: str) -> int:
@@ -210,7 +210,7 @@ def _natural(digits: str) -> int:
     return int(digits)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -323,7 +323,7 @@ class SafetensorsFile(Mapping[str, Any]):
         values = np.frombuffer(self._file, info.dtype, count, start) if count else np.empty(0, info.dtype)
         if info.dtype == np.bool_ and np.any(values.view(np.uint8) > 1):
             raise CorruptFileError(f"{self._path}: tensor {name!r} has dtype bool, but contains bytes other than 0 and 1")
-        if not values.flags.aligned:  # which the format allows, but kernels do not
+        if not values.flags.aligned:  # the format allows this, but kernels do not
             values = values.copy()
         values = values.reshape(info.shape)
         values.flags.writeable = False
@@ -429,8 +429,8 @@ def open_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile | ShardedS
     >>> file.metadata, list(file), file["w"]
     ({'trained on': 'nothing'}, ['w'], Array([1., 1.], dtype=float32))
     """
-    found = find_checkpoint(Path(path))
-    return ShardedSafetensors(found) if found.name.endswith(INDEX_SUFFIX) else SafetensorsFile(found)
+    file = find_checkpoint(Path(path))
+    return ShardedSafetensors(file) if file.name.endswith(INDEX_SUFFIX) else SafetensorsFile(file)
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -525,7 +525,7 @@ def _open_shard(index: Path, shard: str) -> SafetensorsFile:
 
 
 def _advice(error: OSError) -> str:
-    """Return what to do where a process has too many files open."""
+    """Return advice for a process that has too many files open."""
     if error.errno != errno.EMFILE:
         return ""
     return "; every shard stays open, so raise the limit (ulimit -n), or save with a larger max_shard_size"
@@ -535,11 +535,11 @@ def find_checkpoint(path: Path) -> Path:
     """Return the file to open: `path`, or the only index or file in a folder."""
     if not path.is_dir():
         return path
-    found = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob(f"*{SUFFIX}"))
-    if len(found) != 1:
-        names = [file.name for file in found]
+    candidates = sorted(path.glob(f"*{INDEX_SUFFIX}")) or sorted(path.glob(f"*{SUFFIX}"))
+    if len(candidates) != 1:
+        names = [file.name for file in candidates]
         raise SerializationError(f"{path}: expected one safetensors file or index in the folder, found {names}; name the one to open")
-    return found[0]
+    return candidates[0]
 
 
 def write_shards(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None, max_shard_size: int | str) -> None:

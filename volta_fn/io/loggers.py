@@ -49,20 +49,20 @@ class _Logger:
 
 
 def _number(name: str, value: Any) -> float:
-    found = np.asarray(value)
-    if found.size != 1:
-        raise ShapeError(f"a logger takes single numbers, but {name!r} has shape {found.shape}; log its mean, or each element by a name")
-    number: float = found.item()
+    array = np.asarray(value)
+    if array.size != 1:
+        raise ShapeError(f"a logger takes single numbers, but {name!r} has shape {array.shape}; log its mean, or each element by a name")
+    number: float = array.item()
     return number
 
 
 class CSVLogger(_Logger):
     """Writes a row for each step to a CSV file, which spreadsheets and pandas read.
 
-    The first row sets the columns. A file that exists is continued, as that of a resumed run is. Every row is written at once.
+    The first row sets the columns. Rows are appended to an existing file, as after a resumed run. Every row is written at once.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is created.
 
     Raises `ArgumentError` for a name that is none of the columns.
     """

@@ -80,7 +80,7 @@ class StateDictMapper:
 
     def rename(self, old: str, new: str, *, optional: bool = False) -> StateDictMapper:
         """Rename one array."""
-        return self._and(renaming(f"rename({old!r}, {new!r})", {old: new}.get, optional, [old]))
+        return self._append(rename_rule(f"rename({old!r}, {new!r})", {old: new}.get, optional, [old]))
 
     def rename_keys(self, names: Mapping[str, str], *, optional: bool = False) -> StateDictMapper:
         """Rename several arrays at once, so that names may be exchanged.
@@ -92,20 +92,20 @@ class StateDictMapper:
         {'b': Array([0.], dtype=float32), 'a': Array([1.], dtype=float32)}
         """
         table = dict(names)
-        return self._and(renaming(f"rename_keys({table!r})", table.get, optional or not table, table))
+        return self._append(rename_rule(f"rename_keys({table!r})", table.get, optional or not table, table))
 
     def rename_prefix(self, old: str, new: str, *, optional: bool = False) -> StateDictMapper:
         """Replace the prefix of names: `old.x` becomes `new.x`."""
-        return self._and(renaming(f"rename_prefix({old!r}, {new!r})", _prefix_changer(old, _with_dot(new)), optional))
+        return self._append(rename_rule(f"rename_prefix({old!r}, {new!r})", _prefix_changer(old, _with_dot(new)), optional))
 
     def strip_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
         """Remove a prefix from the names that have it; `select_prefix` drops the others."""
-        return self._and(renaming(f"strip_prefix({prefix!r})", _prefix_changer(prefix, ""), optional))
+        return self._append(rename_rule(f"strip_prefix({prefix!r})", _prefix_changer(prefix, ""), optional))
 
     def add_prefix(self, prefix: str) -> StateDictMapper:
         """Add a prefix to all names."""
         before = _with_dot(prefix)
-        return self._and(renaming(f"add_prefix({prefix!r})", lambda name: before + name, optional=True))
+        return self._append(rename_rule(f"add_prefix({prefix!r})", lambda name: before + name, optional=True))
 
     def rename_regex(self, pattern: str, replacement: str, *, optional: bool = False) -> StateDictMapper:
         r"""Replace matches of a regular expression in names, as `re.sub` does.
@@ -122,15 +122,15 @@ class StateDictMapper:
             compiled.sub(replacement, "")  # raises for an invalid replacement, even without a match
         except (re.error, IndexError) as error:
             raise ArgumentError(f"{text}: not a valid regular expression: {error}") from error
-        return self._and(renaming(text, lambda name: compiled.sub(replacement, name) if compiled.search(name) else None, optional))
+        return self._append(rename_rule(text, lambda name: compiled.sub(replacement, name) if compiled.search(name) else None, optional))
 
     def select_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
         """Keep the arrays that match a pattern; each must match one, unless `optional`."""
-        return self._and(choosing(_call("select_keys", patterns), patterns, True, optional))
+        return self._append(select_rule(_call("select_keys", patterns), patterns, True, optional))
 
     def exclude_keys(self, *patterns: str, optional: bool = False) -> StateDictMapper:
         """Drop the arrays that match a pattern; each must match one, unless `optional`."""
-        return self._and(choosing(_call("exclude_keys", patterns), patterns, False, optional))
+        return self._append(select_rule(_call("exclude_keys", patterns), patterns, False, optional))
 
     def select_prefix(self, prefix: str, *, optional: bool = False) -> StateDictMapper:
         """Keep only the arrays below a prefix, and remove it.
@@ -147,12 +147,12 @@ class StateDictMapper:
     def transpose(self, *names: str, axes: Sequence[int] | None = None, optional: bool = False) -> StateDictMapper:
         """Transpose the arrays of those names. Without `axes` they must be matrices."""
         text = _call("transpose", names, axes)
-        return self._and(changing(text, [*map(glob.escape, names)], lambda name, x: transposed(text, name, x, axes), optional))
+        return self._append(transform_rule(text, [*map(glob.escape, names)], lambda name, x: transposed(text, name, x, axes), optional))
 
     def transpose_pattern(self, pattern: str, *, axes: Sequence[int] | None = None, optional: bool = False) -> StateDictMapper:
         """Transpose the arrays whose names match; without `axes` they must be matrices."""
         text = _call("transpose_pattern", [pattern], axes)
-        return self._and(changing(text, [pattern], lambda name, x: transposed(text, name, x, axes), optional))
+        return self._append(transform_rule(text, [pattern], lambda name, x: transposed(text, name, x, axes), optional))
 
     def transform(self, function: Callable[[str, Any], Any], pattern: str = "*", *, optional: bool = False) -> StateDictMapper:
         """Replace each array whose name matches by ``function(name, array)``.
@@ -163,9 +163,9 @@ class StateDictMapper:
         {'fc.weight': Array([0.5], dtype=float32), 'fc.bias': Array([1.], dtype=float32)}
         """
         text = f"transform({getattr(function, '__name__', repr(function))}, {pattern!r})"
-        return self._and(changing(text, [pattern], function, optional or pattern == "*"))
+        return self._append(transform_rule(text, [pattern], function, optional or pattern == "*"))
 
-    def _and(self, rule: Rule) -> StateDictMapper:
+    def _append(self, rule: Rule) -> StateDictMapper:
         return StateDictMapper((*self.rules, rule))
 
 
@@ -180,14 +180,14 @@ def _prefix_changer(old: str, new: str) -> Callable[[str], str | None]:
 
 def _call(method: str, arguments: Sequence[str], axes: Sequence[int] | None = None) -> str:
     """Return a call as it reads in the program."""
-    given = [*map(repr, arguments)] + ([] if axes is None else [f"axes={tuple(axes)}"])
-    return f"{method}({', '.join(given)})"
+    texts = [*map(repr, arguments)] + ([] if axes is None else [f"axes={tuple(axes)}"])
+    return f"{method}({', '.join(texts)})"
 
 
 # The rules.
 
 
-def renaming(description: str, renamed: Callable[[str], str | None], optional: bool, required: Collection[str] = ()) -> Rule:
+def rename_rule(description: str, renamed: Callable[[str], str | None], optional: bool, required: Collection[str] = ()) -> Rule:
     """Rename the arrays for which `renamed` returns a name.
 
     The `required` names, or at least one, must exist, unless `optional`.
@@ -197,13 +197,13 @@ def renaming(description: str, renamed: Callable[[str], str | None], optional: b
         new = {name: renamed(name) for name in state}
         absent = [name for name in required if name not in state]
         if not optional and (absent or all(name is None for name in new.values())):
-            raise StateDictError(_nothing_found(description, absent, state))
+            raise StateDictError(_no_match(description, absent, state))
         return unique(description, [(name if other is None else other, state[name]) for name, other in new.items()])
 
     return Rule(description, function)
 
 
-def choosing(description: str, patterns: Sequence[str], keep: bool, optional: bool) -> Rule:
+def select_rule(description: str, patterns: Sequence[str], keep: bool, optional: bool) -> Rule:
     """Keep the arrays whose names match a pattern (or, without `keep`, do not)."""
 
     def function(state: StateDict) -> StateDict:
@@ -213,24 +213,24 @@ def choosing(description: str, patterns: Sequence[str], keep: bool, optional: bo
     return Rule(description, function)
 
 
-def changing(description: str, patterns: Sequence[str], change: Callable[[str, Any], Any], optional: bool) -> Rule:
+def transform_rule(description: str, patterns: Sequence[str], change: Callable[[str, Any], Any], optional: bool) -> Rule:
     """Replace each array whose name matches by ``change(name, array)``."""
 
     def function(state: StateDict) -> StateDict:
         _check_matched(description, patterns, state, optional)
-        return {name: _changed(description, name, value, change) if _matches(name, patterns) else value for name, value in state.items()}
+        return {name: _apply(description, name, value, change) if _matches(name, patterns) else value for name, value in state.items()}
 
     return Rule(description, function)
 
 
 def unique(description: str, pairs: Iterable[tuple[str, Any]]) -> StateDict:
     """Return the state dict of these pairs; `StateDictError` for duplicate names."""
-    found: StateDict = {}
+    state: StateDict = {}
     for name, value in pairs:
-        if name in found:
+        if name in state:
             raise StateDictError(f"{description}: two arrays get the name {name!r}")
-        found[name] = value
-    return found
+        state[name] = value
+    return state
 
 
 def transposed(description: str, name: str, value: Any, axes: Sequence[int] | None) -> Any:
@@ -249,10 +249,10 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _check_matched(description: str, patterns: Sequence[str], state: Mapping[str, Any], optional: bool) -> None:
     absent = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in state)]
     if absent and not optional:
-        raise StateDictError(_nothing_found(description, absent, state))
+        raise StateDictError(_no_match(description, absent, state))
 
 
-def _changed(description: str, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
+def _apply(description: str, name: str, value: Any, change: Callable[[str, Any], Any]) -> Any:
     _check_array(description, f"{name!r} is", value)
     new = change(name, value)
     _check_array(description, f"{name!r} became", new)
@@ -264,11 +264,11 @@ def _check_array(description: str, subject: str, value: Any) -> None:
         raise ArgumentTypeError(f"{description}: {subject} not an array but {type(value).__name__}")
 
 
-def _nothing_found(description: str, absent: Sequence[str], state: Mapping[str, Any]) -> str:
+def _no_match(description: str, absent: Sequence[str], state: Mapping[str, Any]) -> str:
     wanted = "names like " + ", ".join(map(repr, absent)) if absent else "a name that fits"
     close = [name for other in absent for name in difflib.get_close_matches(other, state, 3)]
-    known = list(dict.fromkeys([*close, *state]))
-    shown = ", ".join(known[:6]) + (", …" if len(known) > 6 else "")
+    names = list(dict.fromkeys([*close, *state]))
+    shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
     return f"{description}: there is no array with {wanted}; there are {len(state)}: {shown}. optional=True allows this."
 
 
@@ -320,13 +320,13 @@ def from_torch(template: Any) -> StateDictMapper:
         )
     description = "from_torch(...)"
 
-    def function(given: Mapping[str, Any]) -> dict[str, Any]:
-        given = {name: _copied(value) if _is_tensor(value) else value for name, value in given.items()}
-        sources = _sources(template, given)
-        found = [(name, source.of(given)) for name, source in sources.items() if source.is_in(given)]
+    def function(state: Mapping[str, Any]) -> dict[str, Any]:
+        state = {name: _copy_tensor(value) if _is_tensor(value) else value for name, value in state.items()}
+        sources = _sources(template, state)
+        converted = [(name, source.of(state)) for name, source in sources.items() if source.is_in(state)]
         used = {source.theirs for source in sources.values()}
-        rest = [(name, value) for name, value in given.items() if name not in used]
-        return unique(description, [*found, *rest])
+        rest = [(name, value) for name, value in state.items() if name not in used]
+        return unique(description, [*converted, *rest])
 
     return StateDictMapper((Rule(description, function),))
 
@@ -336,11 +336,11 @@ def _is_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch"
 
 
-def _copied(tensor: Any) -> Any:
+def _copy_tensor(tensor: Any) -> Any:
     return vnp.from_dlpack(tensor.detach().cpu().clone())
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -352,11 +352,11 @@ class _Source:
     convert: Convert
     default: Callable[[], Any] | None = None
 
-    def is_in(self, given: Mapping[str, Any]) -> bool:
-        return self.theirs in given or self.default is not None
+    def is_in(self, state: Mapping[str, Any]) -> bool:
+        return self.theirs in state or self.default is not None
 
-    def of(self, given: Mapping[str, Any]) -> Any:
-        return self.default() if self.default is not None and self.theirs not in given else self.convert(given[self.theirs])
+    def of(self, state: Mapping[str, Any]) -> Any:
+        return self.default() if self.default is not None and self.theirs not in state else self.convert(state[self.theirs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,21 +377,21 @@ class _Location:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The names and prefixes in PyTorch's state dict, and the sources found so far."""
+    """The prefixes of names in PyTorch's state dict, and the sources so far."""
 
-    known: Prefixes
+    prefixes: Prefixes
     sources: dict[str, _Source] = field(default_factory=dict)
 
-    def take(self, ours: str, theirs: str, convert: Convert = _same, default: Callable[[], Any] | None = None) -> None:
+    def take(self, ours: str, theirs: str, convert: Convert = _identity, default: Callable[[], Any] | None = None) -> None:
         self.sources[ours] = _Source(theirs, convert, default)
 
-    def first_known(self, *names: str) -> str:
+    def first_existing(self, *names: str) -> str:
         """Return the first of the names that exists, else the last."""
-        return next((name for name in names if name in self.known), names[-1])
+        return next((name for name in names if name in self.prefixes), names[-1])
 
 
-def _sources(template: Any, given: Mapping[str, Any]) -> dict[str, _Source]:
-    search = _Search(Prefixes(given))
+def _sources(template: Any, saved: Mapping[str, Any]) -> dict[str, _Source]:
+    search = _Search(Prefixes(saved))
     if not _is_pair(template):
         _visit(template, _Location("", ""), search)
         return search.sources
@@ -412,8 +412,8 @@ def _is_pair(template: Any) -> bool:
 
 @functools.singledispatch
 def _visit(node: Any, at: _Location, search: _Search) -> None:
-    """Find the arrays of a container, or of a module that is the same in PyTorch."""
-    children = matching_children(node, at.theirs, search.known)
+    """Add the sources of a container, or of a module that is the same in PyTorch."""
+    children = matching_children(node, at.theirs, search.prefixes)
     if children is None:
         search.take(at.ours, at.theirs)
         return
@@ -457,13 +457,13 @@ def _visit_recurrent(node: RecurrentLayer, at: _Location, search: _Search) -> No
         for level, cell in enumerate(getattr(node, group)):
             for name in leaves_by_name(cell):
                 theirs = joined(at.theirs, f"{name}_l{level}{suffix}")
-                search.take(joined(at.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _same)
+                search.take(joined(at.ours, f"{group}.{level}.{name}"), theirs, _transposed if name.startswith("weight") else _identity)
 
 
 @_visit.register(nn.MultiHeadAttention)
 def _visit_attention(node: nn.MultiHeadAttention, at: _Location, search: _Search) -> None:
     names = {name: joined(at.theirs, name) for name in ("in_proj_weight", "in_proj_bias", "q_proj_weight")}
-    if not any(name in search.known for name in names.values()):
+    if not any(name in search.prefixes for name in names.values()):
         _visit.dispatch(object)(node, at, search)
         return
     start = 0
@@ -471,7 +471,7 @@ def _visit_attention(node: nn.MultiHeadAttention, at: _Location, search: _Search
         projection, below = getattr(node, name), at.child(name)
         rows = slice(start, start + projection.weight.shape[1])
         start = rows.stop
-        if names["in_proj_weight"] in search.known:
+        if names["in_proj_weight"] in search.prefixes:
             search.take(joined(below.ours, "weight"), names["in_proj_weight"], functools.partial(_transposed, rows=rows))
         else:
             search.take(joined(below.ours, "weight"), joined(at.theirs, f"{name}_weight"), _transposed)
@@ -485,7 +485,7 @@ def _visit_attention(node: nn.MultiHeadAttention, at: _Location, search: _Search
 def _visit_transformer_layer(node: nn.Module, at: _Location, search: _Search) -> None:
     for name, child in node.children().items():
         below = at.child(name)
-        if name in _RENAMED and below.theirs not in search.known:
+        if name in _RENAMED and below.theirs not in search.prefixes:
             other = _RENAMED[name]
             below = replace(below, theirs=joined(at.theirs, other) if other else at.theirs)
         _visit(child, below, search)
@@ -496,8 +496,8 @@ def _visit_weight_norm(node: nn.WeightNorm, at: _Location, search: _Search) -> N
     weight = _visit_wrapped(node, at, search)
     prefix = joined(at.theirs, "parametrizations." + node.name)
     old = joined(at.theirs, node.name)
-    search.sources[weight] = source = replace(search.sources[weight], theirs=search.first_known(f"{prefix}.original1", f"{old}_v"))
-    search.take(joined(at.ours, "magnitude"), search.first_known(f"{prefix}.original0", f"{old}_g"), source.convert)
+    search.sources[weight] = source = replace(search.sources[weight], theirs=search.first_existing(f"{prefix}.original1", f"{old}_v"))
+    search.take(joined(at.ours, "magnitude"), search.first_existing(f"{prefix}.original0", f"{old}_g"), source.convert)
 
 
 @_visit.register(nn.SpectralNorm)
@@ -507,13 +507,13 @@ def _visit_spectral_norm(node: nn.SpectralNorm, at: _Location, search: _Search) 
     weight = _visit_wrapped(node, inner, search)
     prefix = joined(at.theirs, "parametrizations." + node.name)
     old = joined(at.theirs, node.name)
-    search.sources[weight] = replace(search.sources[weight], theirs=search.first_known(f"{prefix}.original", f"{old}_orig"))
+    search.sources[weight] = replace(search.sources[weight], theirs=search.first_existing(f"{prefix}.original", f"{old}_orig"))
     for name in () if state is None else ("u", "v"):
-        search.take(joined(at.state_name, name), search.first_known(f"{prefix}.0._{name}", f"{old}_{name}"))
+        search.take(joined(at.state_name, name), search.first_existing(f"{prefix}.0._{name}", f"{old}_{name}"))
 
 
 def _visit_wrapped(node: nn.WeightNorm | nn.SpectralNorm, at: _Location, search: _Search) -> str:
-    """Find the arrays of a wrapped layer; return the name of the weight here."""
+    """Add the sources of a wrapped layer, and return the name of its weight here."""
     inner = replace(at, ours=joined(at.ours, "layer"))
     _visit(node.layer, inner, search)
     return joined(inner.ours, node.name)

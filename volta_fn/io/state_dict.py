@@ -70,10 +70,10 @@ def type_of(name: str, leaf: Any) -> ShapedArray:
 
 def castable(value: Any, dtype: np.dtype) -> bool:
     """Return True if a cast loses no imaginary part, fraction or large integer."""
-    given = np.dtype(value.dtype)
-    if _RANKS[given.kind] > _RANKS[dtype.kind]:
+    source = np.dtype(value.dtype)
+    if _RANKS[source.kind] > _RANKS[dtype.kind]:
         return False
-    if given.kind not in "iu" or dtype.kind not in "iu" or not value.size:
+    if source.kind not in "iu" or dtype.kind not in "iu" or not value.size:
         return True
     values, bounds = on_host(value), np.iinfo(dtype)
     return bounds.min <= int(values.min()) and int(values.max()) <= bounds.max
@@ -95,13 +95,13 @@ def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
 
 def leaves_by_name(node: Any) -> dict[str, Any]:
     """Return the leaves of a tree by name; `StateDictError` for duplicate names."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in tree.leaves_with_path(node):
         name = dotted(path)
-        if name in found:
+        if name in leaves:
             raise StateDictError(f"two leaves of the tree have the name {name!r}; keys of dicts should not contain dots")
-        found[name] = leaf
-    return found
+        leaves[name] = leaf
+    return leaves
 
 
 def dotted(path: tree.KeyPath) -> str:
@@ -129,28 +129,28 @@ def children_by_name(node: Any) -> dict[str, Any] | None:
 def corresponding(template: Any, available: Iterable[str]) -> dict[str, str]:
     """Map the name of each leaf of the template to its name in `available`.
 
-    They are the same, except that a child whose name does not occur may be there by its position in its parent: a `Sequential` with
-    names takes parameters of one without.
+    The names are the same, except that a child whose name does not occur may be named by its position in its parent: a `Sequential`
+    with names takes parameters of one without.
 
     >>> corresponding({"encoder": 1, "decoder": {"w": 2}}, ["encoder", "0.w"])
     {'decoder.w': '0.w', 'encoder': 'encoder'}
     """
-    known = Prefixes(available)
-    found: dict[str, str] = {}
+    prefixes = Prefixes(available)
+    names: dict[str, str] = {}
 
     def visit(node: Any, ours: str, theirs: str) -> None:
-        children = matching_children(node, theirs, known)
+        children = matching_children(node, theirs, prefixes)
         if children is None:
-            found[ours] = theirs
+            names[ours] = theirs
             return
         for name, other, child in children:
             visit(child, joined(ours, name), other)
 
     visit(template, "", "")
-    return found
+    return names
 
 
-def matching_children(node: Any, prefix: str, known: Container[str]) -> list[tuple[str, str, Any]] | None:
+def matching_children(node: Any, prefix: str, prefixes: Container[str]) -> list[tuple[str, str, Any]] | None:
     """Return the names and values of a node's children; None for a leaf.
 
     Each entry has the child's name, its full name below `prefix` in the other tree (see `corresponding`), and the child.
@@ -159,12 +159,12 @@ def matching_children(node: Any, prefix: str, known: Container[str]) -> list[tup
     if children is None:
         return None
     taken = children.keys()
-    found = []
+    matches = []
     for position, (name, child) in enumerate(children.items()):
         by_name, by_position = joined(prefix, name), joined(prefix, str(position))
-        numbered = by_name not in known and by_position in known and str(position) not in taken
-        found.append((name, by_position if numbered else by_name, child))
-    return found
+        numbered = by_name not in prefixes and by_position in prefixes and str(position) not in taken
+        matches.append((name, by_position if numbered else by_name, child))
+    return matches
 
 
 class Prefixes:
@@ -218,10 +218,10 @@ class Mismatch:
 
     name: str
     expected: str
-    found: str
+    actual: str
 
     def __str__(self) -> str:
-        return f"{self.name}: expected {self.expected}, found {self.found}"
+        return f"{self.name}: expected {self.expected}, found {self.actual}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
     Args:
         template: a tree of arrays or of `ShapeDtypeStruct`, as `eval_shape` of a model's `init` gives.
         state: arrays by name, as from `load_safetensors`.
-        strict: whether all arrays must fit. If not, the template's arrays are kept where none fits.
+        strict: whether all arrays must fit. If not, the template's arrays remain where none fits.
         cast: whether arrays are converted to the template's dtypes. Complex numbers do not become real ones, nor fractions integers,
             and integers only change to dtypes that can hold them.
 
@@ -313,7 +313,7 @@ def load_state_dict(template: Any, state: Mapping[str, Any], *, strict: bool = T
 
     def load(path: tree.KeyPath, leaf: Any) -> Any:
         name = dotted(path)
-        return like(leaf, fitting[name], type_of(name, leaf)) if name in fitting else _kept(name, leaf)
+        return like(leaf, fitting[name], type_of(name, leaf)) if name in fitting else _template_array(name, leaf)
 
     loaded = tree.map_with_path(load, template)
     return loaded if strict else (loaded, diff)
@@ -329,23 +329,23 @@ def _compare(template: Any, state: Mapping[str, Any], cast: bool) -> tuple[State
         if (other := names[name]) not in state:
             continue
         value = state[other]
-        found = _found_type(other, value)
-        if found.shape == wanted.shape and (found.dtype == wanted.dtype or (cast and castable(value, wanted.dtype))):
+        actual = _type_of_value(other, value)
+        if actual.shape == wanted.shape and (actual.dtype == wanted.dtype or (cast and castable(value, wanted.dtype))):
             fitting[name] = value
         else:
-            mismatched.append(Mismatch(other, _short(wanted), _short(found)))
+            mismatched.append(Mismatch(other, _short(wanted), _short(actual)))
     missing = tuple([other for other in names.values() if other not in state])
     unexpected = tuple(sorted(set(state) - set(names.values())))
     return StateDictDiff(missing, unexpected, tuple(mismatched)), fitting
 
 
-def _found_type(name: str, value: Any) -> ShapedArray:
+def _type_of_value(name: str, value: Any) -> ShapedArray:
     if not is_array(value):
         raise ArgumentTypeError(f"state dict: {name!r} is not an array but {type(value).__name__} {value!r:.60}")
     return type_of(name, value)
 
 
-def _kept(name: str, leaf: Any) -> Any:
+def _template_array(name: str, leaf: Any) -> Any:
     if isinstance(leaf, ShapeDtypeStruct):
         raise StateDictError(f"the state dict has no fitting array for {name!r}, and neither has the template, which knows only {leaf}")
     return leaf
@@ -356,7 +356,7 @@ def _short(aval: ShapedArray) -> str:
 
 
 def _in_words(diff: StateDictDiff) -> str:
-    """Say what to do about differences."""
+    """Return advice about differences."""
     if diff.missing and diff.unexpected:
         return "rename its arrays with io.StateDictMapper (io.from_torch for PyTorch's names), or load what fits with strict=False."
     if diff.mismatched:

@@ -23,7 +23,7 @@ from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import jit_p
 from volta_fn.primitives.elementwise.cast import keeps_number
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.compiling import Repeated
 from volta_fn.settings import current as settings
 
@@ -75,7 +75,7 @@ def _copied(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 
 #: The last copies of arrays on other devices, each with the array, by the array's identity: arrays have no hash.
-_copies: Recent[tuple[ConcreteArray, ConcreteArray]] = Recent(256)
+_copies: LruCache[tuple[ConcreteArray, ConcreteArray]] = LruCache(256)
 
 
 def _kept_copy(array: ConcreteArray, device: Device) -> ConcreteArray:

@@ -24,7 +24,7 @@ from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, me
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import included, urgent
+from volta_fn.runtime.compiling import join_compilation, urgent
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return urgent(included, self._new_call, args, kwargs)
+        return urgent(join_compilation, self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:

@@ -45,7 +45,7 @@ class Call:
     inputs: Sequence[str]
     outputs: Sequence[str]
     attributes: dict[str, Any]
-    #: The file's own node, for definitions that depend on it.
+    #: The node as the file has it, for definitions that depend on it.
     proto: Any = field(repr=False)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class GraphReader:
         self._folder = folder
 
     def graph(self, proto: Any) -> Graph:
-        """Return a graph; raise `CorruptFileError` for what cannot be read."""
+        """Return a graph; raise `CorruptFileError` for data that cannot be read."""
         tensors = {t.name: from_tensor(t, self._folder) for t in proto.initializer}
         if len(proto.sparse_initializer):
             raise OnnxError("sparse initializers are not supported; convert them to dense ones")
@@ -99,10 +99,10 @@ class Interpreter:
     def __init__(self, reader: GraphReader, versions: Mapping[str, int], functions: Mapping[tuple[str, str], Any]) -> None:
         self._reader, self._functions = reader, functions
         self.opset = versions.get("", versions.get("ai.onnx", 1))
-        self._known: dict[tuple[str, str], bool] = {}
+        self._definitions: dict[tuple[str, str], bool] = {}
 
     def run(self, graph: Graph, values: Values) -> list[Any]:
-        """Run a graph whose inputs, and what surrounds it, are in `values`."""
+        """Run a graph; `values` has its inputs and the values of the graphs around it."""
         values.update(graph.initializers)
         for call in graph.calls:
             self._step(call, values, graph)
@@ -113,32 +113,32 @@ class Interpreter:
         while inputs and inputs[-1] is None:
             inputs.pop()
         try:
-            found = self._called(call, inputs, values, graph)
+            results = self._call(call, inputs, values, graph)
         except (VoltaError, NotImplementedError):
             raise
         except MemoryError as error:
             raise OutOfMemoryError(f"the node {call} has no room for its result: {error}") from error
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise OnnxError(f"the node {call} cannot be run: {error}") from error
-        for name, value in zip(call.outputs, found if isinstance(found, tuple | list) else (found,), strict=False):
+        for name, value in zip(call.outputs, results if isinstance(results, tuple | list) else (results,), strict=False):
             values[name] = value
 
-    def _called(self, call: Call, inputs: list[Any], values: Values, graph: Graph | None) -> Any:
+    def _call(self, call: Call, inputs: list[Any], values: Values, graph: Graph | None) -> Any:
         if graph is not None and (call.domain, call.op) == _GRADIENT:
             return self._gradient(call, inputs, values, graph)
         local = self._functions.get((call.domain, call.op))
         if local is not None:
-            return self._expanded(call, local, inputs)
+            return self._run_definition(call, local, inputs)
         operator = OPERATORS.get(_key(call))
         if operator is None:
-            return self._expanded(call, self._definition(call, inputs), inputs)
-        return operator(self._node(call, inputs, values), *self._placed(call, inputs))
+            return self._run_definition(call, self._definition(call, inputs), inputs)
+        return operator(self._node(call, inputs, values), *self._to_arrays(call, inputs))
 
     def _gradient(self, call: Call, inputs: list[Any], values: Values, graph: Graph) -> Any:
-        """Return the derivatives of a value by others, which are as given."""
+        """Return the derivatives of a value by some inputs, at their current values."""
         count, names = len(call.attributes["xs"]), [*call.attributes["xs"], *call.attributes.get("zs", [])]
         target = call.attributes["y"]
-        needed = _needed(graph, target, names)
+        needed = _dependencies(graph, target, names)
 
         def total(*xs: Any) -> Any:
             inner = values | dict(zip(names, [*xs, *inputs[count:]], strict=True))
@@ -149,29 +149,29 @@ class Interpreter:
         return grad(total, argnums=tuple(range(count)))(*[as_array(x) for x in inputs[:count]])
 
     def _node(self, call: Call, inputs: Sequence[Any], values: Values) -> Node:
-        def run(graph: Graph, *given: Any) -> list[Any]:
-            return self.run(graph, values | dict(zip(graph.inputs, given, strict=False)))
+        def run(graph: Graph, *arguments: Any) -> list[Any]:
+            return self.run(graph, values | dict(zip(graph.inputs, arguments, strict=False)))
 
         xp = np if _on_host(call.op, inputs) else vnp
         name = call.name or ", ".join(call.outputs)
         return Node(call.op, name, call.attributes, xp, len(call.outputs), self.opset, run)
 
-    def _placed(self, call: Call, inputs: list[Any]) -> list[Any]:
-        """Make arrays of the floats on the host, where some other input is one."""
+    def _to_arrays(self, call: Call, inputs: list[Any]) -> list[Any]:
+        """Convert floats on the host to arrays, unless all inputs stay on the host."""
         if _on_host(call.op, inputs) or call.op in _HOST or call.op in ("Loop", "If", "Scan"):
             return inputs
         return [vnp.asarray(v) if isinstance(v, np.ndarray) and v.dtype.kind not in _HOST_KINDS else v for v in inputs]
 
-    def _expanded(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
+    def _run_definition(self, call: Call, definition: Any, inputs: list[Any]) -> list[Any]:
         values: Values = dict.fromkeys(definition.input)
         values.update(zip(definition.input, inputs, strict=False))
         defaults = {a.name: library().helper.get_attribute_value(a) for a in getattr(definition, "attribute_proto", ())}
         inner = Interpreter(self._reader, {o.domain: o.version for o in definition.opset_import} or {"": self.opset}, self._functions)
         for proto in definition.node:
-            inner._step(self._bound(proto, defaults | call.attributes), values)
+            inner._step(self._bind(proto, defaults | call.attributes), values)
         return [values.get(name) for name in definition.output]
 
-    def _bound(self, proto: Any, given: Mapping[str, Any]) -> Call:
+    def _bind(self, proto: Any, attributes: Mapping[str, Any]) -> Call:
         """Return a node of a definition with the attributes that it takes from its caller."""
         helper, bound = library().helper, type(proto)()
         bound.CopyFrom(proto)
@@ -179,13 +179,13 @@ class Interpreter:
         for attribute in proto.attribute:
             if not attribute.ref_attr_name:
                 bound.attribute.append(attribute)
-            elif attribute.ref_attr_name in given:
-                bound.attribute.append(helper.make_attribute(attribute.name, _as_attribute(given[attribute.ref_attr_name])))
+            elif attribute.ref_attr_name in attributes:
+                bound.attribute.append(helper.make_attribute(attribute.name, _as_attribute(attributes[attribute.ref_attr_name])))
         call = self._reader.call(bound)
         for name, value in call.attributes.items():
             if isinstance(value, Graph):
                 protos = next(a for a in proto.attribute if a.name == name).g.node
-                call.attributes[name] = Graph(value.inputs, value.outputs, [self._bound(p, given) for p in protos], value.initializers)
+                call.attributes[name] = Graph(value.inputs, value.outputs, [self._bind(p, attributes) for p in protos], value.initializers)
         return call
 
     def _definition(self, call: Call, inputs: Sequence[Any]) -> Any:
@@ -194,7 +194,7 @@ class Interpreter:
             raise OnnxError(f"the operator {call.domain or 'ai.onnx'}.{call.op} (node {call.name!r}) is not supported")
         if schema.has_function:
             return schema.function_body
-        return _made(schema, call, inputs)
+        return _contextual_definition(schema, call, inputs)
 
     def _schema(self, call: Call) -> Any:
         onnx = library()
@@ -203,15 +203,15 @@ class Interpreter:
         except onnx.defs.SchemaError:
             return None
 
-    def is_known(self, call: Call) -> bool:
+    def is_supported(self, call: Call) -> bool:
         """Return True if an operator can be run."""
         if (call.domain, call.op) in self._functions or _key(call) in OPERATORS or (call.domain, call.op) == _GRADIENT:
             return True
         key = (call.domain, call.op)
-        if key not in self._known:
+        if key not in self._definitions:
             schema = self._schema(call)
-            self._known[key] = schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
-        return self._known[key]
+            self._definitions[key] = schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
+        return self._definitions[key]
 
 
 def _key(call: Call) -> str:
@@ -219,37 +219,37 @@ def _key(call: Call) -> str:
     return call.op if call.domain in _STANDARD else f"{call.domain}.{call.op}"
 
 
-def _needed(graph: Graph, target: str, given: Sequence[str]) -> list[Call]:
-    """Return the nodes that compute a value from given ones, in order."""
-    wanted, found = {target}, []
+def _dependencies(graph: Graph, target: str, sources: Sequence[str]) -> list[Call]:
+    """Return the nodes that compute a value from `sources`, in order."""
+    wanted, calls = {target}, []
     for call in reversed(graph.calls):
-        if wanted.intersection(call.outputs).difference(given):
-            found.append(call)
+        if wanted.intersection(call.outputs).difference(sources):
+            calls.append(call)
             inner = [inner for value in call.attributes.values() if isinstance(value, Graph) for inner in calls_of(value)]
-            wanted.update(*[one.inputs for one in (call, *inner)])
-    return found[::-1]
+            wanted.update(*[needed.inputs for needed in (call, *inner)])
+    return calls[::-1]
 
 
 def _as_attribute(value: Any) -> Any:
     return library().numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
-def _made(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
+def _contextual_definition(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:
     """Return the definition of an operator for the types of its inputs."""
     onnx = library()
     types = []
     for value in inputs:
         kind = onnx.TypeProto() if value is None else onnx.helper.make_tensor_type_proto(number_of(value.dtype), value.shape)
         types.append(kind.SerializeToString())
-    made = onnx.FunctionProto()
-    made.ParseFromString(schema.get_context_dependent_function(call.proto.SerializeToString(), types))
-    return made
+    definition = onnx.FunctionProto()
+    definition.ParseFromString(schema.get_context_dependent_function(call.proto.SerializeToString(), types))
+    return definition
 
 
 def _on_host(op: str, inputs: Sequence[Any]) -> bool:
-    known = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
-    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in _HOST_KINDS or v.size <= _FEW) for v in known)
-    return small and (bool(known) or op in _HOST)
+    values = [chunk for v in inputs if v is not None for chunk in (v if isinstance(v, tuple) else (v,))]
+    small = all(isinstance(v, np.ndarray | np.generic) and (v.dtype.kind in _HOST_KINDS or v.size <= _FEW) for v in values)
+    return small and (bool(values) or op in _HOST)
 
 
 def check_order(graph: Graph, outer: frozenset[str] = frozenset()) -> None:
@@ -280,12 +280,12 @@ def _check_names(user: str, used: Sequence[str], names: set[str]) -> None:
 
 def calls_of(graph: Graph) -> list[Call]:
     """List the nodes of a graph and of those in it."""
-    found = []
+    calls = []
     for call in graph.calls:
-        found.append(call)
+        calls.append(call)
         for value in call.attributes.values():
-            found += calls_of(value) if isinstance(value, Graph) else []
-    return found
+            calls += calls_of(value) if isinstance(value, Graph) else []
+    return calls
 
 
 def parsed(content: bytes, name: str) -> Any:

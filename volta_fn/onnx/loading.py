@@ -80,7 +80,7 @@ class OnnxFunction:
         return f"<onnx function of ({names}): {len(self._graph.calls)} nodes, {len(self._parameters)} parameters>"
 
     def _check_operators(self, more: list[Any]) -> None:
-        missing = [c for c in [*calls_of(self._graph), *more] if not self._interpreter.is_known(c)]
+        missing = [c for c in [*calls_of(self._graph), *more] if not self._interpreter.is_supported(c)]
         if missing:
             texts = [f"  {c.domain or 'ai.onnx'}.{c.op}, node {c.name or ', '.join(c.outputs)!r}" for c in missing]
             raise OnnxError("the model has operators that are not supported:\n" + "\n".join(texts))
@@ -100,14 +100,14 @@ class OnnxFunction:
         if params.keys() != self._parameters.keys():
             difference = sorted(params.keys() ^ self._parameters.keys())
             raise ArgumentError(f"the parameters must be those that load returned; these differ: {difference}")
-        given = dict(zip(self.input_names, inputs, strict=False)) | named
-        if len(inputs) > len(self.input_names) or given.keys() - set(graph.inputs) or set(self.input_names) - given.keys():
+        arguments = dict(zip(self.input_names, inputs, strict=False)) | named
+        if len(inputs) > len(self.input_names) or arguments.keys() - set(graph.inputs) or set(self.input_names) - arguments.keys():
             raise ArgumentError(
                 f"the model's inputs are {list(self.input_names)}, got {len(inputs)} by position and {sorted(named)} by name"
             )
-        values.update({name: _as_input(value, self._types[name]) for name, value in given.items()})
-        own = {**graph.initializers, **params, **{n: v for n, v in values.items() if n in graph.initializers}}
-        outputs = self._interpreter.run(Graph(graph.inputs, graph.outputs, graph.calls, own), values)
+        values.update({name: _as_input(value, self._types[name]) for name, value in arguments.items()})
+        initializers = {**graph.initializers, **params, **{n: v for n, v in values.items() if n in graph.initializers}}
+        outputs = self._interpreter.run(Graph(graph.inputs, graph.outputs, graph.calls, initializers), values)
         arrays = [v if isinstance(v, np.ndarray) and v.dtype.kind in "OU" else vnp.asarray(v) for v in outputs]
         return arrays[0] if len(arrays) == 1 else tuple(arrays)
 

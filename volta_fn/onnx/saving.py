@@ -74,19 +74,19 @@ def _model(f: Callable[..., Any], params: Any, example_args: Sequence[Any], opse
         raise OnnxError("ONNX has no operators for these primitives of the function:\n" + "\n".join(unsupported))
     pairs = tree.leaves_with_path(params)
     writer = GraphWriter(Names())
-    weights = [(_named(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
+    weights = [(_initializer_name(path), np.asarray(host_buffer(_concrete(leaf)))) for path, leaf in pairs]
     tensors = [onnx.numpy_helper.from_array(value, name) for name, value in weights]
     kinds = program.in_avals
     inputs = [f"x{i}" for i in range(len(kinds) - len(weights))]
-    found = writer.program(program, [*[name for name, _ in weights], *inputs])
-    outputs = [f"y{i}" for i in range(len(found))]
-    for name, output in zip(found, outputs, strict=True):
+    results = writer.program(program, [*[name for name, _ in weights], *inputs])
+    outputs = [f"y{i}" for i in range(len(results))]
+    for name, output in zip(results, outputs, strict=True):
         writer.nodes.append(onnx.helper.make_node("Identity", [name], [output]))
     graph = onnx.helper.make_graph(
         writer.nodes,
         "volta_fn",
-        [_typed(name, kind) for name, kind in zip(inputs, kinds[len(weights) :], strict=True)],
-        [_typed(name, kind) for name, kind in zip(outputs, program.out_avals, strict=True)],
+        [_value_info(name, kind) for name, kind in zip(inputs, kinds[len(weights) :], strict=True)],
+        [_value_info(name, kind) for name, kind in zip(outputs, program.out_avals, strict=True)],
         [*tensors, *writer.names.tensors],
     )
     versions = [onnx.helper.make_opsetid("", opset)]
@@ -100,11 +100,11 @@ def _concrete(leaf: Any) -> Any:
     return value
 
 
-def _named(path: Any) -> str:
+def _initializer_name(path: Any) -> str:
     return "params" + tree.keystr(path).replace("']", "").replace("['", ".").replace("]", "").replace("[", ".")
 
 
-def _typed(name: str, kind: ShapedArray) -> Any:
+def _value_info(name: str, kind: ShapedArray) -> Any:
     return library().helper.make_tensor_value_info(name, number_of(kind.dtype), kind.shape)
 
 
@@ -125,12 +125,12 @@ def _without_rules(program: ClosedJaxpr) -> list[str]:
 
 
 class Names:
-    """Names and constants, which a graph has in common with those inside it."""
+    """Names and constants, which a graph shares with its inner graphs."""
 
     def __init__(self) -> None:
         self.tensors: list[Any] = []
         self._count = 0
-        self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def new(self) -> str:
         """Return a name that is not in use."""
@@ -140,10 +140,10 @@ class Names:
     def constant(self, value: np.ndarray) -> str:
         """Return the name of a constant; equal ones are stored once."""
         key = (value.dtype.name, value.shape, value.tobytes())
-        if key not in self._known:
-            self._known[key] = self.new()
-            self.tensors.append(library().numpy_helper.from_array(value, self._known[key]))
-        return self._known[key]
+        if key not in self._constants:
+            self._constants[key] = self.new()
+            self.tensors.append(library().numpy_helper.from_array(value, self._constants[key]))
+        return self._constants[key]
 
 
 class GraphWriter:
@@ -187,17 +187,17 @@ class GraphWriter:
         if called is not None:
             return self.program(called, names[len(names) - len(called.invars) :])
         try:
-            found = RULES[eqn.primitive.name](self, eqn, *names)
+            results = RULES[eqn.primitive.name](self, eqn, *names)
         except OnnxError as error:
             where = "" if eqn.source is None else f" (from {eqn.source})"
             raise OnnxError(f"{error.message}{where}") from error
-        return [found] if isinstance(found, str) else found
+        return [results] if isinstance(results, str) else results
 
     def graph(self, name: str, inputs: Sequence[ShapedArray], build: Callable[[Writer, Sequence[str]], Sequence[str]]) -> Any:
-        """Return a graph that a node runs: its inputs' types, and what adds its nodes."""
+        """Return a graph that a node runs; `build` adds its nodes."""
         helper = library().helper
         inner = GraphWriter(self.names)
-        given = [self.names.new() for _ in inputs]
-        results = [inner.op("Identity", result) for result in build(inner, given)]
+        parameters = [self.names.new() for _ in inputs]
+        results = [inner.op("Identity", result) for result in build(inner, parameters)]
         outputs = [helper.make_empty_tensor_value_info(result) for result in results]
-        return helper.make_graph(inner.nodes, name, [_typed(n, k) for n, k in zip(given, inputs, strict=True)], outputs)
+        return helper.make_graph(inner.nodes, name, [_value_info(n, k) for n, k in zip(parameters, inputs, strict=True)], outputs)

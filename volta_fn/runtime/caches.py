@@ -22,14 +22,14 @@ _LOGGING = deferred("logging")
 _TEMPFILE = deferred("tempfile")
 
 # ------------------------------------------------------------------------------
-# A bounded cache, which forgets what was not used for longest.
+# A bounded cache, which evicts the least recently used values.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
-    """Up to `most` values by keys: those that were asked for last."""
+class LruCache(Generic[T]):
+    """A mapping that retains its `most` most recently used values."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -50,10 +50,10 @@ class Recent(Generic[T]):
     def setdefault(self, key: Any, value: T) -> T:
         """Return the value of a key, which is `value` if it had none."""
         with self._lock:
-            kept = self._values[key] = self._values.pop(key, value)
+            stored = self._values[key] = self._values.pop(key, value)
             while len(self._values) > self._most:
                 del self._values[next(iter(self._values))]
-            return kept
+            return stored
 
     def clear(self) -> None:
         """Forget all values."""
@@ -62,12 +62,12 @@ class Recent(Generic[T]):
 
 
 # ------------------------------------------------------------------------------
-# The folder in which targets cache what later processes can reuse.
+# The folder of the cache on disk, which later processes reuse.
 #
 # VOLTA_CACHE_DIR names it; the default is ``volta_fn`` in the user's cache folder. An empty VOLTA_CACHE_DIR switches caching off.
 #
-# What is cached is machine code, so the folder is used only if no other user could have put something there: it, and all folders above
-# it, belong to this user or root, and others cannot write to them (or, above it, not replace what is in them, as in ``/tmp``).
+# The cache holds machine code, so the folder is used only if no other user can have written to it: it and all folders above it belong to
+# this user or root, and others cannot write to them (or, above it, cannot replace their entries, as in ``/tmp``).
 # ------------------------------------------------------------------------------
 
 
@@ -78,11 +78,11 @@ def cache_dir() -> Path | None:
     A folder that cannot be trusted is logged, once.
     """
     try:
-        folder = _chosen()
-        fault = None if folder is None else _made(folder)
+        folder = _configured()
+        fault = None if folder is None else _create(folder)
     except RuntimeError:
         fault = "this user has no home folder"
-    except OSError:  # it cannot be made or read
+    except OSError:  # it cannot be created or read
         return None
     if fault is None:
         return folder and Path(os.path.realpath(folder))
@@ -92,7 +92,7 @@ def cache_dir() -> Path | None:
     return None
 
 
-def _chosen() -> Path | None:
+def _configured() -> Path | None:
     chosen = os.environ.get("VOLTA_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -103,14 +103,14 @@ def _chosen() -> Path | None:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "volta_fn"
 
 
-def _made(folder: Path) -> str | None:
-    """Make the folder if need be; return why it cannot be trusted, or None."""
+def _create(folder: Path) -> str | None:
+    """Create the folder unless it exists; return why it cannot be trusted, or None."""
     for missing in [*reversed(folder.parents), folder]:
         if not missing.exists():
             missing.mkdir(0o700, exist_ok=True)
     first, *above = [Path(os.path.realpath(folder)), *Path(os.path.realpath(folder)).parents]
-    found = fault_of(first.stat(), first)
-    return found or next(filter(None, [fault_of(path.stat(), path) for path in above if not path.stat().st_mode & stat.S_ISVTX]), None)
+    fault = fault_of(first.stat(), first)
+    return fault or next(filter(None, [fault_of(path.stat(), path) for path in above if not path.stat().st_mode & stat.S_ISVTX]), None)
 
 
 def user() -> int | None:
@@ -125,8 +125,8 @@ def fault_of(status: os.stat_result, path: Path) -> str | None:
         return None
     if status.st_uid not in (me, 0):
         return f"{path} belongs to user {status.st_uid}, not to {me}"
-    own_group = status.st_gid == status.st_uid  # which has this user alone, where users have groups of their own
-    if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not own_group):
+    is_private_group = status.st_gid == status.st_uid  # where each user has a group with no other members
+    if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not is_private_group):
         return f"users other than {me} can write to {path}"
     return None
 
@@ -144,9 +144,9 @@ _START = len(_MAGIC) + _DIGEST
 _TEMPORARY = ".tmp-"
 #: Flags with which files are opened: links are not followed, and pipes not waited for.
 _OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-#: Bytes that entries may take together, the fraction that eviction leaves of them, and seconds between looks at how many there are.
+#: The limit of all entries' bytes, the fraction of it that eviction leaves, and the seconds between two checks.
 _LIMIT, _LEFT, _BETWEEN_LOOKS = 1 << 30, 0.75, 3600
-#: Seconds after which a temporary file was left by a process that ended, and from one use to the next that is noted.
+#: The age in seconds from which a temporary file counts as left behind, and the seconds between two updates of an entry's last use.
 _STALE, _NOTED = 3600, 24 * 3600
 
 
@@ -202,7 +202,7 @@ def write(folder: Path, name: str, contents: bytes) -> None:
         except BaseException:
             os.unlink(temporary)
             raise
-        _look(folder)
+        _evict_sometimes(folder)
 
 
 def _digest(name: str, contents: bytes) -> bytes:
@@ -224,16 +224,16 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def is_temporary(entry: Entry) -> bool:
-    """Return True for a file that some process writes, or was writing."""
+    """Return True for a file that a process is writing, or left unfinished."""
     return entry.path.name.startswith(_TEMPORARY)
 
 
 def evict(folder: Path, most: int) -> None:
-    """Delete what was not used for longest, if entries take more than `most` bytes."""
-    found = sorted(entries(folder), key=lambda entry: entry.used)
-    total, now = sum(entry.size for entry in found), time.time()
+    """Delete the least recently used entries if all take more than `most` bytes."""
+    files = sorted(entries(folder), key=lambda entry: entry.used)
+    total, now = sum(entry.size for entry in files), time.time()
     goal = _LEFT * most if total > most else most
-    for entry in found:
+    for entry in files:
         if is_temporary(entry) and now - entry.used > _STALE:
             delete(entry.path)
         elif total > goal and not is_temporary(entry):
@@ -241,8 +241,8 @@ def evict(folder: Path, most: int) -> None:
             total -= entry.size
 
 
-def _look(folder: Path) -> None:
-    """Evict entries, unless a process has done so lately."""
+def _evict_sometimes(folder: Path) -> None:
+    """Evict entries, unless a process has done so recently."""
     mark = folder / "looked"
     with contextlib.suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime < _BETWEEN_LOOKS:

@@ -20,16 +20,16 @@ from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
 # threads that hold them; and LLVM ends a process that ends while it compiles. So
 #
-# - what the main thread compiles is compiled on another thread, for handlers of signals run on the main one, which only waits;
-# - a fork waits until nothing is being compiled, and what would be compiled next waits for the fork;
-# - the end of the process waits, too, also for traces, in which C++ is called that must not end half-way; threads that would trace or
+# - compilations of the main thread run on another thread, as signal handlers run on the main one, which only waits;
+# - a fork waits until nothing is being compiled, and compilations that start meanwhile wait for the fork;
+# - the end of the process waits, too, also for traces, which call C++ code that must not end half-way; threads that would trace or
 #   compile after that (only daemons are left) wait for ever.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
-#: Seconds between two looks at whether others have ended, and after which a compilation and a fork no longer wait: then one waits for the
-#: other, as when a callback of a program that is being compiled forks.
+#: Seconds between two checks whether others have ended, and after which a compilation and a fork no longer wait. Then each waits for the
+#: other: a callback of a program that is being compiled forks.
 _PAUSE, _COMPILATION_WAITS, _FORK_WAITS = 0.001, 5.0, 30.0
 
 
@@ -38,18 +38,18 @@ def _is_main() -> bool:
 
 
 class _Compilations:
-    """What is being traced and compiled in this process."""
+    """The traces and compilations in progress in this process."""
 
     def __init__(self) -> None:
         self._own = threading.local()
         self._forget()
         atexit.register(self._end)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._hold, after_in_parent=self._go_on, after_in_child=self._forget)
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forget)
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        #: How many threads trace or compile; how many forks wait for them or happen; whether the process ends.
+        #: The number of threads that trace or compile; the number of forks in progress, or waiting for them; whether the process ends.
         self._busy, self._forks, self._ended = 0, 0, False
 
     def run(self, function: Callable[..., T], *args: Any) -> T:
@@ -62,7 +62,7 @@ class _Compilations:
     def include(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that traces; the end of the process waits for it.
 
-        In the main thread, which ends the process, it is only called.
+        In the main thread, which ends the process, this is a plain call.
         """
         if _is_main() or getattr(self._own, "busy", False):
             return function(*args)
@@ -90,12 +90,12 @@ class _Compilations:
             time.sleep(_PAUSE)
 
     def _hold(self) -> None:
-        """Wait until nothing is being compiled, and hold up what comes next."""
+        """Wait until nothing is being compiled, and delay further compilations."""
         with self._lock:
             self._forks += 1
         self._wait()
 
-    def _go_on(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self._forks -= 1
 
@@ -111,21 +111,29 @@ class _Compilations:
 
 
 _compilations = _Compilations()
-#: Call a function that compiles, or that traces what is then compiled; see the module.
-undisturbed, included = _compilations.run, _compilations.include
+
+
+def compile_exclusively(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that compiles, which no signal, fork or exit cuts short."""
+    return _compilations.run(function, *args)
+
+
+def join_compilation(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces and compiles; forks and exits wait for it."""
+    return _compilations.include(function, *args)
 
 
 # ------------------------------------------------------------------------------
 # Functions that are compiled in the background once they have been called twice.
 #
-# Compiling takes longer than most calls, and much of what runs eagerly runs once. So a `Repeated` function does its first two calls as
-# it is. The second one has it compiled by the background thread, and the third one waits for what is left of that. When the compiled
-# function takes over thus depends on the number of calls and not on time, so a program that is run again gives the same bits.
+# Compiling takes longer than most calls, and many eager functions run once. So the first two calls of a `Repeated` function run it
+# uncompiled. The second call submits its compilation to the background thread, and the third call waits for the end of that. The switch
+# to the compiled function thus depends on the number of calls and not on time, so that a program gives the same bits in each run.
 #
-# What a function calls during its first two calls is part of it, and is not counted by itself.
+# Functions that are called during these two calls belong to the function, and are not counted separately.
 # ------------------------------------------------------------------------------
 
-#: Returns the compiled function, or None if the function is to stay as it is.
+#: Returns the compiled function, or None if the function shall stay uncompiled.
 Make = Callable[[], Callable[..., Any] | None]
 
 
@@ -137,20 +145,20 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
-#: Call a function that a thread waits for: compilations in the background begin after it.
+#: Call a function that a thread waits for: background compilations begin after it.
 urgent = _background.urgent
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
-    """Return True if a NumPy array is a view of another one: nothing was computed."""
+    """Return True if a NumPy array is a view of an operand."""
     return isinstance(result, np.ndarray) and any(np.may_share_memory(result, operand) for operand in operands)
 
 
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` tells, by the second call's result and arguments, whether it is worth compiling. `then` is given what does all later calls: the
-    compiled function or, if there is none, the function itself. It may have the caller use that from then on.
+    `pays` decides by the second call's result and arguments whether compiling is worth its time. `then` is called with the function that
+    runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
     """
 
     __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
@@ -159,49 +167,49 @@ class Repeated:
         self._first, self._make, self._pays = first, make, pays
         #: The compilation.
         self._job: AwaitedCall | None = None
-        #: What a call does now.
-        self.run: Callable[..., Any] = self._once
+        #: The implementation of the next call.
+        self.run: Callable[..., Any] = self._first_call
         self.then: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
         return self.run(*args)
 
-    def _once(self, *args: Any) -> Any:
+    def _first_call(self, *args: Any) -> Any:
         if not _inside.now:
-            self.run = self._twice
-        return self._uncompiled(args)
+            self.run = self._second_call
+        return self._run_uncompiled(args)
 
-    def _twice(self, *args: Any) -> Any:
-        result = self._uncompiled(args)
+    def _second_call(self, *args: Any) -> Any:
+        result = self._run_uncompiled(args)
         if not _inside.now:
             if self._pays(result, *args):
-                self._job = _background.submit(self._made)
-                self.run = self._compiled
+                self._job = _background.submit(self._compile)
+                self.run = self._third_call
             else:
                 self._settle(self._first)
         return result
 
-    def _made(self) -> Callable[..., Any] | None:
+    def _compile(self) -> Callable[..., Any] | None:
         """Return the compiled function, or None if the process ends anyway."""
-        return included(self._make) if threading.main_thread().is_alive() else None
+        return join_compilation(self._make) if threading.main_thread().is_alive() else None
 
-    def _compiled(self, *args: Any) -> Any:
+    def _third_call(self, *args: Any) -> Any:
         job = self._job
         assert job is not None
         try:
-            made = _background.result(job) if job.process == os.getpid() or job.done() else self._make()
+            compiled = _background.result(job) if job.process == os.getpid() or job.done() else self._make()
         except Exception:
             deferred("logging").getLogger("volta_fn").debug("an eager function stays uncompiled", exc_info=True)
-            made = None
-        self._settle(made or self._first)
+            compiled = None
+        self._settle(compiled or self._first)
         return self.run(*args)
 
     def _settle(self, function: Callable[..., Any]) -> None:
         self.run = function
         self.then(function)
 
-    def _uncompiled(self, args: tuple[Any, ...]) -> Any:
+    def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True
         try:
             return self._first(*args)

@@ -42,7 +42,7 @@ class Accountant:
         self.limit = limit
         self.in_use = 0
         self.peak = 0
-        #: The arrays that own memory, by identity, and those that are gone since the last time: a callback may run at any moment.
+        #: The arrays that own memory, by identity, and those deleted since the last collection: a callback may run at any moment.
         self._owners: dict[int, End[np.ndarray]] = {}
         self._gone: deque[End[np.ndarray]] = deque()
         self._lock = Lock()
@@ -51,8 +51,8 @@ class Accountant:
         while self._gone:
             identity, size = self._gone.popleft().key
             self.in_use -= size
-            found = self._owners.get(identity)
-            if found is not None and found() is None:
+            owner = self._owners.get(identity)
+            if owner is not None and owner() is None:
                 del self._owners[identity]
 
     def reserve(self, size: int, describe: Callable[[], str]) -> None:
@@ -80,8 +80,8 @@ class Accountant:
 
     def _count(self, owner: np.ndarray) -> None:
         identity = id(owner)
-        known = self._owners.get(identity)
-        if known is None or known() is not owner:
+        reference = self._owners.get(identity)
+        if reference is None or reference() is not owner:
             self.in_use += owner.nbytes
             end = self._owners[identity] = End(owner, self._gone.append)
             end.key = (identity, owner.nbytes)
@@ -99,7 +99,7 @@ def limited(
 ) -> Callable[..., Any]:
     """Return a function of buffers that reserves memory first and counts its results.
 
-    One that mostly gives `views`, which need no memory, reserves it when its result is none.
+    A function that mostly returns `views`, which need no memory, reserves it afterwards if its result is not a view.
     """
 
     def call(*args: Any) -> Any:
@@ -116,13 +116,13 @@ def limited(
 
 def explained(error: MemoryError, closed: ClosedJaxpr) -> OutOfMemoryError:
     """Return the error of a program with its largest array and the user's line."""
-    found = largest_value(closed)
+    largest = largest_value(closed)
     message = out_of_memory(error).message
-    return OutOfMemoryError(message if found is None else f"{message}. The largest array that the program computes is {found}")
+    return OutOfMemoryError(message if largest is None else f"{message}. The largest array that the program computes is {largest}")
 
 
 def largest_value(closed: ClosedJaxpr) -> str | None:
-    """Name the largest array that a program computes, with the user's line."""
+    """Return a description of the largest array of a program, with the user's line."""
     values: list[tuple[int, ShapedArray, Equation]] = []
     pending = [closed]
     while pending:
@@ -131,5 +131,5 @@ def largest_value(closed: ClosedJaxpr) -> str | None:
             pending += sub_jaxprs(eqn.params)
     if not values:
         return None
-    _, aval, eqn = max(values, key=lambda found: found[0])
+    _, aval, eqn = max(values, key=lambda entry: entry[0])
     return f"{aval}, of {eqn.primitive}" + ("" if eqn.source is None else f" at {eqn.source}")

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from volta_fn.errors import ArgumentError
 
 # ------------------------------------------------------------------------------
-# Variables of the environment that users set: what each may be.
+# Variables of the environment that users set, and their admissible values.
 #
-# All are checked when the CPU is first used, so that none is passed over because what it decides comes later, or not at all.
+# All are checked when the CPU is first used, so that a wrong value is reported even if the program never uses its variable.
 # ------------------------------------------------------------------------------
 
 #: The most threads and devices: more take minutes to start, and gain nothing.
@@ -24,10 +24,10 @@ _MOST_THREADS, _MOST_DEVICES = 1024, 256
 
 
 class _Kind(NamedTuple):
-    """What a variable may be."""
+    """The admissible values of a variable."""
 
     expected: str
-    #: Makes the value of a text, or raises ValueError.
+    #: Converts a text to the value, or raises ValueError.
     parse: Callable[[str], Any]
     least: float = -math.inf
     most: float = math.inf
@@ -70,9 +70,9 @@ _KINDS = {
 
 
 def value_of(variable: str) -> Any:
-    """Return what a variable is set to; None if it is not set, or empty.
+    """Return the value of a variable; None if it is not set, or empty.
 
-    Raises `ArgumentError` if that is not what the variable may be.
+    Raises `ArgumentError` for an inadmissible value.
     """
     text = os.environ.get(variable)
     return _checked(variable, text) if text else None
@@ -90,18 +90,18 @@ def _checked(variable: str, text: str) -> Any:
 
 
 def check_device_count(count: int) -> int:
-    """Return a number of the CPU's devices, if there may be so many."""
+    """Return a number of CPU devices; raise `ArgumentError` if it is not admissible."""
     return int(_checked("VOLTA_CPU_DEVICES", str(count)))
 
 
 def check_all() -> None:
-    """Raise `ArgumentError` for the first variable that is set to what it cannot be."""
+    """Raise `ArgumentError` for the first variable with an inadmissible value."""
     for variable in _KINDS:
         value_of(variable)
 
 
 # ------------------------------------------------------------------------------
-# The number of threads, and threads of Python for what releases its lock.
+# The number of threads, and threads of Python for code that releases its lock.
 #
 # They are plain threads: `concurrent.futures` starts none once the main thread has ended, though other threads go on.
 # ------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def thread_count() -> int:
 
 
 class AwaitedCall:
-    """A function that some thread calls, whose result others wait for.
+    """A call on some thread, whose result other threads wait for.
 
     Unlike a `Future`, it stays usable if a signal's handler raises in a thread that waits.
     """
@@ -132,7 +132,7 @@ class AwaitedCall:
         self._unfinished.acquire()
         #: The process whose thread makes the call; a forked one has no such thread.
         self.process = os.getpid()
-        #: Whether a thread waits for it, of those that make calls in the background.
+        #: Whether a thread waits for the result of this background call.
         self.awaited = False
 
     def run(self) -> None:
@@ -149,12 +149,12 @@ class AwaitedCall:
         return not self._unfinished.locked()
 
     def error(self) -> BaseException | None:
-        """Wait for the call, and return what it raised."""
+        """Wait for the call, and return its exception, or None."""
         with self._unfinished:
             return self._error
 
     def result(self) -> Any:
-        """Wait for the call, and return its result or raise what it raised."""
+        """Wait for the call, and return its result or raise its exception."""
         error = self.error()
         if error is not None:
             raise error
@@ -162,9 +162,9 @@ class AwaitedCall:
 
 
 def has_started(call: AwaitedCall) -> bool:
-    """Make a call on a new thread, and return True if there is one.
+    """Make a call on a new thread; return False if no thread can be started.
 
-    The thread does not keep the process alive. There is none in browsers, nor in a process that ends.
+    The thread does not keep the process alive. Browsers have no threads, and a process that ends starts none.
     """
     try:
         _thread.start_new_thread(call.run, ())
@@ -174,7 +174,7 @@ def has_started(call: AwaitedCall) -> bool:
 
 
 def on_own_thread(function: Callable[..., Any], *args: Any) -> AwaitedCall:
-    """Call a function on a new thread, or at once if there can be none."""
+    """Call a function on a new thread, or at once if no thread can be started."""
     call = AwaitedCall(function, *args)
     if not has_started(call):
         call.run()
@@ -184,7 +184,7 @@ def on_own_thread(function: Callable[..., Any], *args: Any) -> AwaitedCall:
 def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> list[T]:
     """Run tasks at the same time, at most `most` at once, one of them in this thread.
 
-    Returns their results in order. Raises what the first task that fails raises, when all have ended.
+    Returns their results in order. When all have ended, raises the exception of the first task that failed.
     """
     calls = [AwaitedCall(task) for task in tasks]
     waiting = iter(calls)
@@ -204,9 +204,9 @@ def run_together(tasks: Sequence[Callable[[], T]], most: int | None = None) -> l
 
 
 class Background:
-    """Calls on threads of their own, one at a time, that give way to urgent ones.
+    """Background calls, each on a separate thread, one at a time, after urgent calls.
 
-    One begins while no urgent call is made, or when a thread waits for its result.
+    A call begins while no urgent call is made, or when a thread waits for its result.
     """
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class Background:
         self._urgent, self._busy = 0, False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> AwaitedCall:
-        """Have a thread call a function when it may begin."""
+        """Submit a call, which a thread makes when it may begin."""
         call = AwaitedCall(function, *args)
         if not has_started(AwaitedCall(self._alone, call)):
             call.run()

@@ -21,7 +21,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, 
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import Repeated, shares_memory, undisturbed
+from volta_fn.runtime.compiling import Repeated, compile_exclusively, shares_memory
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
@@ -177,8 +177,8 @@ def load_compiler() -> None:
     """Load the compiler, so that the first compilation does not wait for it."""
     if may_compile():
         for module in _COMPILER:
-            undisturbed(load, module)
-        undisturbed(_support_code)
+            compile_exclusively(load, module)
+        compile_exclusively(_support_code)
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:

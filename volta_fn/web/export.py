@@ -1,4 +1,4 @@
-"""Write web pages: one file that holds everything, or a module and its data."""
+"""Write web pages: one self-contained file, or a module and its data."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Data:
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self._size = 0
-        self._known: dict[bytes, dict[str, Any]] = {}
+        self._ranges: dict[bytes, dict[str, Any]] = {}
 
     def add(self, array: np.ndarray, storage: str = "float32") -> dict[str, Any]:
         """Return where an array is: its offset and bytes.
@@ -60,22 +60,22 @@ class Data:
         elements = np.ascontiguousarray(array)
         described: dict[str, Any] = {}
         if storage != "float32" and elements.dtype == np.float32:
-            elements = _narrowed(elements, storage)
+            elements = _narrow(elements, storage)
             described["storage"] = storage
         data = elements.tobytes()
         data += bytes(-len(data) % 4)
-        if data not in self._known:
-            self._known[data] = {"offset": self._size, "bytes": len(data)}
+        if data not in self._ranges:
+            self._ranges[data] = {"offset": self._size, "bytes": len(data)}
             self._chunks.append(data)
             self._size += len(data)
-        return self._known[data] | described
+        return self._ranges[data] | described
 
     def block(self) -> bytes:
         """Return all of it."""
         return b"".join(self._chunks)
 
 
-def _narrowed(elements: np.ndarray, storage: str) -> np.ndarray:
+def _narrow(elements: np.ndarray, storage: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = elements.astype(dtypes.as_dtype(storage))
     lost = np.isfinite(elements) & ~np.isfinite(narrow.astype(np.float32))
@@ -129,10 +129,10 @@ class Leaf(NamedTuple):
 def leaves_of(name: str, value: Any) -> list[Leaf]:
     """Return the arrays of a pytree, with names as in a state dict."""
     leaves = tree.leaves_with_path(value, is_leaf=lambda node: isinstance(node, ShapeDtypeStruct))
-    return [Leaf(joined(name, dotted(path)) if path else name, _typed(name, leaf)) for path, leaf in leaves]
+    return [Leaf(joined(name, dotted(path)) if path else name, _as_leaf(name, leaf)) for path, leaf in leaves]
 
 
-def _typed(name: str, leaf: Any) -> ShapeDtypeStruct | Array:
+def _as_leaf(name: str, leaf: Any) -> ShapeDtypeStruct | Array:
     if isinstance(leaf, ShapeDtypeStruct):
         return leaf
     try:
@@ -154,15 +154,15 @@ def arguments_of(name: str, function: Function, state: Mapping[str, Any]) -> lis
 
     Raises `ExportError` for a name that is not in the state.
     """
-    found = []
+    arguments = []
     for parameter, value in zip(_parameters(function), function.arguments, strict=True):
         if not isinstance(value, str):
-            found.append(Argument(parameter, value, False))
+            arguments.append(Argument(parameter, value, False))
         elif value in state:
-            found.append(Argument(value, state[value], True))
+            arguments.append(Argument(value, state[value], True))
         else:
             raise ExportError(f"export_web: the function {name!r} takes {value!r}, but the state has {sorted(state)}")
-    return found
+    return arguments
 
 
 def _parameters(function: Function) -> Iterator[str]:
@@ -216,7 +216,7 @@ class ProgramWriter:
         slots += [["constant", *self._constant(array)] for array in plan.constants]
         slots += [["grids", size] for size in plan.regions]
         pipelines = _Pipelines(self._shaders)
-        commands = [_written(command, pipelines) for command in plan.commands]
+        commands = [_write_command(command, pipelines) for command in plan.commands]
         return {
             "slots": slots,
             "temporaries": plan.blocks,
@@ -226,8 +226,8 @@ class ProgramWriter:
         }
 
     def _constant(self, array: np.ndarray) -> tuple[int, int]:
-        found = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
-        return found["offset"], found["bytes"]
+        block = self.data.add(array if array.nbytes else np.zeros(1, np.int64))
+        return block["offset"], block["bytes"]
 
     def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
         """Return the kind and number of a result's slot, or a constant's range."""
@@ -252,7 +252,7 @@ class _Pipelines:
         return self._numbers[run.key]
 
 
-def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
+def _write_command(command: Command, pipelines: _Pipelines) -> list[Any]:
     """Return a command: its kind, and what it needs.
 
     ["run", pipeline, bindings, groups], ["indirect", pipeline, bindings, slot, offset], ["loop", number, iterations, commands],
@@ -265,9 +265,9 @@ def _written(command: Command, pipelines: _Pipelines) -> list[Any]:
         offset = 4 * command.region.branches + 12 * command.entry
         return ["indirect", pipelines.number(command), bindings, command.region.grids.number, offset]
     if isinstance(command, Loop):
-        return ["loop", command.number, command.iterations, [_written(inner, pipelines) for inner in command.body]]
+        return ["loop", command.number, command.iterations, [_write_command(inner, pipelines) for inner in command.body]]
     if isinstance(command, While):
-        return ["while", command.flag.slot.number, command.flag.offset, [_written(inner, pipelines) for inner in command.body]]
+        return ["while", command.flag.slot.number, command.flag.offset, [_write_command(inner, pipelines) for inner in command.body]]
     assert not isinstance(command, Host), "export_web refuses programs with steps on the host"
     assert isinstance(command, Submit)
     return ["submit"]
@@ -286,17 +286,17 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
 
     `largest` is the bytes of the largest array.
     """
-    found = [run for plan in plans for run in runs(plan.commands)]
+    dispatches = [run for plan in plans for run in runs(plan.commands)]
     buffers = [size for plan in plans for size in (*plan.blocks, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
-    invocations = max([run.shader.invocations for run in found], default=0)
+    invocations = max([run.shader.invocations for run in dispatches], default=0)
     needed = {
-        "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in found], default=0),
-        "maxStorageBufferBindingSize": max([span.size for run in found for span in run.ranges], default=0),
+        "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in dispatches], default=0),
+        "maxStorageBufferBindingSize": max([span.size for run in dispatches for span in run.ranges], default=0),
         "maxBufferSize": max([largest, *buffers]),
-        "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in found], default=0),
+        "maxComputeWorkgroupStorageSize": max([sum(v.bytes for v in run.shader.workgroup_variables) for run in dispatches], default=0),
         "maxComputeInvocationsPerWorkgroup": invocations,
         "maxComputeWorkgroupSizeX": invocations,
-        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in found], default=0),
+        "maxComputeWorkgroupsPerDimension": max([max(run.groups) for run in dispatches], default=0),
     }
     return {name: value for name, value in needed.items() if value > _GUARANTEED[name]}
 
@@ -308,7 +308,7 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
 #: The version of the format, which the runtime checks.
 VERSION = 1
 
-#: What to do about primitives that only a host has.
+#: Remedies for primitives that only a host has.
 _WAYS_OUT = {
     "eig": "use eigh if the matrices are Hermitian, or compute it before the export and pass the result as state",
     "pure_callback": "write the function in volta_fn, or compute its result before the export and pass it as state",
@@ -381,8 +381,8 @@ class _Builder:
         """Plan a function and return it as JSON."""
         arguments = arguments_of(name, function, state)
         numbers = [number for argument in arguments for number in self._numbers_of(name, argument)]
-        lowered = self._lowered(name, function, arguments)
-        plan = self._planned(name, lowered)
+        lowered = self._lower(name, function, arguments)
+        plan = self._plan(name, lowered)
         self.plans[name] = plan
         results = self._results(name, function, lowered, state)
         program = self.writer.write(plan)
@@ -399,13 +399,13 @@ class _Builder:
             return [self.numbers[leaf.name] for leaf in leaves_of(argument.name, argument.value)]
         return [self.declare(Leaf(f"{name}/{leaf.name}", leaf.value), "input") for leaf in leaves_of(argument.name, argument.value)]
 
-    def _lowered(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
+    def _lower(self, name: str, function: Function, arguments: list[Argument]) -> Lowered:
         names = [argument.name for argument in arguments if argument.is_state]
         updated = [i for i, a in enumerate(arguments) if a.is_state and a.name in function.results and names.count(a.name) == 1]
         values = [argument.value for argument in arguments]
         return jit(function.function, donate_argnums=tuple(updated)).lower(*values)
 
-    def _planned(self, name: str, lowered: Lowered) -> ProgramPlan:
+    def _plan(self, name: str, lowered: Lowered) -> ProgramPlan:
         closed = lowered.jaxpr
         self._check_dtypes(name, closed)
         try:
@@ -452,7 +452,7 @@ def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -
 
 
 # ------------------------------------------------------------------------------
-# Write web pages: one file that holds everything, or a module and its data.
+# Write web pages: one self-contained file, or a module and its data.
 # ------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent
@@ -460,7 +460,7 @@ _FOLDER = Path(__file__).parent
 #: The modules of the runtime, in an order in which each is declared before it is used.
 _RUNTIME = ("errors", "arrays", "device", "memory", "pipelines", "program", "safetensors", "application")
 
-#: What the runtime gives to pages.
+#: The names of the runtime that pages can use.
 _PUBLIC = ("Application", "PageError", "decoded", "encoded", "open", "openDevice", "openPacked", "sizeOf", "unpack")
 
 #: The comment in a page of one's own that is replaced by the runtime, the programs and the data.
@@ -471,7 +471,7 @@ _LOAD = "const load = () => openPacked(...['manifest', 'data'].map(name => docum
 
 @dataclass(frozen=True)
 class ExportedPage:
-    """What `export_web` has written.
+    """The files that `export_web` has written, and figures about them.
 
     Attributes:
         files: the files.
@@ -522,8 +522,8 @@ def export_web(
     >>> import tempfile, volta_fn as vf
     >>> step = vf.web.Function(lambda w, x: (w - 0.1 * x, (w * x).sum()), ["w", vf.ShapeDtypeStruct((3,), "float32")], ["w", "loss"])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     made = vf.export_web(f"{folder}/page.html", state={"w": vf.numpy.ones(3)}, functions={"step": step})
-    >>> made.shaders, made.dispatches
+    ...     page = vf.export_web(f"{folder}/page.html", state={"w": vf.numpy.ones(3)}, functions={"step": step})
+    >>> page.shaders, page.dispatches
     (1, {'step': 1})
     """
     if format not in ("html", "module"):
@@ -555,7 +555,7 @@ def _module(path: Path, manifest: Manifest) -> dict[Path, bytes]:
     """Return the files of a JavaScript module."""
     data = path.with_suffix(".bin")
     text = (
-        f"{runtime_source()}\n/** What the page runs. */\nexport const manifest = {_compact(manifest.json)};\n\n"
+        f"{runtime_source()}\n/** What the page runs. */\nexport const manifest = {_inline_json(manifest.json)};\n\n"
         "/** Opens the GPU, and returns the application. */\nexport async function load(data = undefined) {\n"
         f"  data ??= await (await fetch(new URL({json.dumps(data.name)}, import.meta.url))).arrayBuffer();\n"
         f"  return open(manifest, new Uint8Array(data));\n}}\n\nexport {{{', '.join(_PUBLIC)}}};\n"
@@ -566,7 +566,7 @@ def _module(path: Path, manifest: Manifest) -> dict[Path, bytes]:
 def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
     """Return an HTML page."""
     if isinstance(page, Layout):
-        return _laid_out(page, manifest)
+        return _render_layout(page, manifest)
     try:
         text = Path(page).read_text("utf-8")
     except (OSError, UnicodeError) as error:
@@ -576,7 +576,7 @@ def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
     return text.replace(_MARK, _scripts(manifest, "", {}))
 
 
-def _laid_out(page: Layout, manifest: Manifest) -> str:
+def _render_layout(page: Layout, manifest: Manifest) -> str:
     content = _asset(f"{page.kind}.html").replace("<!-- training -->", _asset("training.html") if page.train else "")
     style = _FOLDER / "pages" / f"{page.kind}.css"
     fields = {
@@ -593,9 +593,9 @@ def _scripts(manifest: Manifest, script: str, settings: Mapping[str, Any]) -> st
     """Return the elements that hold programs, data, settings and scripts."""
     kind = 'type="application/gzip;base64"'
     rows = [
-        f'<script {kind} id="manifest">{_packed(_compact(manifest.json).encode())}</script>',
-        f'<script {kind} id="data">{_packed(manifest.data)}</script>',
-        f'<script type="application/json" id="settings">{_compact(settings)}</script>',
+        f'<script {kind} id="manifest">{_compress(_inline_json(manifest.json).encode())}</script>',
+        f'<script {kind} id="data">{_compress(manifest.data)}</script>',
+        f'<script type="application/json" id="settings">{_inline_json(settings)}</script>',
         f"<script>\nconst volta = (() => {{\n{runtime_source()}\n{_LOAD}\nreturn {{load, {', '.join(_PUBLIC)}}};\n}})();\n</script>",
     ]
     return "\n".join([*rows, *([f"<script>\n{script}\n</script>"] if script else [])])
@@ -605,11 +605,11 @@ def _asset(name: str) -> str:
     return (_FOLDER / "pages" / name).read_text("utf-8")
 
 
-def _packed(data: bytes) -> str:
+def _compress(data: bytes) -> str:
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
 
 
-def _compact(value: Any) -> str:
+def _inline_json(value: Any) -> str:
     """Return JSON that may stand in a script.
 
     Texts have no end of an element in them, nor the beginning of a comment, after which the end of the script would not be found.

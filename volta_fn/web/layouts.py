@@ -1,4 +1,4 @@
-"""Choose what a page shows: fields, digits to draw, or a text that goes on."""
+"""The layouts of pages: fields, digits to draw, or a text that a model continues."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from volta_fn.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Layout:
-    """What all pages have.
+    """The settings of all pages.
 
     Args:
         title: the page's title.
         description: a sentence or two below it.
         train: the name of the function that makes a step of training, if the page has one.
         loss: its result that the page shows as a curve.
-        counter: its input that is the number of the step, from 0, such as what is folded into a random key; None if it has none.
+        counter: its input for the number of the step, from 0, as to fold into a random key; None if it has none.
         file: the name of the file that weights are downloaded as.
     """
 
@@ -33,7 +33,7 @@ class Layout:
     kind: ClassVar[str] = ""
 
     def settings(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the page's script needs to know.
+        """Return the settings of the page's script.
 
         Raises `ArgumentError` if a function, input or result of these names is not there.
         """
@@ -92,8 +92,8 @@ class Digits(Layout):
     kind: ClassVar[str] = "digits"
 
     def settings(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the page's script needs to know."""
-        found = super().settings(manifest)
+        """Return the settings of the page's script."""
+        settings = super().settings(manifest)
         picture = check_names(manifest, self.predict, [self.image], [self.probabilities])[0]
         size = _size(picture["shape"])
         side = round(size**0.5)
@@ -104,23 +104,23 @@ class Digits(Layout):
         if self.evaluate is not None:
             check_names(manifest, self.evaluate, [], [self.accuracy])
         names = ("predict", "image", "probabilities", "learn", "label", "evaluate", "accuracy", "pen", "margin", "corrections")
-        return found | {name: getattr(self, name) for name in names} | {"labels": list(self.labels), "side": side, "evaluateEvery": 20}
+        return settings | {name: getattr(self, name) for name in names} | {"labels": list(self.labels), "side": side, "evaluateEvery": 20}
 
 
 @dataclass(frozen=True)
 class Text(Layout):
-    """A page with a text: a language model of characters goes on as one types.
+    """A page with a text, which a language model of characters continues as one types.
 
     Args:
-        write: the function from the last characters to the next ones.
+        write: the function from the last characters to the next characters.
         prompt: its input, the numbers of the last characters (int32). Shorter texts are filled up from the left.
         seed: its input for a number that decides what is drawn (uint32).
         temperature: its input for the temperature (float32); None if it has none.
         characters: its result, the numbers of the next characters (int32).
         symbols: all characters by their numbers.
         filler: the character that fills up short texts.
-        beginning: the text at first.
-        daring: the temperature at first.
+        prompt_text: the initial text.
+        initial_temperature: the initial temperature.
 
     For the other arguments see `Layout`.
     """
@@ -133,20 +133,20 @@ class Text(Layout):
     characters: str = "characters"
     symbols: str = ""
     filler: str = "\n"
-    beginning: str = ""
-    daring: float = 0.7
+    prompt_text: str = ""
+    initial_temperature: float = 0.7
 
     kind: ClassVar[str] = "text"
 
     def settings(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the page's script needs to know."""
-        found = super().settings(manifest)
+        """Return the settings of the page's script."""
+        settings = super().settings(manifest)
         if self.filler not in self.symbols:
             raise ArgumentError(f"Text: the filler {self.filler!r} is not among the symbols")
         wanted = [self.prompt, self.seed, *([self.temperature] if self.temperature else [])]
         length = _size(check_names(manifest, self.write, wanted, [self.characters])[0]["shape"])
-        names = ("write", "prompt", "seed", "temperature", "characters", "symbols", "beginning", "daring")
-        return found | {name: getattr(self, name) for name in names} | {"length": length, "filler": self.symbols.index(self.filler)}
+        names = ("write", "prompt", "seed", "temperature", "characters", "symbols", "prompt_text", "initial_temperature")
+        return settings | {name: getattr(self, name) for name in names} | {"length": length, "filler": self.symbols.index(self.filler)}
 
 
 def _size(shape: Sequence[int]) -> int:
@@ -164,10 +164,10 @@ def check_names(manifest: Mapping[str, Any], name: str, inputs: Sequence[str], r
     if name not in manifest["functions"]:
         raise ArgumentError(f"the page needs a function {name!r}, but there are {sorted(manifest['functions'])}")
     arrays = {array["name"]: array for array in manifest["arrays"]}
-    known = [array.removeprefix(f"{name}/") for array in arrays if array.startswith(f"{name}/")]
+    parameters = [array.removeprefix(f"{name}/") for array in arrays if array.startswith(f"{name}/")]
     returned = [result["name"] for result in manifest["functions"][name]["results"]]
-    for kind, wanted, there in (("input", inputs, known), ("result", results, returned)):
-        for one in wanted:
-            if one not in there:
-                raise ArgumentError(f"the page needs the {kind} {one!r} of {name!r}, which has {there}")
+    for kind, required, available in (("input", inputs, parameters), ("result", results, returned)):
+        for one in required:
+            if one not in available:
+                raise ArgumentError(f"the page needs the {kind} {one!r} of {name!r}, which has {available}")
     return [arrays[f"{name}/{one}"] for one in inputs]

@@ -1,6 +1,6 @@
 """The operators of ONNX as functions of arrays.
 
-`registry` says how they are declared, and what they get. `arithmetic` has elementwise operators, activations and reductions, `shapes`
+`registry` declares them, and describes their arguments. `arithmetic` has elementwise operators, activations and reductions, `shapes`
 shapes, gathers, sequences and control flow, `networks` layers and optimizers, and `signals` resampling, Fourier transforms and quantised
 numbers. Importing this package declares all of them.
 """

@@ -17,7 +17,7 @@ from volta_fn.scipy import special
 # Arithmetic, comparisons and logic, elementwise.
 # ------------------------------------------------------------------------------
 
-#: Operators with a function of NumPy's name for them.
+#: Operators that are a function of NumPy.
 _SAME = {
     "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "And": "logical_and", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
     "Atanh": "arctanh", "BitwiseAnd": "bitwise_and", "BitwiseNot": "bitwise_not", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
@@ -110,7 +110,7 @@ def erf(node: Node, x: Any) -> Any:
 
 @operator("IsInf")
 def is_inf(node: Node, x: Any) -> Any:
-    """Find infinities of either sign, or of one."""
+    """Test for infinities of either sign, or of one sign."""
     infinite = node.xp.isinf(x)
     sides = infinite & (x > 0) & bool(node.get("detect_positive", 1))
     return sides | (infinite & (x < 0) & bool(node.get("detect_negative", 1)))
@@ -160,12 +160,12 @@ def cumulative(node: Node, x: Any, axis: Any) -> Any:
     """Sum, or multiply, all elements up to each one."""
     x, axis = as_array(x), node.ints(axis, "axis")[0] % x.ndim
     function = vnp.cumsum if node.op == "CumSum" else vnp.cumprod
-    turned = vnp.flip(x, axis) if node.get("reverse", 0) else x
+    operand = vnp.flip(x, axis) if node.get("reverse", 0) else x
     if node.get("exclusive", 0):
         first = [(1, 0) if i == axis else (0, 0) for i in range(x.ndim)]
-        turned = vnp.pad(turned, first, constant_values=node.op == "CumProd")[tuple([slice(n) for n in x.shape])]
-    found = function(turned, axis=axis, dtype=x.dtype)
-    return vnp.flip(found, axis) if node.get("reverse", 0) else found
+        operand = vnp.pad(operand, first, constant_values=node.op == "CumProd")[tuple([slice(n) for n in x.shape])]
+    totals = function(operand, axis=axis, dtype=x.dtype)
+    return vnp.flip(totals, axis) if node.get("reverse", 0) else totals
 
 
 # ------------------------------------------------------------------------------
@@ -256,15 +256,15 @@ _REDUCED = {
 
 def _axes(node: Node, axes: Any) -> tuple[int, ...] | None:
     """Return the axes to reduce: None for all, () for none."""
-    found = node.axes(axes)
-    if found:
-        return tuple(found)
+    along = node.axes(axes)
+    if along:
+        return tuple(along)
     return () if node.get("noop_with_empty_axes", 0) else None
 
 
 @operator(*_REDUCED)
 def reduce(node: Node, x: Any, axes: Any = None) -> Any:
-    """Reduce along axes; all of them if none are given."""
+    """Reduce along axes, by default along all."""
     xp, along = node.xp, _axes(node, axes)
     keep = bool(node.get("keepdims", 1))
     if node.op == "ReduceL1":
@@ -272,18 +272,18 @@ def reduce(node: Node, x: Any, axes: Any = None) -> Any:
     elif node.op in ("ReduceL2", "ReduceSumSquare"):
         x = x * x
     if node.op in ("ReduceMax", "ReduceMin") and not x.size:
-        found = _empty_extreme(node, x, along, keep)
+        result = _empty_extreme(node, x, along, keep)
     elif node.op == "ReduceMean" and not is_float(x):
-        found = xp.sum(x, axis=along, keepdims=keep) // (x.size // max(1, xp.sum(x, axis=along, keepdims=keep).size))
+        result = xp.sum(x, axis=along, keepdims=keep) // (x.size // max(1, xp.sum(x, axis=along, keepdims=keep).size))
     else:
-        found = getattr(xp, _REDUCED[node.op])(x, axis=along, keepdims=keep)
+        result = getattr(xp, _REDUCED[node.op])(x, axis=along, keepdims=keep)
     if node.op in ("ReduceL2", "ReduceLogSum"):
-        found = (xp.sqrt if node.op == "ReduceL2" else xp.log)(found)
-    return found.astype(x.dtype)
+        result = (xp.sqrt if node.op == "ReduceL2" else xp.log)(result)
+    return result.astype(x.dtype)
 
 
 def _empty_extreme(node: Node, x: Any, axes: tuple[int, ...] | None, keep: bool) -> Any:
-    """Return the identity where there is nothing to take the maximum or minimum of."""
+    """Return the identity, for maxima and minima of no elements."""
     largest = np.True_ if x.dtype == np.bool_ else np.inf if is_float(x) else np.iinfo(x.dtype).max
     smallest = np.False_ if x.dtype == np.bool_ else -np.inf if is_float(x) else np.iinfo(x.dtype).min
     shape = vnp.sum(vnp.zeros(x.shape), axis=axes, keepdims=keep).shape
@@ -297,9 +297,9 @@ def reduce_log_sum_exp(node: Node, x: Any, axes: Any = None) -> Any:
     largest = vnp.max(x, axis=along, keepdims=True, initial=-np.inf) if x.size else vnp.zeros((1,) * x.ndim, x.dtype)
     shift = vnp.where(vnp.isfinite(largest), largest, 0)
     total = vnp.sum(vnp.exp(x - shift), axis=along, keepdims=True)
-    found = vnp.log(total) + shift
+    result = vnp.log(total) + shift
     wanted = vnp.sum(x, axis=along, keepdims=bool(node.get("keepdims", 1))).shape
-    return found.reshape(wanted).astype(x.dtype)
+    return result.reshape(wanted).astype(x.dtype)
 
 
 @operator("ArgMax", "ArgMin")
@@ -308,8 +308,8 @@ def arg_extreme(node: Node, x: Any) -> Any:
     axis = node.get("axis", 0) % x.ndim
     function = node.xp.argmax if node.op == "ArgMax" else node.xp.argmin
     if node.get("select_last_index", 0):
-        found = x.shape[axis] - 1 - function(node.xp.flip(x, axis), axis=axis)
+        position = x.shape[axis] - 1 - function(node.xp.flip(x, axis), axis=axis)
     else:
-        found = function(x, axis=axis)
-    found = found.astype(np.int64)
-    return node.xp.expand_dims(found, axis) if node.get("keepdims", 1) else found
+        position = function(x, axis=axis)
+    position = position.astype(np.int64)
+    return node.xp.expand_dims(position, axis) if node.get("keepdims", 1) else position

@@ -35,8 +35,8 @@ class Window:
         auto = node.get("auto_pad", "NOTSET")
         n = len(self.kernel)
         if auto in ("NOTSET", ""):
-            given = node.get("pads") or [0] * 2 * n
-            return list(zip(given[:n], given[n:], strict=True))
+            pads = node.get("pads") or [0] * 2 * n
+            return list(zip(pads[:n], pads[n:], strict=True))
         if auto == "VALID":
             return [(0, 0)] * n
         totals = [max((-(-i // s) - 1) * s + k - i, 0) for i, s, k in zip(self.sizes, self.strides, self.spans, strict=True)]
@@ -44,13 +44,13 @@ class Window:
 
     def with_ceil(self) -> Pads:
         """Return the padding with which incomplete windows at the end count."""
-        found = []
+        pads = []
         for size, (low, high), span, stride in zip(self.sizes, self.pads, self.spans, self.strides, strict=True):
             count = -(-(size + low + high - span) // stride) + 1
             if (count - 1) * stride >= size + low:  # it would begin in the padding
                 count -= 1
-            found.append((low, max(high, (count - 1) * stride + span - size - low)))
-        return found
+            pads.append((low, max(high, (count - 1) * stride + span - size - low)))
+        return pads
 
 
 def halves(total: int, more_at_end: bool) -> tuple[int, int]:
@@ -64,10 +64,10 @@ def conv(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
     """Convolve images with channels first."""
     x, weight = as_array(x), as_array(weight)
     window = Window(node, x.shape[2:], weight.shape[2:])
-    found = lax.conv_general_dilated(
+    y = lax.conv_general_dilated(
         x, weight, window.strides, window.pads, rhs_dilation=window.dilations, feature_group_count=node.get("group", 1)
     )
-    return found if bias is None else found + per_channel(bias, found.ndim)
+    return y if bias is None else y + per_channel(bias, y.ndim)
 
 
 @operator("ConvTranspose")
@@ -83,8 +83,8 @@ def conv_transpose(node: Node, x: Any, weight: Any, bias: Any = None) -> Any:
     flipped = vnp.flip(weight, tuple(range(2, 2 + n))).reshape(groups, inputs // groups, outputs, *kernel)
     flipped = flipped.swapaxes(1, 2).reshape(groups * outputs, inputs // groups, *kernel)
     around = [((k - 1) * d - low, (k - 1) * d - high + e) for k, d, (low, high), e in zip(kernel, dilations, pads, extra, strict=True)]
-    found = lax.conv_general_dilated(x, flipped, [1] * n, around, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=groups)
-    return found if bias is None else found + per_channel(bias, found.ndim)
+    y = lax.conv_general_dilated(x, flipped, [1] * n, around, lhs_dilation=strides, rhs_dilation=dilations, feature_group_count=groups)
+    return y if bias is None else y + per_channel(bias, y.ndim)
 
 
 def _transposed_pads(
@@ -92,8 +92,8 @@ def _transposed_pads(
 ) -> Pads:
     n, auto, wanted = len(kernel), node.get("auto_pad", "NOTSET"), node.get("output_shape")
     if wanted is None and auto in ("NOTSET", "", "VALID"):
-        given = node.get("pads") or [0] * 2 * n
-        return list(zip(given[:n], given[n:], strict=True))
+        widths = node.get("pads") or [0] * 2 * n
+        return list(zip(widths[:n], widths[n:], strict=True))
     wanted = [i * s for i, s in zip(sizes, strides, strict=True)] if wanted is None else wanted[-n:]
     pads = []
     for size, stride, k, dilation, more, want in zip(sizes, strides, kernel, dilations, extra, wanted, strict=True):
@@ -102,7 +102,7 @@ def _transposed_pads(
     return pads
 
 
-def _pooled(node: Node, x: Any, start: Any, step: Any, pads: Pads | None = None) -> Any:
+def _pool(node: Node, x: Any, start: Any, step: Any, pads: Pads | None = None) -> Any:
     window = Window(node, x.shape[2:], node.get("kernel_shape"))
     around = pads or (window.with_ceil() if node.get("ceil_mode", 0) else window.pads)
     return lax.reduce_window(
@@ -121,10 +121,10 @@ def max_pool(node: Node, x: Any) -> Any:
     """Take the maximum of each window, and its position if asked for."""
     x = as_array(x)
     lowest = -np.inf if is_float(x) else np.iinfo(x.dtype).min
-    found = _pooled(node, x, np.asarray(lowest, x.dtype), lax.max)
+    maxima = _pool(node, x, np.asarray(lowest, x.dtype), lax.max)
     if node.outputs == 1:
-        return found
-    return found, _positions(node, x, lowest)
+        return maxima
+    return maxima, _positions(node, x, lowest)
 
 
 def _positions(node: Node, x: Any, lowest: Any) -> Any:
@@ -151,7 +151,7 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
 
 @operator("MaxUnpool")
 def max_unpool(node: Node, x: Any, indices: Any, wanted: Any = None) -> Any:
-    """Put maxima back where they came from."""
+    """Write maxima to the positions that they were taken from."""
     x = as_array(x)
     kernel = node.get("kernel_shape")
     n = len(kernel)
@@ -174,12 +174,12 @@ def average_pool(node: Node, x: Any) -> Any:
     zero = np.zeros((), x.dtype)
     window = Window(node, x.shape[2:], node.get("kernel_shape"))
     around = window.with_ceil() if node.get("ceil_mode", 0) else window.pads
-    total = _pooled(node, x, zero, lax.add, around)
+    total = _pool(node, x, zero, lax.add, around)
     ones = vnp.ones(x.shape, x.dtype)
     if not node.get("count_include_pad", 0):
-        return total / _pooled(node, ones, zero, lax.add, around)
+        return total / _pool(node, ones, zero, lax.add, around)
     ones = vnp.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1)
-    beyond = [(0, wide - given) for (_, wide), (_, given) in zip(around, window.pads, strict=True)]
+    beyond = [(0, end - high) for (_, end), (_, high) in zip(around, window.pads, strict=True)]
     counts = lax.reduce_window(
         ones,
         zero,
@@ -196,7 +196,7 @@ def average_pool(node: Node, x: Any) -> Any:
 def lp_pool(node: Node, x: Any) -> Any:
     """Compute the p-norm of each window."""
     x, p = as_array(x), node.get("p", 2)
-    return _pooled(node, abs(x) ** p, np.zeros((), x.dtype), lax.add) ** (1 / p)
+    return _pool(node, abs(x) ** p, np.zeros((), x.dtype), lax.add) ** (1 / p)
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
@@ -220,14 +220,14 @@ def col_to_image(node: Node, x: Any, image: Any, block: Any) -> Any:
     counts = [(n - k) // s + 1 for n, k, s in zip(padded, window.spans, window.strides, strict=True)]
     channels = x.shape[1] // math.prod(kernel)
     columns = x.reshape(x.shape[0], channels, *kernel, *counts)
-    found = vnp.zeros((x.shape[0], channels, *padded), x.dtype)
+    images = vnp.zeros((x.shape[0], channels, *padded), x.dtype)
     for tap in np.ndindex(*kernel):
         index = (slice(None), slice(None), *[
             slice(t * d, t * d + (c - 1) * s + 1, s)
             for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
         ])  # fmt: skip
-        found = found.at[index].add(columns[(slice(None), slice(None), *tap)])
-    return found[(slice(None), slice(None), *[slice(low, low + n) for (low, _), n in zip(window.pads, sizes, strict=True)])]
+        images = images.at[index].add(columns[(slice(None), slice(None), *tap)])
+    return images[(slice(None), slice(None), *[slice(low, low + n) for (low, _), n in zip(window.pads, sizes, strict=True)])]
 
 
 # ------------------------------------------------------------------------------
@@ -237,17 +237,17 @@ def col_to_image(node: Node, x: Any, image: Any, block: Any) -> Any:
 
 @operator("BatchNormalization")
 def batch_norm(node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
-    """Normalise channels by statistics that are given, or by the batch's in training."""
+    """Normalise channels by running statistics, or in training by the batch's."""
     x, epsilon = as_array(x), node.get("epsilon", 1e-5)
     if not node.get("training_mode", 0):
         slope = as_array(scale) / vnp.sqrt(as_array(variance) + epsilon)
         offset = as_array(bias) - as_array(mean) * slope
         return (x * per_channel(slope, x.ndim) + per_channel(offset, x.ndim)).astype(x.dtype)
     axes, momentum = (0, *range(2, x.ndim)), node.get("momentum", 0.9)
-    seen_mean, seen_variance = x.mean(axes), x.var(axes)
-    normal = (x - per_channel(seen_mean, x.ndim)) / vnp.sqrt(per_channel(seen_variance, x.ndim) + epsilon)
+    batch_mean, batch_variance = x.mean(axes), x.var(axes)
+    normal = (x - per_channel(batch_mean, x.ndim)) / vnp.sqrt(per_channel(batch_variance, x.ndim) + epsilon)
     result = normal * per_channel(scale, x.ndim) + per_channel(bias, x.ndim)
-    running = [as_array(old) * momentum + new * (1 - momentum) for old, new in ((mean, seen_mean), (variance, seen_variance))]
+    running = [as_array(old) * momentum + new * (1 - momentum) for old, new in ((mean, batch_mean), (variance, batch_variance))]
     return result.astype(x.dtype), *running
 
 
@@ -259,8 +259,8 @@ def layer_norm(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
     wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     mean = wide.mean(axes, keepdims=True)
     inverse = 1 / vnp.sqrt(wide.var(axes, keepdims=True) + node.get("epsilon", 1e-5))
-    found = ((wide - mean) * inverse).astype(x.dtype) * as_array(scale)
-    return (found if bias is None else found + as_array(bias)), mean, inverse
+    y = ((wide - mean) * inverse).astype(x.dtype) * as_array(scale)
+    return (y if bias is None else y + as_array(bias)), mean, inverse
 
 
 @operator("RMSNormalization")
@@ -269,8 +269,8 @@ def rms_norm(node: Node, x: Any, scale: Any) -> Any:
     x = as_array(x)
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
     wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
-    found = wide / vnp.sqrt((wide * wide).mean(axes, keepdims=True) + node.get("epsilon", 1e-5))
-    return found.astype(x.dtype) * as_array(scale)
+    normal = wide / vnp.sqrt((wide * wide).mean(axes, keepdims=True) + node.get("epsilon", 1e-5))
+    return normal.astype(x.dtype) * as_array(scale)
 
 
 @operator("InstanceNormalization")
@@ -363,7 +363,7 @@ Cell = Callable[..., tuple[Any, ...]]
 
 
 class Layer:
-    """What the three have in common: activations, weights, directions, lengths."""
+    """A recurrent layer: activations, weights, directions, lengths."""
 
     def __init__(self, node: Node, gates: int, defaults: list[str]) -> None:
         self.node, self.gates = node, gates
@@ -378,15 +378,15 @@ class Layer:
 
     def _functions(self, names: list[str]) -> list[Callable[[Any], Any]]:
         alphas, betas = list(self.node.get("activation_alpha") or []), list(self.node.get("activation_beta") or [])
-        made = []
+        functions = []
         for name in names:
             a, b = _DEFAULTS.get(name, (1.0, 0.0))
             a = alphas.pop(0) if alphas and name in _DEFAULTS else a
             b = betas.pop(0) if betas and name in ("hardsigmoid", "scaledtanh", "affine") else b
-            made.append(self._clipped(_ACTIVATIONS[name], a, b))
-        return made
+            functions.append(self._with_clip(_ACTIVATIONS[name], a, b))
+        return functions
 
-    def _clipped(self, function: Callable[..., Any], a: float, b: float) -> Callable[[Any], Any]:
+    def _with_clip(self, function: Callable[..., Any], a: float, b: float) -> Callable[[Any], Any]:
         limit = self.node.get("clip")
         return (lambda x: function(x, a, b)) if limit is None else (lambda x: function(vnp.clip(x, -limit, limit), a, b))
 
@@ -406,8 +406,8 @@ class Layer:
             chosen = [None if w is None else as_array(w)[d] for w in weights]
             functions = self.functions[d * self.per_direction : (d + 1) * self.per_direction]
             backward = self.direction == "reverse" or d == 1
-            one, last = _scanned(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
-            outputs.append(one)
+            output, last = _scan_direction(cell, functions, x, lengths, tuple([s[d] for s in initial]), chosen, backward)
+            outputs.append(output)
             lasts.append(last)
         stacked = [vnp.stack(column) for column in zip(*lasts, strict=True)]
         result = vnp.stack(outputs, 1)
@@ -416,13 +416,13 @@ class Layer:
         return result, stacked
 
 
-def _scanned(
+def _scan_direction(
     cell: Cell, functions: Any, x: Any, lengths: Any, start: tuple[Any, ...], weights: list[Any], backward: bool
 ) -> tuple[Any, tuple[Any, ...]]:
     """Run one direction; where a sequence has ended, states stay and outputs are zero."""
 
-    def step(states: tuple[Any, ...], given: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
-        time, now = given
+    def step(states: tuple[Any, ...], inputs: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        time, now = inputs
         new = cell(functions, now, states, *weights)
         if lengths is None:
             return new, new[0]
@@ -496,12 +496,12 @@ def lstm(
         (h, c), (on_input, on_state), n = states, _bias(b, 4, layer.hidden, now), layer.hidden
         f, g, last = functions
         gates = now @ w.T + on_input + h @ r.T + on_state
-        seen = vnp.zeros(3 * n, now.dtype) if p is None else p
-        opened = f(gates[:, :n] + seen[:n] * c)
-        kept = 1 - opened if coupled else f(gates[:, 2 * n : 3 * n] + seen[2 * n :] * c)
-        new = kept * c + opened * g(gates[:, 3 * n :])
-        shown = f(gates[:, n : 2 * n] + seen[n : 2 * n] * new)
-        return shown * last(new), new
+        peephole = vnp.zeros(3 * n, now.dtype) if p is None else p
+        input_gate = f(gates[:, :n] + peephole[:n] * c)
+        forget = 1 - input_gate if coupled else f(gates[:, 2 * n : 3 * n] + peephole[2 * n :] * c)
+        new = forget * c + input_gate * g(gates[:, 3 * n :])
+        output_gate = f(gates[:, n : 2 * n] + peephole[n : 2 * n] * new)
+        return output_gate * last(new), new
 
     result, (last, last_cell) = layer.run(cell, x, lengths, [initial, initial_cell], [w, r, bias, peepholes])
     return result, last, last_cell
@@ -526,7 +526,7 @@ def adagrad(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         squares = squares + gradient * gradient
         return x - rate * gradient / (vnp.sqrt(squares) + node.get("epsilon", 1e-6)), squares
 
-    return tuple(_updated(update, arrays, 3))
+    return tuple(_update_all(update, arrays, 3))
 
 
 @operator(f"{_DOMAIN}.Adam")
@@ -543,7 +543,7 @@ def adam(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         x = x - rate * mean / (vnp.sqrt(squares) + node.get("epsilon", 1e-6))
         return (1 - node.get("norm_coefficient_post", 0.0)) * x, mean, squares
 
-    return tuple(_updated(update, arrays, 4))
+    return tuple(_update_all(update, arrays, 4))
 
 
 @operator(f"{_DOMAIN}.Momentum")
@@ -558,13 +558,13 @@ def momentum(node: Node, rate: Any, count: Any, *arrays: Any) -> Any:
         direction = gradient + alpha * velocity if node.get("mode") == "nesterov" else velocity
         return x - rate * direction, velocity
 
-    return tuple(_updated(update, arrays, 3))
+    return tuple(_update_all(update, arrays, 3))
 
 
-def _updated(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
-    """Yield the new arrays, then what comes second of each, and so on.
+def _update_all(update: Callable[..., Any], arrays: tuple[Any, ...], kinds: int) -> Iterator[Any]:
+    """Yield the updated arrays, then the first states of all arrays, and so on.
 
-    `arrays` are all arrays to train, all their gradients, and the state of all; there are that many `kinds`.
+    `arrays` has all arrays to train, all their gradients, and all states, which are so many `kinds`.
     """
     count = len(arrays) // kinds
     rows = [[as_array(array) for array in arrays[k::count]] for k in range(count)]

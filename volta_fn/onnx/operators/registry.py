@@ -1,4 +1,4 @@
-"""How operators are declared, and what they get.
+"""Declaration of operators, and their arguments.
 
 An operator is a function ``(node, *inputs) -> output or tuple of outputs``. An input is an `Array`, or a NumPy array if it is known on the
 host: a small constant, the shape of something, or an integer that the caller gave as a NumPy array. From such inputs alone `node.xp`
@@ -23,7 +23,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 class Node(NamedTuple):
-    """A call of an operator: its attributes and what it is called with."""
+    """A call of an operator: its name, attributes and context."""
 
     op: str
     name: str
@@ -59,8 +59,8 @@ class Node(NamedTuple):
 
     def axes(self, value: Any) -> list[int] | None:
         """Return axes from an input or, of older versions, from the attribute."""
-        found = self.get("axes")
-        return found if value is None else self.ints(value, "axes")
+        attribute = self.get("axes")
+        return attribute if value is None else self.ints(value, "axes")
 
     def __str__(self) -> str:
         return f"{self.op} ({self.name})" if self.name else self.op

@@ -254,7 +254,7 @@ def gather_elements(node: Node, x: Any, indices: Any) -> Any:
 
 
 def _positions_along(indices: Any, axis: int) -> tuple[Any, ...]:
-    """Return indices for all axes: of one those given, of the others each position."""
+    """Return indices for all axes: `indices` for one, all positions for the others."""
     positions: list[Any] = list(np.indices(indices.shape, sparse=True))
     positions[axis] = indices
     return tuple(positions)
@@ -264,12 +264,12 @@ def _positions_along(indices: Any, axis: int) -> tuple[Any, ...]:
 def gather_nd(node: Node, x: Any, indices: Any) -> Any:
     """Take slices at positions of several axes."""
 
-    def one(x: Any, indices: Any) -> Any:
+    def take(x: Any, indices: Any) -> Any:
         return x[_split(indices, x.shape)]
 
     for _ in range(node.get("batch_dims", 0)):
-        one = vmap(one)
-    return one(as_array(x), as_array(indices))
+        take = vmap(take)
+    return take(as_array(x), as_array(indices))
 
 
 def _split(indices: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
@@ -277,7 +277,7 @@ def _split(indices: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple([wrapped(indices[..., i], shape[i]) for i in range(indices.shape[-1])])
 
 
-def _updated(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> Any:
+def _scatter(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> Any:
     at = as_array(x).at[positions]
     functions = {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}
     return functions[node.get("reduction", "none")](as_array(updates))
@@ -287,13 +287,13 @@ def _updated(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> An
 def scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update elements along an axis, at positions of their own."""
     axis = node.get("axis", 0) % x.ndim
-    return _updated(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
+    return _scatter(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
 
 
 @operator("ScatterND")
 def scatter_nd(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update slices at positions of several axes."""
-    return _updated(node, x, _split(indices, x.shape), updates)
+    return _scatter(node, x, _split(indices, x.shape), updates)
 
 
 @operator("TensorScatter")
@@ -305,15 +305,15 @@ def tensor_scatter(node: Node, cache: Any, update: Any, starts: Any = None) -> A
     positions = begins[:, None] + vnp.arange(count, dtype=np.int64)
     positions = positions % size if node.get("mode", "linear") == "circular" else positions
 
-    def one(kept: Any, new: Any, at: Any) -> Any:
-        return vnp.moveaxis(vnp.moveaxis(kept, axis - 1, 0).at[at].set(vnp.moveaxis(new, axis - 1, 0)), 0, axis - 1)
+    def write(old: Any, new: Any, at: Any) -> Any:
+        return vnp.moveaxis(vnp.moveaxis(old, axis - 1, 0).at[at].set(vnp.moveaxis(new, axis - 1, 0)), 0, axis - 1)
 
-    return vmap(one)(as_array(cache), as_array(update), positions)
+    return vmap(write)(as_array(cache), as_array(update), positions)
 
 
 @operator("OneHot")
 def one_hot(node: Node, indices: Any, depth: Any, values: Any) -> Any:
-    """Set one element for each index, and the others, to given values."""
+    """Set one element per index to one value, and the others to another."""
     (count,), indices = node.ints(depth, "depth"), as_array(indices).astype(np.int64)
     axis = node.get("axis", -1) % (indices.ndim + 1)
     numbers = vnp.arange(count, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(indices.ndim + 1)])
@@ -328,7 +328,7 @@ def non_zero(node: Node, x: Any) -> Any:
 
 @operator("Compress")
 def compress(node: Node, x: Any, condition: Any) -> Any:
-    """Take what a condition on the host marks."""
+    """Take the elements that a condition on the host selects."""
     chosen = np.flatnonzero(node.host(condition, "condition"))
     return vnp.take(as_array(x), chosen, node.get("axis")) if "axis" in node.attributes else as_array(x).reshape(-1)[chosen]
 
@@ -345,15 +345,15 @@ def top_k(node: Node, x: Any, k: Any = None) -> Any:
 
 @operator("Unique")
 def unique(node: Node, x: Any) -> Any:
-    """Return the distinct elements, where they are, and how many of each there are."""
+    """Return the distinct elements, their positions, and their counts."""
     values, axis = node.host(x, "X"), node.get("axis")
-    found, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    distinct, first, inverse, counts = np.unique(values, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.reshape(-1)
     if not node.get("sorted", 1):
         order = np.argsort(first)
-        found, first, counts = np.take(found, order, axis or 0), first[order], counts[order]
+        distinct, first, counts = np.take(distinct, order, axis or 0), first[order], counts[order]
         inverse = np.argsort(order)[inverse]
-    return found, *[chunk.astype(np.int64) for chunk in (first, inverse, counts)]
+    return distinct, *[chunk.astype(np.int64) for chunk in (first, inverse, counts)]
 
 
 @operator("ReverseSequence")
@@ -363,8 +363,8 @@ def reverse_sequence(node: Node, x: Any, lengths: Any) -> Any:
     x = vnp.moveaxis(as_array(x), (batch, time), (0, 1))
     numbers, lengths = vnp.arange(x.shape[1], dtype=np.int64)[None], as_array(lengths)[:, None]
     order = vnp.where(numbers < lengths, lengths - 1 - numbers, numbers)
-    found = vnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), 1)
-    return vnp.moveaxis(found, (0, 1), (batch, time))
+    result = vnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), 1)
+    return vnp.moveaxis(result, (0, 1), (batch, time))
 
 
 @operator("NonMaxSuppression")
@@ -380,22 +380,22 @@ def non_max_suppression(node: Node, boxes: Any, scores: Any, most: Any = None, o
     if node.get("center_point_box", 0):
         centre, half = corners[..., [1, 0]], corners[..., [3, 2]] / 2
         corners = np.concatenate([centre - half, centre + half], -1)
-    found = []
+    selected = []
     for batch, of_classes in enumerate(numbers):
         for category, of_boxes in enumerate(of_classes):
-            kept = _suppressed(corners[batch], of_boxes, count, limit, least)
-            found += [(batch, category, index) for index in kept]
-    return np.array(found, np.int64).reshape(-1, 3)
+            indices = _select_boxes(corners[batch], of_boxes, count, limit, least)
+            selected += [(batch, category, index) for index in indices]
+    return np.array(selected, np.int64).reshape(-1, 3)
 
 
-def _suppressed(boxes: np.ndarray, scores: np.ndarray, count: int, limit: float, least: float | None) -> list[int]:
-    kept: list[int] = []
+def _select_boxes(boxes: np.ndarray, scores: np.ndarray, count: int, limit: float, least: float | None) -> list[int]:
+    selected: list[int] = []
     for index in np.argsort(-scores, kind="stable"):
-        if len(kept) >= count or (least is not None and scores[index] <= least):
+        if len(selected) >= count or (least is not None and scores[index] <= least):
             break
-        if all(_overlap(boxes[index], boxes[other]) <= limit for other in kept):
-            kept.append(int(index))
-    return kept
+        if all(_overlap(boxes[index], boxes[other]) <= limit for other in selected):
+            selected.append(int(index))
+    return selected
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> float:
@@ -461,10 +461,10 @@ def split_to_sequence(node: Node, x: Any, split: Any = None) -> Any:
         chunks = [min(size, count - start) for start in range(0, count, size)]
     else:
         chunks = node.ints(split, "split")
-    found = node.xp.split(x, np.cumsum(chunks)[:-1].tolist(), axis)
+    arrays = node.xp.split(x, np.cumsum(chunks)[:-1].tolist(), axis)
     if split is None and not node.get("keepdims", 1):
-        found = [node.xp.squeeze(chunk, axis) for chunk in found]
-    return (tuple(found),)
+        arrays = [node.xp.squeeze(chunk, axis) for chunk in arrays]
+    return (tuple(arrays),)
 
 
 @operator("ConcatFromSequence")
@@ -489,15 +489,15 @@ def string_normalizer(node: Node, texts: np.ndarray) -> np.ndarray:
     folded = str if node.get("is_case_sensitive", 0) else str.lower
     left_out = {folded(word) for word in node.get("stopwords", [])}
     changed = _CASES[node.get("case_change_action", "NONE")]
-    kept = [changed(text) for text in texts.reshape(-1).tolist() if folded(text) not in left_out]
-    return np.array(kept or [""], dtype=object).reshape(*texts.shape[:-1], -1)
+    words = [changed(text) for text in texts.reshape(-1).tolist() if folded(text) not in left_out]
+    return np.array(words or [""], dtype=object).reshape(*texts.shape[:-1], -1)
 
 
 # ------------------------------------------------------------------------------
-# If, Loop and Scan: Python's where the host knows the way, else `lax`'s.
+# If, Loop and Scan: Python's control flow where the host decides it, else that of `lax`.
 # ------------------------------------------------------------------------------
 
-#: A loop of at most so many iterations, whose number is known, is unrolled: its shapes and integers stay on the host.
+#: Loops of at most so many iterations, with a constant count, are unrolled, so that shapes and integers stay on the host.
 _UNROLLED = 16
 
 
@@ -516,38 +516,38 @@ def loop(node: Node, count: Any, condition: Any, *carried: Any) -> Any:
     """Repeat a graph while a condition holds, at most `count` times."""
     body = node.get("body")
     outputs = len(carried)
-    known = count is None or not isinstance(count, Tracer)
-    limit = np.iinfo(np.int64).max if count is None else int(np.asarray(count).reshape(())) if known else None
+    is_concrete = count is None or not isinstance(count, Tracer)
+    limit = np.iinfo(np.int64).max if count is None else int(np.asarray(count).reshape(())) if is_concrete else None
     if limit is None or isinstance(condition, Tracer):
         return _while(node, body, count, condition, carried)
-    if _UNROLLED < limit < 2**31 and (condition is None or bool(np.asarray(condition))) and _always(node, body, carried):
+    if _UNROLLED < limit < 2**31 and (condition is None or bool(np.asarray(condition))) and _never_stops(node, body, carried):
         return _scan(node, body, limit, carried)
     values, rows = list(carried), list[list[Any]]()
     going, step = condition is None or bool(np.asarray(condition).reshape(())), 0
     while going and step < limit:
-        again, *found = node.run(body, np.array(step, np.int64), np.array(True), *values)
+        again, *results = node.run(body, np.array(step, np.int64), np.array(True), *values)
         if isinstance(again, Tracer):
-            if rows or step or len(found) > outputs:
+            if rows or step or len(results) > outputs:
                 raise OnnxError(f"{node}: it stops by a traced condition and collects results, whose number is then unknown")
             return _while(node, body, count, condition, carried)
-        values, collected = found[:outputs], found[outputs:]
+        values, collected = results[:outputs], results[outputs:]
         rows.append(collected)
         going, step = bool(np.asarray(again).reshape(())), step + 1
     stacked = [vnp.stack([as_array(v) for v in column]) for column in zip(*rows, strict=True)]
     return *values, *(stacked or [vnp.zeros((0,)) for _ in range(node.outputs - outputs)])
 
 
-def _always(node: Node, body: Any, carried: tuple[Any, ...]) -> bool:
+def _never_stops(node: Node, body: Any, carried: tuple[Any, ...]) -> bool:
     """Return True if a body keeps its condition true, and its carry's types."""
-    again, *found = node.run(body, np.array(0, np.int64), np.array(True), *carried)
-    same = [(v.shape, v.dtype) == (f.shape, f.dtype) for v, f in zip(carried, found, strict=False)]
+    again, *results = node.run(body, np.array(0, np.int64), np.array(True), *carried)
+    same = [(v.shape, v.dtype) == (f.shape, f.dtype) for v, f in zip(carried, results, strict=False)]
     return isinstance(again, np.ndarray) and bool(again) and all(same)
 
 
 def _scan(node: Node, body: Any, count: int, carried: tuple[Any, ...]) -> Any:
     def step(values: list[Any], number: Any) -> tuple[list[Any], list[Any]]:
-        _, *found = node.run(body, number, np.array(True), *values)
-        arrays = [as_array(v) for v in found]
+        _, *results = node.run(body, number, np.array(True), *values)
+        arrays = [as_array(v) for v in results]
         return arrays[: len(values)], arrays[len(values) :]
 
     last, collected = lax.scan(step, [as_array(v) for v in carried], vnp.arange(count, dtype=np.int64))
@@ -557,17 +557,17 @@ def _scan(node: Node, body: Any, count: int, carried: tuple[Any, ...]) -> Any:
 def _while(node: Node, body: Any, count: Any, condition: Any, carried: tuple[Any, ...]) -> Any:
     limit = vnp.asarray(np.iinfo(np.int64).max if count is None else count, dtype=np.int64).reshape(())
 
-    def going(state: Any) -> Any:
+    def is_running(state: Any) -> Any:
         return (state[0] < limit) & state[1]
 
     def step(state: Any) -> Any:
-        again, *found = node.run(body, state[0], state[1], *state[2])
-        if len(found) > len(carried):
+        again, *results = node.run(body, state[0], state[1], *state[2])
+        if len(results) > len(carried):
             raise OnnxError(f"{node}: it stops by a traced condition and collects results, whose number is then unknown")
-        return state[0] + 1, as_array(again).reshape(()).astype(bool), [as_array(v) for v in found]
+        return state[0] + 1, as_array(again).reshape(()).astype(bool), [as_array(v) for v in results]
 
     first = vnp.asarray(True) if condition is None else as_array(condition).reshape(())
-    return tuple(lax.while_loop(going, step, (vnp.asarray(np.int64(0)), first, [as_array(v) for v in carried]))[2])
+    return tuple(lax.while_loop(is_running, step, (vnp.asarray(np.int64(0)), first, [as_array(v) for v in carried]))[2])
 
 
 @operator("Scan")
@@ -576,26 +576,26 @@ def scan(node: Node, *inputs: Any) -> Any:
     body, count = node.get("body"), node.get("num_scan_inputs")
     if node.opset < 9:
         return _batched_scan(node, body, count, inputs[1:])
-    return _scanned(node, body, inputs[: len(inputs) - count], inputs[len(inputs) - count :])
+    return _run_scan(node, body, inputs[: len(inputs) - count], inputs[len(inputs) - count :])
 
 
-def _scanned(node: Node, body: Any, states: Any, sequences: Any) -> Any:
+def _run_scan(node: Node, body: Any, states: Any, sequences: Any) -> Any:
     axes = node.get("scan_input_axes") or [0] * len(sequences)
     backward = node.get("scan_input_directions", node.get("directions")) or [0] * len(sequences)
-    rows = [_turned(vnp.moveaxis(as_array(s), a, 0), b) for s, a, b in zip(sequences, axes, backward, strict=True)]
+    rows = [_flip_if(vnp.moveaxis(as_array(s), a, 0), b) for s, a, b in zip(sequences, axes, backward, strict=True)]
 
-    def step(values: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = [as_array(v) for v in node.run(body, *values, *given)]
-        return found[: len(values)], found[len(values) :]
+    def step(values: list[Any], slices: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = [as_array(v) for v in node.run(body, *values, *slices)]
+        return results[: len(values)], results[len(values) :]
 
     last, collected = lax.scan(step, [as_array(s) for s in states], rows)
     out_axes = node.get("scan_output_axes") or [0] * len(collected)
     flags = node.get("scan_output_directions") or [0] * len(collected)
-    moved = [vnp.moveaxis(_turned(c, f), 0, a) for c, a, f in zip(collected, out_axes, flags, strict=True)]
+    moved = [vnp.moveaxis(_flip_if(c, f), 0, a) for c, a, f in zip(collected, out_axes, flags, strict=True)]
     return *last, *moved
 
 
-def _turned(x: Any, backward: int) -> Any:
+def _flip_if(x: Any, backward: int) -> Any:
     return vnp.flip(x, 0) if backward else x
 
 
@@ -603,5 +603,5 @@ def _batched_scan(node: Node, body: Any, count: int, inputs: Any) -> Any:
     """Run version 8, whose first axis is the batch and whose second is time."""
     batch = inputs[0].shape[0]
     split = len(inputs) - count
-    results = [_scanned(node, body, [v[i] for v in inputs[:split]], [v[i] for v in inputs[split:]]) for i in range(batch)]
+    results = [_run_scan(node, body, [v[i] for v in inputs[:split]], [v[i] for v in inputs[split:]]) for i in range(batch)]
     return tuple([vnp.stack(column) for column in zip(*results, strict=True)])

@@ -69,7 +69,7 @@ def _lengths(node: Node, shape: Sequence[int], factors: Any, wanted: list[int] |
 
 
 def _positions(node: Node, size: int, length: int, scale: float, span: tuple[float, float] | None, legacy: bool) -> np.ndarray:
-    """Return where each new element lies on the old axis."""
+    """Return the position of each new element on the old axis."""
     new = np.arange(length, dtype=np.float64)
     form = "asymmetric" if legacy else node.get("coordinate_transformation_mode", "half_pixel")
     if form == "align_corners":
@@ -109,7 +109,7 @@ def _weights(node: Node, mode: str, positions: np.ndarray, size: int, scale: flo
     stretch = 1 / scale if antialias else 1.0
     reach = (1 if mode == "linear" else 2) * stretch
     a = node.get("cubic_coeff_a", -0.75)
-    found = np.zeros((len(positions), size))
+    matrix = np.zeros((len(positions), size))
     for row, centre in enumerate(positions):
         low = math.floor(centre) - math.ceil(reach) + 1
         taps = np.arange(low, math.floor(centre) + math.ceil(reach) + 1)
@@ -118,8 +118,8 @@ def _weights(node: Node, mode: str, positions: np.ndarray, size: int, scale: flo
         if node.get("exclude_outside", 0):
             values = np.where(outside, 0, values)
         values = values / values.sum() if antialias or node.get("exclude_outside", 0) else values
-        np.add.at(found[row], np.clip(taps, 0, size - 1), values)
-    return found
+        np.add.at(matrix[row], np.clip(taps, 0, size - 1), values)
+    return matrix
 
 
 def _kernel(mode: str, distance: np.ndarray, a: float) -> np.ndarray:
@@ -146,7 +146,7 @@ def grid_sample(node: Node, x: Any, grid: Any) -> Any:
 
 @operator("AffineGrid")
 def affine_grid(node: Node, theta: Any, size: Any) -> Any:
-    """Return the positions that affine maps give."""
+    """Return the sampling positions of affine maps."""
     return nn.affine_grid(as_array(theta), node.ints(size, "size"), align_corners=bool(node.get("align_corners", 0)))
 
 
@@ -229,10 +229,10 @@ def dft(node: Node, x: Any, length: Any = None, axis: Any = None) -> Any:
     count = values.shape[along] if length is None else node.ints(length, "dft_length")[0]
     if inverse and one_sided:
         return vnp.fft.irfft(values, count, axis=along)[..., None].astype(x.dtype)
-    found = (vnp.fft.ifft if inverse else vnp.fft.fft)(values, count, axis=along)
+    spectrum = (vnp.fft.ifft if inverse else vnp.fft.fft)(values, count, axis=along)
     if one_sided:
-        found = found[tuple([slice(count // 2 + 1) if i == along else slice(None) for i in range(found.ndim)])]
-    return vnp.stack([found.real, found.imag], -1).astype(x.dtype)
+        spectrum = spectrum[tuple([slice(count // 2 + 1) if i == along else slice(None) for i in range(spectrum.ndim)])]
+    return vnp.stack([spectrum.real, spectrum.imag], -1).astype(x.dtype)
 
 
 def _as_complex(x: Any) -> Any:
@@ -253,10 +253,10 @@ def stft(node: Node, x: Any, step: Any, window: Any = None, length: Any = None) 
     frames = signal[:, starts[:, None] + np.arange(size)]
     if window is not None:
         frames = frames * as_array(window)
-    found = vnp.fft.fft(frames, axis=-1)
+    spectra = vnp.fft.fft(frames, axis=-1)
     if node.get("onesided", 1):
-        found = found[..., : size // 2 + 1]
-    return vnp.stack([found.real, found.imag], -1).astype(x.dtype)
+        spectra = spectra[..., : size // 2 + 1]
+    return vnp.stack([spectra.real, spectra.imag], -1).astype(x.dtype)
 
 
 @operator("BlackmanWindow", "HammingWindow", "HannWindow")
@@ -276,16 +276,16 @@ def mel_weights(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: A
     edges = [2595 * math.log10(1 + float(node.host(f, "a frequency").reshape(())) / 700) for f in (low, high)]
     mels = edges[0] + np.arange(count + 2) * (edges[1] - edges[0]) / (count + 2)
     positions = ((size + 1) * (700 * (10 ** (mels / 2595) - 1)) // sampling).astype(int)
-    found = np.zeros((size // 2 + 1, count))
+    weights = np.zeros((size // 2 + 1, count))
     for i in range(count):
         begin, centre, end = positions[i : i + 3]
         if centre == begin:
-            found[centre, i] = 1
+            weights[centre, i] = 1
         else:
-            found[begin : centre + 1, i] = (np.arange(begin, centre + 1) - begin) / (centre - begin)
+            weights[begin : centre + 1, i] = (np.arange(begin, centre + 1) - begin) / (centre - begin)
         if end > centre:
-            found[centre:end, i] = (end - np.arange(centre, end)) / (end - centre)
-    return found.astype(dtype_of(node.get("output_datatype", 1)))
+            weights[centre:end, i] = (end - np.arange(centre, end)) / (end - centre)
+    return weights.astype(dtype_of(node.get("output_datatype", 1)))
 
 
 # ------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def mel_weights(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: A
 # ------------------------------------------------------------------------------
 
 
-def _spread(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast_parameter(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
     """Broadcast scales or zero points of a tensor, an axis or blocks of it."""
     values, axis, block = as_array(values), node.get("axis", 1), node.get("block_size", 0)
     if values.size == 1:
@@ -308,14 +308,14 @@ def _spread(node: Node, values: Any, shape: tuple[int, ...]) -> Any:
 @operator("QuantizeLinear")
 def quantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
     """Divide by the scale, round, add the zero point, and saturate."""
-    x, scale = as_array(x), _spread(node, scale, x.shape)
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
     number = node.get("output_dtype", 0)
     dtype = zero_point.dtype if zero_point is not None else dtype_of(number) if number else np.dtype(np.uint8)
     limits = np.iinfo(dtype)
     precision = node.get("precision", 0)
     wide = dtype_of(precision) if precision else np.dtype(np.float32)
     rounded = vnp.round(x.astype(wide) / scale.astype(wide)).astype(np.float32)
-    shifted = rounded if zero_point is None else rounded + _spread(node, zero_point, x.shape).astype(np.float32)
+    shifted = rounded if zero_point is None else rounded + _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
     return vnp.clip(shifted, limits.min, limits.max).astype(dtype)
 
 
@@ -324,10 +324,10 @@ def dequantize(node: Node, x: Any, scale: Any, zero_point: Any = None) -> Any:
     """Subtract the zero point and multiply with the scale."""
     number = node.get("output_dtype", 0)
     dtype = dtype_of(number) if number else scale.dtype
-    x, scale = as_array(x), _spread(node, scale, x.shape)
+    x, scale = as_array(x), _broadcast_parameter(node, scale, x.shape)
     shifted = x.astype(np.float32)
     if zero_point is not None:
-        shifted = shifted - _spread(node, zero_point, x.shape).astype(np.float32)
+        shifted = shifted - _broadcast_parameter(node, zero_point, x.shape).astype(np.float32)
     return (shifted * scale.astype(np.float32)).astype(dtype)
 
 
@@ -339,11 +339,11 @@ def dynamic_quantize(node: Node, x: Any) -> Any:
     scale = (high - low) / np.float32(255)
     safe = vnp.where(scale == 0, 1, scale)
     zero = vnp.clip(vnp.round(-low / safe), 0, 255)
-    found = vnp.clip(vnp.round(x / safe) + zero, 0, 255).astype(np.uint8)
-    return found, scale, zero.astype(np.uint8)
+    quantized = vnp.clip(vnp.round(x / safe) + zero, 0, 255).astype(np.uint8)
+    return quantized, scale, zero.astype(np.uint8)
 
 
-def _shifted(values: Any, zero_point: Any, is_weight: bool) -> Any:
+def _subtract_zero_point(values: Any, zero_point: Any, is_weight: bool) -> Any:
     values = as_array(values).astype(np.int32)
     if zero_point is None:
         return values
@@ -356,13 +356,13 @@ def _shifted(values: Any, zero_point: Any, is_weight: bool) -> Any:
 @operator("MatMulInteger")
 def matmul_integer(node: Node, x: Any, y: Any, x_zero: Any = None, y_zero: Any = None) -> Any:
     """Multiply matrices of 8-bit integers to 32-bit ones."""
-    return _shifted(x, x_zero, False) @ _shifted(y, y_zero, True)
+    return _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
 
 
 @operator("ConvInteger")
 def conv_integer(node: Node, x: Any, weight: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
     """Convolve 8-bit integers to 32-bit ones."""
-    return _integer_conv(node, _shifted(x, x_zero, False), _channels(weight, w_zero))
+    return _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
 
 
 def _channels(weight: Any, zero: Any) -> Any:
@@ -372,7 +372,7 @@ def _channels(weight: Any, zero: Any) -> Any:
 
 def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
     window = Window(node, x.shape[2:], weight.shape[2:])
-    found = lax.conv_general_dilated(
+    sums = lax.conv_general_dilated(
         x.astype(np.float64),
         weight.astype(np.float64),
         window.strides,
@@ -380,14 +380,14 @@ def _integer_conv(node: Node, x: Any, weight: Any) -> Any:
         rhs_dilation=window.dilations,
         feature_group_count=node.get("group", 1),
     )
-    return found.astype(np.int32)  # exact: sums of products of 8-bit integers are below 2**53
+    return sums.astype(np.int32)  # exact: sums of products of 8-bit integers are below 2**53
 
 
 @operator("QLinearMatMul")
 def quantized_matmul(node: Node, x: Any, x_scale: Any, x_zero: Any, y: Any, y_scale: Any, y_zero: Any, scale: Any, zero: Any) -> Any:
     """Multiply quantised matrices to a quantised one."""
-    product = _shifted(x, x_zero, False) @ _shifted(y, y_zero, True)
-    return _requantized(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
+    product = _subtract_zero_point(x, x_zero, False) @ _subtract_zero_point(y, y_zero, True)
+    return _requantize(product, as_array(x_scale) * as_array(y_scale) / as_array(scale), zero)
 
 
 @operator("QLinearConv")
@@ -395,14 +395,14 @@ def quantized_conv(
     node: Node, x: Any, x_scale: Any, x_zero: Any, weight: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
 ) -> Any:
     """Convolve quantised images to quantised ones."""
-    found = _integer_conv(node, _shifted(x, x_zero, False), _channels(weight, w_zero))
+    sums = _integer_conv(node, _subtract_zero_point(x, x_zero, False), _channels(weight, w_zero))
     if bias is not None:
-        found = found + per_channel(bias, found.ndim)
+        sums = sums + per_channel(bias, sums.ndim)
     factor = as_array(x_scale) * as_array(w_scale) / as_array(scale)
-    return _requantized(found, per_channel(factor.reshape(-1), found.ndim) if factor.size > 1 else factor.reshape(()), zero)
+    return _requantize(sums, per_channel(factor.reshape(-1), sums.ndim) if factor.size > 1 else factor.reshape(()), zero)
 
 
-def _requantized(product: Any, factor: Any, zero: Any) -> Any:
+def _requantize(product: Any, factor: Any, zero: Any) -> Any:
     limits = np.iinfo(zero.dtype)
     rounded = vnp.round(product.astype(np.float32) * factor.astype(np.float32)) + as_array(zero).astype(np.float32).reshape(())
     return vnp.clip(rounded, limits.min, limits.max).astype(zero.dtype)

@@ -1,7 +1,7 @@
 """Rules that write ONNX's nodes for primitives.
 
-`registry` says what they get. `arithmetic` has elementwise primitives, reductions, products and convolutions, `structure` shapes, slices,
-gathers, windows and control flow. Importing this package declares all of them.
+`registry` declares them, and describes their arguments. `arithmetic` has elementwise primitives, reductions, products and convolutions,
+`structure` shapes, slices, gathers, windows and control flow. Importing this package declares all of them.
 """
 
 from volta_fn.onnx.rules import arithmetic, structure

@@ -141,7 +141,7 @@ def gelu(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("is_finite")
 def is_finite(w: Writer, eqn: Equation, x: str) -> str:
-    """Find numbers that are neither infinite nor NaN."""
+    """Test for numbers that are neither infinite nor NaN."""
     return w.op("Not", w.op("Or", w.op("IsNaN", x), w.op("IsInf", x)))
 
 
@@ -192,10 +192,10 @@ def select(w: Writer, eqn: Equation, which: str, *cases: str) -> Any:
     """Choose between arrays by element."""
     if aval(eqn).dtype == np.bool_:
         return w.op("Where", which, cases[1], cases[0])
-    found = cases[-1]
+    chosen = cases[-1]
     for number in range(len(cases) - 2, -1, -1):
-        found = w.op("Where", w.op("Equal", which, scalar(w, number, aval(eqn))), cases[number], found)
-    return found
+        chosen = w.op("Where", w.op("Equal", which, scalar(w, number, aval(eqn))), cases[number], chosen)
+    return chosen
 
 
 # ------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def reduce(w: Writer, eqn: Equation, x: str) -> str:
     if not axes:
         return w.op("Identity", x)
     if aval(eqn).dtype == np.bool_:
-        found = w.op(_REDUCED[eqn.primitive.name], w.op("Cast", x, to=_INT32), ints(w, axes), keepdims=0)
-        return w.op("Cast", found, to=_BOOL)
+        reduced = w.op(_REDUCED[eqn.primitive.name], w.op("Cast", x, to=_INT32), ints(w, axes), keepdims=0)
+        return w.op("Cast", reduced, to=_BOOL)
     return w.op(_REDUCED[eqn.primitive.name], x, ints(w, axes), keepdims=0)
 
 
@@ -231,10 +231,10 @@ def reduce_logic(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("argmax", "argmin")
 def arg_extreme(w: Writer, eqn: Equation, x: str) -> str:
-    """Find the position of an extreme along an axis."""
+    """Return the position of an extreme along an axis."""
     (axis,) = eqn.params["axes"]
-    found = w.op("ArgMax" if eqn.primitive.name == "argmax" else "ArgMin", x, axis=int(axis), keepdims=0)
-    return w.op("Cast", found, to=number_of(result(eqn).dtype))
+    position = w.op("ArgMax" if eqn.primitive.name == "argmax" else "ArgMin", x, axis=int(axis), keepdims=0)
+    return w.op("Cast", position, to=number_of(result(eqn).dtype))
 
 
 @rule("cumsum")
@@ -245,7 +245,7 @@ def cumsum(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("top_k")
 def top_k(w: Writer, eqn: Equation, x: str) -> Sequence[str]:
-    """Find the largest elements along the last axis."""
+    """Return the largest elements along the last axis."""
     values, positions = w.ops("TopK", 2, x, ints(w, [eqn.params["k"]]), axis=int(eqn.params["dimension"]))
     return values, w.op("Cast", positions, to=number_of(eqn.outvars[1].aval.dtype))
 
@@ -267,7 +267,7 @@ def sort(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
 
 @rule("dot_general")
 def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
-    """Sum products: a matrix product, or what an equation says."""
+    """Contract: as a matrix product, or by an einsum equation."""
     (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
     if aval(eqn).dtype != result(eqn).dtype:
         x, y = [w.op("Cast", name, to=number_of(result(eqn).dtype)) for name in (x, y)]
@@ -281,15 +281,15 @@ def dot_general(w: Writer, eqn: Equation, x: str, y: str) -> str:
     others = list(string.ascii_letters[ranks[0] : sum(ranks)])
     for i, j in zip((*left, *left_batch), (*right, *right_batch), strict=True):
         others[j] = letters[i]
-    kept = [letters[i] for i in left_batch]
-    kept += [c for i, c in enumerate(letters) if i not in (*left, *left_batch)]
-    kept += [c for j, c in enumerate(others) if j not in (*right, *right_batch)]
-    return w.op("Einsum", x, y, equation=f"{''.join(letters)},{''.join(others)}->{''.join(kept)}")
+    outputs = [letters[i] for i in left_batch]
+    outputs += [c for i, c in enumerate(letters) if i not in (*left, *left_batch)]
+    outputs += [c for j, c in enumerate(others) if j not in (*right, *right_batch)]
+    return w.op("Einsum", x, y, equation=f"{''.join(letters)},{''.join(others)}->{''.join(outputs)}")
 
 
 @rule("conv_general_dilated")
 def convolution(w: Writer, eqn: Equation, x: str, weight: str) -> str:
-    """Convolve; what Conv lacks is done before it, by transpositions and padding."""
+    """Convolve, after transpositions and padding that Conv does not support."""
     params = eqn.params
     dims, n = params["dimension_numbers"], aval(eqn).ndim - 2
     x, weight = w.op("Transpose", x, perm=list(dims.lhs_spec)), w.op("Transpose", weight, perm=list(dims.rhs_spec))
@@ -308,7 +308,7 @@ def convolution(w: Writer, eqn: Equation, x: str, weight: str) -> str:
         pads = [(0, 0)] * n
     if n == 0:
         raise OnnxError("a convolution without spatial axes has no operator in ONNX; use a matrix product")
-    found = w.op(
+    y = w.op(
         "Conv",
         x,
         weight,
@@ -318,7 +318,7 @@ def convolution(w: Writer, eqn: Equation, x: str, weight: str) -> str:
         kernel_shape=kernel[2:],
         pads=[p[0] for p in pads] + [p[1] for p in pads],
     )
-    return w.op("Transpose", found, perm=[dims.out_spec.index(i) for i in range(n + 2)])
+    return w.op("Transpose", y, perm=[dims.out_spec.index(i) for i in range(n + 2)])
 
 
 def _batches_as_channels(w: Writer, x: str, shape: list[int], count: int, groups: int) -> tuple[str, list[int], int]:
@@ -328,5 +328,5 @@ def _batches_as_channels(w: Writer, x: str, shape: list[int], count: int, groups
     batch, channels, *rest = shape
     split = shaped(w, x, [count, batch // count, channels, *rest])
     moved = w.op("Transpose", split, perm=[1, 0, 2, *range(3, 3 + len(rest))])
-    found = [batch // count, count * channels, *rest]
-    return shaped(w, moved, found), found, count
+    merged = [batch // count, count * channels, *rest]
+    return shaped(w, moved, merged), merged, count

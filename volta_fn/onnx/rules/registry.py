@@ -1,4 +1,4 @@
-"""How rules write nodes for equations.
+"""Declaration of rules, which write nodes for equations.
 
 A rule is a function ``(writer, eqn, *names) -> name or names``: given the names of the operands' values, it adds nodes and returns the
 names of the results.
@@ -36,7 +36,7 @@ class Writer(Protocol):
         """Add the nodes of a program, and return the names of its results."""
 
     def graph(self, name: str, inputs: Sequence[ShapedArray], build: Callable[[Writer, Sequence[str]], Sequence[str]]) -> Any:
-        """Return a graph that a node runs: its inputs' types, and what adds its nodes."""
+        """Return a graph that a node runs; `build` adds its nodes."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:

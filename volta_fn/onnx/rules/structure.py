@@ -23,7 +23,7 @@ _FAR = -(2**31)
 
 @rule("reshape", "squeeze")
 def reshape(w: Writer, eqn: Equation, x: str) -> str:
-    """Give the elements another shape."""
+    """Reshape."""
     return shaped(w, x, result(eqn).shape)
 
 
@@ -171,16 +171,16 @@ class Positions:
 
     def _inside(self, chunks: list[str], limits: list[int]) -> str:
         w = self.w
-        found = w.constant(np.ones(self.batch, bool))
+        inside = w.constant(np.ones(self.batch, bool))
         for chunk, limit in zip(chunks, limits, strict=True):
             low, high = w.op("GreaterOrEqual", chunk, ints(w, 0)), w.op("LessOrEqual", chunk, ints(w, limit))
-            found = w.op("And", found, w.op("And", low, high))
-        return found
+            inside = w.op("And", inside, w.op("And", low, high))
+        return inside
 
-    def flat(self, window_dims: Sequence[int], kept: Sequence[int], rank: int) -> str:
+    def flat(self, window_dims: Sequence[int], operand_dims: Sequence[int], rank: int) -> str:
         """Return positions in the flattened operand, windows along the given dimensions."""
         offsets = np.zeros([1] * rank, np.int64)
-        for dim, k in zip(window_dims, kept, strict=True):
+        for dim, k in zip(window_dims, operand_dims, strict=True):
             numbers = np.arange(self.window[k]) * self.strides[k]
             offsets = offsets + numbers.reshape([-1 if i == dim else 1 for i in range(rank)])
         return self.w.op("Add", self.spread(self.start, window_dims, rank), ints(self.w, offsets))
@@ -197,7 +197,7 @@ def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
     params, operand, index = eqn.params, aval(eqn), aval(eqn, 1)
     d = params["dimension_numbers"]
     missing = (*d.collapsed_slice_dims, *d.operand_batching_dims)
-    kept = [k for k in range(operand.ndim) if k not in missing]
+    window_axes = [k for k in range(operand.ndim) if k not in missing]
     positions = Positions(
         w,
         indices,
@@ -209,14 +209,14 @@ def gather(w: Writer, eqn: Equation, x: str, indices: str) -> str:
         d.start_indices_batching_dims,
     )
     rank = result(eqn).ndim
-    found = w.op("Gather", shaped(w, x, [-1]), positions.flat(d.offset_dims, kept, rank), axis=0)
+    windows = w.op("Gather", shaped(w, x, [-1]), positions.flat(d.offset_dims, window_axes, rank), axis=0)
     if params["mode"] is not GatherScatterMode.FILL_OR_DROP:
-        return found
-    return w.op("Where", positions.spread(positions.inside, d.offset_dims, rank), found, scalar(w, _fill(eqn), operand))
+        return windows
+    return w.op("Where", positions.spread(positions.inside, d.offset_dims, rank), windows, scalar(w, _fill(eqn), operand))
 
 
 def _fill(eqn: Equation) -> object:
-    """Return what a gather gives where an index is out of range."""
+    """Return the fill value of a gather for indices out of range."""
     value, dtype = eqn.params["fill_value"], aval(eqn).dtype
     if value is not None:
         return value
@@ -232,9 +232,9 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
     params, operand, index, new = eqn.params, aval(eqn), aval(eqn, 1), aval(eqn, 2)
     d = params["dimension_numbers"]
     missing = (*d.inserted_window_dims, *d.operand_batching_dims)
-    kept = [k for k in range(operand.ndim) if k not in missing]
+    window_axes = [k for k in range(operand.ndim) if k not in missing]
     window = [1] * operand.ndim
-    for dim, k in zip(d.update_window_dims, kept, strict=True):
+    for dim, k in zip(d.update_window_dims, window_axes, strict=True):
         window[k] = new.shape[dim]
     positions = Positions(
         w,
@@ -246,15 +246,15 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
         d.operand_batching_dims,
         d.scatter_indices_batching_dims,
     )
-    flat = positions.flat(d.update_window_dims, kept, new.ndim)
+    flat = positions.flat(d.update_window_dims, window_axes, new.ndim)
     if params["mode"] is not GatherScatterMode.CLIP:
         flat = w.op("Where", positions.spread(positions.inside, d.update_window_dims, new.ndim), flat, ints(w, operand.size))
     longer = w.op("Concat", shaped(w, x, [-1]), w.constant(np.zeros(1, operand.dtype)), axis=0)
     spread = w.op("Expand", flat, ints(w, new.shape))
-    found = w.op(
+    updated = w.op(
         "ScatterElements", longer, shaped(w, spread, [-1]), shaped(w, updates, [-1]), axis=0, reduction=_SCATTERS[eqn.primitive.name]
     )
-    return shaped(w, w.op("Slice", found, ints(w, [0]), ints(w, [operand.size]), ints(w, [0])), operand.shape)
+    return shaped(w, w.op("Slice", updated, ints(w, [0]), ints(w, [operand.size]), ints(w, [0])), operand.shape)
 
 
 # ------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
 
 
 class Geometry:
-    """Which axes windows cover, and how."""
+    """The geometry of windows: sizes, strides, padding and dilations by axis."""
 
     def __init__(self, eqn: Equation, position: int = 0) -> None:
         params = eqn.params
@@ -278,7 +278,7 @@ class Geometry:
         self.order = [i for i in range(n) if i not in self.axes] + self.axes
 
     def prepared(self, w: Writer, x: str, value: str) -> str:
-        """Put values between elements and crop, which pooling does not do."""
+        """Dilate with a value and crop, which pooling operators cannot do."""
         for axis, stride in enumerate(self.spacing):
             if stride != 1:
                 x = spread_out(w, x, self.shape, axis, stride, value)
@@ -295,7 +295,7 @@ class Geometry:
         k = self.axes
         merged = math.prod([self.shape[i] for i in self.order[: len(self.order) - len(k)]])
         images = shaped(w, w.op("Transpose", x, perm=self.order), [1, merged, *[self.shape[i] for i in k]])
-        found = w.op(
+        pooled = w.op(
             operator,
             images,
             kernel_shape=[self.window[i] for i in k],
@@ -304,7 +304,7 @@ class Geometry:
             pads=[self.pads[i][0] for i in k] + [self.pads[i][1] for i in k],
             **more,
         )
-        back = shaped(w, found, [out[i] for i in self.order])
+        back = shaped(w, pooled, [out[i] for i in self.order])
         return w.op("Transpose", back, perm=[self.order.index(i) for i in range(len(out))])
 
 
@@ -326,7 +326,7 @@ def reduce_window(w: Writer, eqn: Equation, x: str) -> str:
 
 @rule("select_and_scatter_add", "select_and_gather_add")
 def select_and_move(w: Writer, eqn: Equation, moved: str, operand: str) -> str:
-    """Send each update to the first winner of its window, or fetch what stands there."""
+    """Add each update at the selected position of its window, or gather from there."""
     geometry, kind = Geometry(eqn, 1), aval(eqn, 1)
     if not geometry.is_plain:
         raise OnnxError(f"{eqn.primitive.name} with dilated or cropped operands has no operator in ONNX")
@@ -378,8 +378,8 @@ def scan(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
     if counted:  # Scan needs something to scan
         rows, kinds = [ints(w, np.arange(params["length"]))], [*kinds, _COUNTER]
 
-    def build(inner: Writer, given: Sequence[str]) -> Sequence[str]:
-        return inner.program(program, [*names[:consts], *(given[:-1] if counted else given)])
+    def build(inner: Writer, inputs: Sequence[str]) -> Sequence[str]:
+        return inner.program(program, [*names[:consts], *(inputs[:-1] if counted else inputs)])
 
     outputs, backward = len(eqn.outvars), params["reverse"]
     directions = {"scan_input_directions": [1] * len(rows)} if backward else {}
@@ -394,28 +394,28 @@ def cond(w: Writer, eqn: Equation, index: str, *operands: str) -> Sequence[str]:
     """Run one of several programs: a chain of choices between two."""
     branches: Sequence[ClosedJaxpr] = eqn.params["branches"]
 
-    def chosen(inner: Writer, number: int) -> Sequence[str]:
+    def choose(inner: Writer, number: int) -> Sequence[str]:
         if number == len(branches) - 1:
             return inner.program(branches[number], operands)
         is_it = inner.op("Equal", index, scalar(inner, number, aval(eqn)))
-        then = inner.graph("branch", [], lambda one, _: one.program(branches[number], operands))
-        otherwise = inner.graph("branch", [], lambda one, _: chosen(one, number + 1))
+        then = inner.graph("branch", [], lambda branch, _: branch.program(branches[number], operands))
+        otherwise = inner.graph("branch", [], lambda branch, _: choose(branch, number + 1))
         return inner.ops("If", len(eqn.outvars), is_it, then_branch=then, else_branch=otherwise)
 
-    return chosen(w, 0)
+    return choose(w, 0)
 
 
 @rule("while")
 def while_loop(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
-    """Repeat a program while another says so."""
+    """Repeat a program while the result of another is true."""
     params: dict[str, Any] = eqn.params
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     for_cond, for_body, carried = names[:first], names[first:second], names[second:]
     (begin,) = w.program(params["cond_jaxpr"], [*for_cond, *carried])
     kinds = [_COUNTER, _FLAG, *params["body_jaxpr"].in_avals[len(for_body) :]]
 
-    def build(inner: Writer, given: Sequence[str]) -> Sequence[str]:
-        values = inner.program(params["body_jaxpr"], [*for_body, *given[2:]])
+    def build(inner: Writer, inputs: Sequence[str]) -> Sequence[str]:
+        values = inner.program(params["body_jaxpr"], [*for_body, *inputs[2:]])
         (again,) = inner.program(params["cond_jaxpr"], [*for_cond, *values])
         return [again, *values]
 

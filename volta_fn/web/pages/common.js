@@ -9,13 +9,13 @@ const find = id => document.getElementById(id);
 
 /** Makes an element with attributes and children. */
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === 'function') made.addEventListener(name, value);
-    else made.setAttribute(name, value);
+    if (typeof value === 'function') node.addEventListener(name, value);
+    else node.setAttribute(name, value);
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
 /** Tells what went wrong. */
@@ -25,9 +25,9 @@ function fail(error) {
 
 /** Lets a handler of events tell what goes wrong. */
 function guarded(work) {
-  return async (...given) => {
+  return async (...args) => {
     try {
-      await work(...given);
+      await work(...args);
     } catch (error) {
       fail(error);
     }
@@ -36,7 +36,7 @@ function guarded(work) {
 
 /** Opens the page's application, compiles its shaders with progress shown, and then calls `ready`. */
 async function start(ready) {
-  const begun = performance.now(), bar = find('progress');
+  const startTime = performance.now(), bar = find('progress');
   try {
     app = await volta.load();
     app.onfailure = fail;
@@ -48,7 +48,7 @@ async function start(ready) {
     bar.hidden = true;
     find('status').textContent = `Runs on ${app.deviceName}, in this page alone: nothing is sent anywhere.`;
     await ready();
-    document.documentElement.dataset.ready = Math.round(performance.now() - begun);
+    document.documentElement.dataset.ready = Math.round(performance.now() - startTime);
   } catch (error) {
     bar.hidden = true;
     find('status').textContent = 'The page cannot run here.';
@@ -134,17 +134,17 @@ class Training {
   }
 
   async go() {
-    let begun = performance.now(), steps = 0;
+    let startTime = performance.now(), steps = 0;
     while (this.running) {
-      const given = this.inputs();
+      const inputs = this.inputs();
       let values = {};
       for (let number = 0; number < this.every; number++) {
-        const counted = this.counter ? {...given, [this.counter]: this.step} : given;
+        const counted = this.counter ? {...inputs, [this.counter]: this.step} : inputs;
         values = await app.run(this.train, counted, number + 1 === this.every ? [this.loss] : []);
         this.step++;
         steps++;
       }
-      const loss = values[this.loss][0], rate = 1000 * steps / (performance.now() - begun);
+      const loss = values[this.loss][0], rate = 1000 * steps / (performance.now() - startTime);
       this.curve.add(this.step, loss);
       find('training').textContent = `step ${this.step} · loss ${loss.toPrecision(4)} · ${rate.toPrecision(3)} steps/s`;
       if (!Number.isFinite(loss)) throw new Error(`The loss is ${loss} at step ${this.step}: the learning rate may be too high.`);

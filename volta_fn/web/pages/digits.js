@@ -126,8 +126,8 @@ const classify = guarded(async () => {
   try {
     do {
       isStale = false;
-      const found = await app.run(settings.predict, {[settings.image]: drawing.pixels()}, [settings.probabilities]);
-      const shares = [...found[settings.probabilities]], best = shares.indexOf(Math.max(...shares));
+      const results = await app.run(settings.predict, {[settings.image]: drawing.pixels()}, [settings.probabilities]);
+      const shares = [...results[settings.probabilities]], best = shares.indexOf(Math.max(...shares));
       bars.show(drawing.isEmpty ? shares.map(() => 0) : shares);
       find('seen').textContent = drawing.isEmpty ? '' : `looks like ${settings.labels[best]}`;
     } while (isStale);
@@ -158,8 +158,8 @@ document.addEventListener('keydown', event => {
 start(async () => {
   const look = async step => {
     if (settings.evaluate && step % settings.evaluateEvery === 0) {
-      const found = await app.run(settings.evaluate, {}, [settings.accuracy]);
-      find('unseen').textContent = `${(100 * found[settings.accuracy][0]).toFixed(1)} % of unseen digits right`;
+      const results = await app.run(settings.evaluate, {}, [settings.accuracy]);
+      find('unseen').textContent = `${(100 * results[settings.accuracy][0]).toFixed(1)} % of unseen digits right`;
     }
     await classify();
   };

@@ -120,8 +120,8 @@ async function card(name, isTrained) {
   const results = element('div', {'aria-live': 'polite', id: `results-${name}`});
   const inputs = () => Object.fromEntries(fields.map(field => [field.array.key, field.get()]).filter(([, values]) => values !== undefined));
   const run = guarded(async () => {
-    const outputs = app.outputs(name), found = await app.run(name, inputs(), outputs.map(output => output.name));
-    results.replaceChildren(...outputs.map(output => shown(found[output.name], output)));
+    const outputs = app.outputs(name), values = await app.run(name, inputs(), outputs.map(output => output.name));
+    results.replaceChildren(...outputs.map(output => shown(values[output.name], output)));
   });
   const buttons = isTrained ? [] : [element('div', {class: 'row'}, element('button', {class: 'main', click: run, id: `run-${name}`}, 'Run'))];
   const section = element('section', {class: 'card'}, element('h2', {}, name), ...fields.map(field => field.box), ...buttons, results);
@@ -131,9 +131,9 @@ async function card(name, isTrained) {
 start(async () => {
   const trained = {};
   for (const name of app.programs.keys()) {
-    const made = await card(name, name === settings.train);
-    if (name === settings.train) Object.assign(trained, made);
-    if (!made.isEmpty) find('functions').append(made.section);
+    const functionCard = await card(name, name === settings.train);
+    if (name === settings.train) Object.assign(trained, functionCard);
+    if (!functionCard.isEmpty) find('functions').append(functionCard.section);
   }
   if (settings.train) new Training(settings, {inputs: trained.inputs});
   weights(settings.file);

@@ -6,8 +6,8 @@ let isBusy = false, isStale = false, seed = 1, written = '';
 
 /** The end of the text as numbers, filled up from the left; characters that the network does not know are blanks. */
 function context() {
-  const {length, filler} = settings, known = [...prompt.value].map(symbol => numbers.get(symbol) ?? numbers.get(' ') ?? 0);
-  const last = known.slice(-length);
+  const {length, filler} = settings, codes = [...prompt.value].map(symbol => numbers.get(symbol) ?? numbers.get(' ') ?? 0);
+  const last = codes.slice(-length);
   return Int32Array.from([...Array(length - last.length).fill(filler), ...last]);
 }
 
@@ -21,14 +21,14 @@ const write = guarded(async () => {
   try {
     do {
       isStale = false;
-      const begun = performance.now(), inputs = {[settings.prompt]: context(), [settings.seed]: seed};
+      const startTime = performance.now(), inputs = {[settings.prompt]: context(), [settings.seed]: seed};
       if (settings.temperature) inputs[settings.temperature] = Number(find('temperature').value);
-      const found = await app.run(settings.write, inputs, [settings.characters]);
+      const results = await app.run(settings.write, inputs, [settings.characters]);
       if (isStale) continue;
       const symbols = [...settings.symbols];
-      written = [...found[settings.characters]].map(number => symbols[number]).join('');
+      written = [...results[settings.characters]].map(number => symbols[number]).join('');
       ahead.textContent = written;
-      find('speed').textContent = `${written.length} characters in ${(performance.now() - begun).toFixed(0)} ms`;
+      find('speed').textContent = `${written.length} characters in ${(performance.now() - startTime).toFixed(0)} ms`;
     } while (isStale);
   } finally {
     isBusy = false;
@@ -44,8 +44,8 @@ function accept() {
   write();
 }
 
-prompt.value = settings.beginning;
-find('temperature').value = settings.daring;
+prompt.value = settings.prompt_text;
+find('temperature').value = settings.initial_temperature;
 find('temperature').parentElement.hidden = !settings.temperature;
 prompt.addEventListener('input', () => write());
 prompt.addEventListener('keydown', event => {

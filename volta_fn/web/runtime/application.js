@@ -47,8 +47,8 @@ export class Application {
       for (const [key, values] of Object.entries(inputs)) this.put(this.array(`${name}/${key}`), values);
       if (!program.steps) await program.compile();
       await program.run();
-      const found = reads.map(read => this.result(name, read));
-      const values = await Promise.all(found.map(async ({buffer, dtype, shape}) => (
+      const results = reads.map(read => this.result(name, read));
+      const values = await Promise.all(results.map(async ({buffer, dtype, shape}) => (
         decoded(await this.memory.read(buffer, sizeOf(shape) * ITEM_BYTES[dtype]), dtype, shape))));
       return Object.fromEntries(reads.map((read, number) => [read, values[number]]));
     });
@@ -83,10 +83,10 @@ export class Application {
   /** Loads the state from a safetensors file, all of it or nothing. */
   load(file) {
     return this.inOrder(async () => {
-      const found = fromSafetensors(file);
-      for (const array of this.state) checkFits(array, found.get(array.name));
+      const tensors = fromSafetensors(file);
+      for (const array of this.state) checkFits(array, tensors.get(array.name));
       for (const array of this.state) {
-        const {bytes} = found.get(array.name), whole = new Uint8Array(array.bytes);
+        const {bytes} = tensors.get(array.name), whole = new Uint8Array(array.bytes);
         whole.set(bytes);
         this.memory.write(array.buffer, whole);
       }
@@ -145,21 +145,21 @@ export class Application {
   }
 
   array(name) {
-    const found = this.byName.get(name);
-    if (!found) throw new PageError(`The page has no array ${name}; it has ${[...this.byName.keys()].join(', ')}.`);
-    return found;
+    const array = this.byName.get(name);
+    if (!array) throw new PageError(`The page has no array ${name}; it has ${[...this.byName.keys()].join(', ')}.`);
+    return array;
   }
 
   program(name) {
-    const found = this.programs.get(name);
-    if (!found) throw new PageError(`The page has no function ${name}; it has ${[...this.programs.keys()].join(', ')}.`);
-    return found;
+    const program = this.programs.get(name);
+    if (!program) throw new PageError(`The page has no function ${name}; it has ${[...this.programs.keys()].join(', ')}.`);
+    return program;
   }
 
   result(name, key) {
-    const found = this.program(name).results.find(result => result.name === key);
-    if (!found) throw new PageError(`${name} has no result ${key}; it has ${this.program(name).results.map(r => r.name).join(', ')}.`);
-    return found;
+    const result = this.program(name).results.find(candidate => candidate.name === key);
+    if (!result) throw new PageError(`${name} has no result ${key}; it has ${this.program(name).results.map(r => r.name).join(', ')}.`);
+    return result;
   }
 }
 

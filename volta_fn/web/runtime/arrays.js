@@ -54,14 +54,14 @@ export function sizeOf(shape) {
 /** The numbers in an array's bytes. */
 export function decoded(bytes, dtype, shape) {
   const View = VIEWS[dtype], count = sizeOf(shape) * (dtype === 'complex64' ? 2 : 1);
-  const found = new View(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + count * View.BYTES_PER_ELEMENT));
-  return DECODERS[dtype] ? Float32Array.from(found, DECODERS[dtype]) : found;
+  const elements = new View(bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + count * View.BYTES_PER_ELEMENT));
+  return DECODERS[dtype] ? Float32Array.from(elements, DECODERS[dtype]) : elements;
 }
 
 /** Throws unless numbers are what they were before they became integers of a dtype. */
-function checkWhole(name, dtype, given, numbers) {
-  const wrong = numbers.findIndex((number, position) => number !== Number(given[position]));
-  if (wrong >= 0) throw new PageError(`${name} has ${dtype} numbers, and ${given[wrong]} is not one.`);
+function checkWhole(name, dtype, values, numbers) {
+  const wrong = numbers.findIndex((number, position) => number !== Number(values[position]));
+  if (wrong >= 0) throw new PageError(`${name} has ${dtype} numbers, and ${values[wrong]} is not one.`);
 }
 
 /** The bytes of an array that is given as a number, nested lists or a typed array, rounded up to a multiple of four. */
@@ -78,6 +78,6 @@ export function encoded(values, {name, dtype, shape}) {
 
 /** The bytes that an array has at first; the file may hold float32 numbers in 16 bits. */
 export function initialBytes(array, data) {
-  const {offset, bytes, storage} = array.initial, found = data.subarray(offset, offset + bytes);
-  return storage ? encoded(decoded(found, storage, array.shape), array) : found;
+  const {offset, bytes, storage} = array.initial, stored = data.subarray(offset, offset + bytes);
+  return storage ? encoded(decoded(stored, storage, array.shape), array) : stored;
 }

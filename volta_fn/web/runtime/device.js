@@ -9,7 +9,7 @@ export async function openDevice(limits, onFailure, gpu = globalThis.navigator?.
   if (!adapter) throw new PageError(NO_ADAPTER);
   const missing = Object.entries(limits)
     .filter(([name, needed]) => !(adapter.limits[name] >= needed))
-    .map(([name, needed]) => ({name, needed, found: adapter.limits[name]}));
+    .map(([name, needed]) => ({name, needed, actual: adapter.limits[name]}));
   if (missing.length) throw new PageError(tooLow(missing));
   const device = await adapter.requestDevice({requiredLimits: limits});
   device.lost.then(({reason, message}) => {

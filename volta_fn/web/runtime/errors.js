@@ -12,6 +12,6 @@ export const OUT_OF_MEMORY = 'The GPU has not enough memory for this page. Close
 
 /** Says which limits of a GPU are too low for the page. */
 export function tooLow(limits) {
-  const rows = limits.map(({name, needed, found}) => `${name} is ${found}, and the page needs ${needed}`);
+  const rows = limits.map(({name, needed, actual}) => `${name} is ${actual}, and the page needs ${needed}`);
   return `This GPU, or this browser's use of it, is too small for the page: ${rows.join('; ')}.`;
 }

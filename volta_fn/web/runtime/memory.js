@@ -38,10 +38,10 @@ export class Memory {
   scratch(sizes) {
     const used = new Map();
     return sizes.map(size => {
-      const number = used.get(size) ?? 0, known = this.temporaries.get(size) ?? [];
+      const number = used.get(size) ?? 0, buffers = this.temporaries.get(size) ?? [];
       used.set(size, number + 1);
-      this.temporaries.set(size, known);
-      return known[number] ??= this.buffer(size);
+      this.temporaries.set(size, buffers);
+      return buffers[number] ??= this.buffer(size);
     });
   }
 

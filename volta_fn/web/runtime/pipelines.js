@@ -6,7 +6,7 @@ export class Pipelines {
     this.shaders = shaders;
     this.modules = [];
     this.layouts = new Map();
-    this.found = new Map();
+    this.pipelines = new Map();
   }
 
   /** The layout of so many bindings, of which those numbers are written. */
@@ -24,11 +24,11 @@ export class Pipelines {
   /** A promise of a pipeline, compiled once. */
   compile([shader, count, written]) {
     const key = `${shader}:${count}:${written}`;
-    if (!this.found.has(key)) {
+    if (!this.pipelines.has(key)) {
       const module = this.modules[shader] ??= this.device.createShaderModule({code: this.shaders[shader]});
       const layout = this.layout(count, written).pipeline;
-      this.found.set(key, this.device.createComputePipelineAsync({layout, compute: {module, entryPoint: 'main'}}));
+      this.pipelines.set(key, this.device.createComputePipelineAsync({layout, compute: {module, entryPoint: 'main'}}));
     }
-    return this.found.get(key);
+    return this.pipelines.get(key);
   }
 }

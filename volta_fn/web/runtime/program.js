@@ -3,7 +3,7 @@
 /** Iterations of a `while` between two looks at its flag, at most; those after its end do nothing. */
 const MOST_ITERATIONS = 64;
 
-/** Bind groups of loops that are kept. */
+/** The most bind groups of loops that are cached. */
 const MOST_GROUPS = 1 << 14;
 
 export class Program {
@@ -13,17 +13,17 @@ export class Program {
     this.memory = memory;
     this.pipelines = pipelines;
     this.device = memory.device;
-    const scratch = memory.scratch(plan.temporaries), own = new Map();
+    const scratch = memory.scratch(plan.temporaries), results = new Map();
     this.slots = plan.slots.map(([kind, number, size]) => {
       if (kind === 'argument') return arrays[plan.arguments[number]].buffer;
       if (kind === 'temporary') return scratch[number];
       if (kind === 'constant') return memory.constant(number, size);
       if (kind === 'grids') return memory.grids(number);
-      own.set(number, memory.buffer(size));
-      return own.get(number);
+      results.set(number, memory.buffer(size));
+      return results.get(number);
     });
     const source = ([kind, number, size]) => (
-      kind === 'result' ? own.get(number) : kind === 'argument' ? arrays[plan.arguments[number]].buffer : memory.constant(number, size));
+      kind === 'result' ? results.get(number) : kind === 'argument' ? arrays[plan.arguments[number]].buffer : memory.constant(number, size));
     this.results = plan.results.map(result => ({...result, buffer: source(result.from)}));
     this.copies = this.updates(arrays);
     this.iterations = [];
@@ -37,9 +37,9 @@ export class Program {
     for (const {state, buffer, from} of wanted) {
       const {buffer: target, bytes} = arrays[state];
       if (from[0] === 'argument') {
-        const kept = this.memory.buffer(bytes);
-        before.push([buffer, kept, bytes]);
-        after.push([kept, target, bytes]);
+        const copy = this.memory.buffer(bytes);
+        before.push([buffer, copy, bytes]);
+        after.push([copy, target, bytes]);
       } else {
         after.push([buffer, target, bytes]);
       }
@@ -82,13 +82,13 @@ export class Program {
     const offsets = step.bindings.map(([, offset, , strides]) => (
       (strides ?? []).reduce((sum, [loop, bytes]) => sum + bytes * this.iterations[loop], offset)));
     const key = offsets.join();
-    let found = step.groups.get(key);
-    if (!found) {
+    let group = step.groups.get(key);
+    if (!group) {
       if (step.groups.size >= MOST_GROUPS) step.groups.clear();
-      found = this.group(step, offsets);
-      step.groups.set(key, found);
+      group = this.group(step, offsets);
+      step.groups.set(key, group);
     }
-    return found;
+    return group;
   }
 
   /** Runs the commands, to the end of what the host has to do. */

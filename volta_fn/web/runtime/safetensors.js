@@ -40,22 +40,22 @@ export function fromSafetensors(file) {
   } catch {
     throw broken('its header cannot be read');
   }
-  const found = new Map();
+  const tensors = new Map();
   for (const [name, {dtype, shape, data_offsets: offsets}] of Object.entries(header)) {
     if (name === '__metadata__') continue;
     if (!Array.isArray(shape) || !Array.isArray(offsets) || !(0 <= offsets[0] && offsets[0] <= offsets[1] && start + offsets[1] <= file.length)) {
       throw broken(`${name} lies outside of it`);
     }
-    found.set(name, {dtype, shape, bytes: file.subarray(start + offsets[0], start + offsets[1])});
+    tensors.set(name, {dtype, shape, bytes: file.subarray(start + offsets[0], start + offsets[1])});
   }
-  return found;
+  return tensors;
 }
 
 /** Throws unless a file's array fits one of the page. */
-export function checkFits(array, found) {
+export function checkFits(array, tensor) {
   const {name, dtype, shape} = array;
-  if (!found) throw new PageError(`The file has no ${name}, so its weights are not this page's.`);
-  if (found.dtype !== NAMES[dtype] || String(found.shape) !== String(shape)) {
-    throw new PageError(`In the file ${name} is ${found.dtype} of shape [${found.shape}], and in this page ${NAMES[dtype]} of shape [${shape}].`);
+  if (!tensor) throw new PageError(`The file has no ${name}, so its weights are not this page's.`);
+  if (tensor.dtype !== NAMES[dtype] || String(tensor.shape) !== String(shape)) {
+    throw new PageError(`In the file ${name} is ${tensor.dtype} of shape [${tensor.shape}], and in this page ${NAMES[dtype]} of shape [${shape}].`);
   }
 }

@@ -20,7 +20,7 @@ from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import CompilerError
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
 from volta_fn.runtime.threads import on_own_thread, run_together, thread_count
@@ -132,7 +132,7 @@ class CodeCache:
 
     def __init__(self) -> None:
         #: By their keys; False for keys without a routine.
-        self._recent: Recent[LoadedRoutine | Literal[False]] = Recent(_MOST)
+        self._recent: LruCache[LoadedRoutine | Literal[False]] = LruCache(_MOST)
         self._shared = SharedCode()
 
     def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:

@@ -17,8 +17,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
-from volta_fn.runtime.caches import Recent
-from volta_fn.runtime.compiling import undisturbed
+from volta_fn.runtime.caches import LruCache
+from volta_fn.runtime.compiling import compile_exclusively
 from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
@@ -79,7 +79,7 @@ class Artifact(NamedTuple):
 _SMALL, _LARGEST = 4096, 1 << 26
 _DTYPES = {dtype.name: dtype for dtype in ALL}
 #: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
-_recent: Recent[LoadedCode] = Recent(256)
+_recent: LruCache[LoadedCode] = LruCache(256)
 _loaded: Interned[str, LoadedCode] = Interned()
 _lock = threading.Lock()
 
@@ -247,7 +247,7 @@ class Program:
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a traced program, compiled unless it is on disk."""
-        return undisturbed(cls._of, closed, donated, pipeline)
+        return compile_exclusively(cls._of, closed, donated, pipeline)
 
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:

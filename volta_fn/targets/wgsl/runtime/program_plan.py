@@ -15,7 +15,7 @@ from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineK
 from volta_fn.compiler.verification import Extent, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import (
     Command,
@@ -49,7 +49,7 @@ class Routines:
 
     def __init__(self) -> None:
         #: By their keys; False for keys without a routine.
-        self._recent: Recent[Routine | Literal[False]] = Recent(_MOST_ROUTINES)
+        self._recent: LruCache[Routine | Literal[False]] = LruCache(_MOST_ROUTINES)
 
     def __call__(self, key: RoutineKey) -> Routine | None:
         """Return the routine of a key; None if the target has none."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn.core.interned import Attached
 from volta_fn.errors import DeviceError, DeviceTimeoutError
-from volta_fn.interrupts import Lock, held_back
+from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
 from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
@@ -225,7 +225,7 @@ class Queue:
 
     def poll(self) -> None:
         """Poll the device for completed submissions."""
-        with held_back, self.polling:
+        with deferred_interrupts, self.polling:
             self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
     def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
@@ -257,7 +257,7 @@ class Queue:
                 self.poll()
             if reached():
                 return
-            held_back.let_through()
+            deferred_interrupts.deliver_pending()
             now = time.perf_counter()
             if self.done != progress:
                 progress, last = self.done, now

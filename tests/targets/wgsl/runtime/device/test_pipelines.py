@@ -14,7 +14,7 @@ from volta_fn import lax
 from volta_fn import numpy as jnp
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.errors import DeviceError
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime import program_plan
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 from volta_fn.targets.wgsl.runtime.program import Call
@@ -80,7 +80,7 @@ def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: p
 def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = GPU.backend.gpu
     pipelines = gpu.pipelines
-    monkeypatch.setattr(pipelines, "_recent", Recent(2))
+    monkeypatch.setattr(pipelines, "_recent", LruCache(2))
     monkeypatch.setattr(gpu, "routine", Routines())
     x = vf.device_put(np.arange(5, dtype=np.float32), GPU)
     retained = vf.jit(lambda x: x * 1234.5 + 0.25)

@@ -13,7 +13,7 @@ from volta_fn.core.device import MemoryStats
 from volta_fn.core.interned import Left
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.command_lists import Step, play
 from volta_fn.targets.wgsl.runtime.device.adapter import Watched, lost, open_device
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
@@ -65,7 +65,7 @@ class Gpu:
         self.scratch: dict[int, list[Lease]] = {}
         # No method of this object: what is left to be released must not refer to it.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
-        self._constants: Recent[Buffer] = Recent(_MOST_CONSTANTS)
+        self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
         if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)

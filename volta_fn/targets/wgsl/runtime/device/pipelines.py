@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.interned import Interned, Left
 from volta_fn.errors import DeviceError
-from volta_fn.runtime.caches import Recent
+from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
@@ -289,7 +289,7 @@ class Pipelines:
         self.watched = watched
         self.checks = ALL
         self._found: Interned[Key, Pipeline] = Interned()
-        self._recent: Recent[Pipeline] = Recent(_MOST)
+        self._recent: LruCache[Pipeline] = LruCache(_MOST)
         #: The handles of pipelines that nothing uses any more.
         self._dropped: Left[list[Any]] = Left()
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
