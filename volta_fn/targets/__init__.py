@@ -14,8 +14,8 @@ from volta_fn.lazy_imports import load
 
 def _discover(module: str) -> list[Device]:
     load("volta_fn.targets.numpy.backend")  # the meaning of every primitive, which all platforms go by
-    found: list[Device] = load(module).discover()
-    return found
+    devices: list[Device] = load(module).discover()
+    return devices
 
 
 register_platform("cpu", lambda: _discover("volta_fn.targets.cpu_device"))

@@ -152,11 +152,11 @@ class CpuBackend(NumpyBackend):
 
     def memory(self) -> MemoryStats:
         """Return the memory of the process or, if it is limited, of its arrays."""
-        found, accountant = super().memory(), self.accountant
+        stats, accountant = super().memory(), self.accountant
         if accountant.limit is None:
-            return found
+            return stats
         accountant.count(())
-        return MemoryStats(accountant.in_use, accountant.peak, found.held, accountant.limit)
+        return MemoryStats(accountant.in_use, accountant.peak, stats.held, accountant.limit)
 
     def limit_memory(self, most: int | None) -> None:
         """Limit the memory of arrays from now on; those that are there are not counted."""
@@ -206,8 +206,9 @@ def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
 
 
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
-    made = primitive.abstract(*avals, **params)
-    return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
+    out_avals = primitive.abstract(*avals, **params)
+    operands, results = [Var(a) for a in avals], [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]
+    return Equation(primitive, operands, results, params)
 
 
 def _alone(eqn: Equation) -> ClosedJaxpr:
@@ -246,8 +247,8 @@ def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
     make = functools.partial(np.empty, aval.shape, aval.dtype)
 
     def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
-        return made
+        function: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
+        return function
 
     return of_arrays
 

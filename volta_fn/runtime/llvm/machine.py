@@ -162,8 +162,8 @@ def sort_address(dtype: np.dtype) -> int | None:
         table = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(numpy_function(_TABLE_OF))(dtype)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
-    found = ctypes.c_size_t.from_address(table + _SORT * ctypes.sizeof(ctypes.c_size_t)).value
-    return found if found and _sorts(found, dtype) else None
+    address = ctypes.c_size_t.from_address(table + _SORT * ctypes.sizeof(ctypes.c_size_t)).value
+    return address if address and _sorts(address, dtype) else None
 
 
 def _sorts(function: int, dtype: np.dtype) -> bool:
@@ -180,9 +180,9 @@ def symbol(dtype: np.dtype) -> str:
 def bind_sort_symbols(codes: Iterable[bytes]) -> None:
     """Bind the functions that objects call to their addresses in this process."""
     for name in {match.decode() for code in codes for match in _SORT_SYMBOL.findall(code)}:
-        found = sort_address(np.dtype(name))
-        assert found is not None, "objects of another version of NumPy are not loaded"
-        llvm().add_symbol(SORT_PREFIX + name, found)
+        address = sort_address(np.dtype(name))
+        assert address is not None, "objects of another version of NumPy are not loaded"
+        llvm().add_symbol(SORT_PREFIX + name, address)
 
 
 # ------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ def lapack_address(name: str) -> int:
     capsule = _capsule(name)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    found: int = pointer(capsule, _signature(capsule))
-    return found
+    address: int = pointer(capsule, _signature(capsule))
+    return address
 
 
 def bind_lapack_symbols(codes: Iterable[bytes]) -> None:
@@ -288,14 +288,14 @@ def _argument(value: str | int | None) -> Any:
 
 def _capsule(name: str) -> Any:
     for module in ("scipy.linalg.cython_lapack", "scipy.linalg.cython_blas"):
-        found = load(module).__pyx_capi__
-        if name in found:
-            return found[name]
+        capsules = load(module).__pyx_capi__
+        if name in capsules:
+            return capsules[name]
     raise KeyError(name)
 
 
 def _signature(capsule: Any) -> bytes:
     name = ctypes.pythonapi.PyCapsule_GetName
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    found: bytes = name(capsule)
-    return found
+    signature: bytes = name(capsule)
+    return signature

@@ -304,15 +304,15 @@ def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Pipeline) -> P
 def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
     """Return which carries a step returns in new memory that it shares with no other."""
     sources: dict[Var, frozenset[Var]] = {}
-    made: set[Var] = set()
+    new_values: set[Var] = set()
     for eqn in closed.eqns:
         views = eqn.primitive.views
         shared = frozenset().union(*[sources.get(v, {v}) for v in eqn.invars if isinstance(v, Var)]) if views else frozenset()
         sources.update({v: shared | {v} for v in eqn.outvars})
-        made.update(() if views else eqn.outvars)
+        new_values.update(() if views else eqn.outvars)
     outs = closed.jaxpr.outvars[:carry]
     sharers = Counter(source for out in outs if isinstance(out, Var) for source in sources.get(out, {out}))
-    return [not isinstance(out, Literal) and out in made and sharers[out] == 1 for out in outs]
+    return [not isinstance(out, Literal) and out in new_values and sharers[out] == 1 for out in outs]
 
 
 # ------------------------------------------------------------------------------

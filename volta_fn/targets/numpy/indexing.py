@@ -55,9 +55,9 @@ def gather(
     if math.prod(indices.shape[:-1]) == 1:
         return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
     if _is_along_axis(operand, indices, numbers):
-        found = _read_along_axis(operand, indices[..., 0], numbers.start_index_map[0], fills)
-        if found is not None:
-            return found
+        result = _read_along_axis(operand, indices[..., 0], numbers.start_index_map[0], fills)
+        if result is not None:
+            return result
     starts = _starts(indices, numbers.start_indices_batching_dims)
     limits = _limits(operand, dims, slice_sizes, starts.ndim)
     inside = _clamp(starts, limits)

@@ -219,11 +219,11 @@ class _Writer:
 
     def name(self, prefix: str, value: Any) -> str:
         """Return a global name for a value."""
-        found = self.kernels.get(id(value))
-        if found is None:
-            found = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
-            self.globals[found] = value
-        return found
+        global_name = self.kernels.get(id(value))
+        if global_name is None:
+            global_name = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
+            self.globals[global_name] = value
+        return global_name
 
     def operand(self, operand: Operand) -> str:
         """Return the expression that reads an operand."""

@@ -191,11 +191,11 @@ def _sort_values(x: np.ndarray, axis: int, is_stable: bool) -> np.ndarray:
     if not is_stable or x.dtype.kind != "f":
         return np.sort(x, axis=axis)
     if x.ndim == 1:
-        found = x.copy()
-        found.sort()
-        second = int(found.searchsorted(x.dtype.type(0))) + 1
-        several = second < found.size and found[second] == 0
-        return np.sort(x, kind="stable") if several and _has_negative_zero(x) else found
+        result = x.copy()
+        result.sort()
+        second = int(result.searchsorted(x.dtype.type(0))) + 1
+        several = second < result.size and result[second] == 0
+        return np.sort(x, kind="stable") if several and _has_negative_zero(x) else result
     return np.sort(x, axis=axis, kind="stable" if _has_negative_zero(x) else None)
 
 
@@ -306,12 +306,12 @@ def select_and_scatter_add(
     return out
 
 
-def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
+def _scatter(cotangents: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
     """Add the values given for a block's windows to the sums at their winners."""
     with Scratch() as scratch:
-        zero, room = np.zeros((), given.dtype), scratch.array(given.shape, given.dtype)
-        for positions, met, wins in _winners(values, given.shape, block, select, scratch):
-            sums[met] += choose(wins, zero, given[positions], out=room[positions])
+        zero, room = np.zeros((), cotangents.dtype), scratch.array(cotangents.shape, cotangents.dtype)
+        for positions, met, wins in _winners(values, cotangents.shape, block, select, scratch):
+            sums[met] += choose(wins, zero, cotangents[positions], out=room[positions])
 
 
 def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
@@ -362,13 +362,13 @@ def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: SlidingWindow, op:
         _, met = meeting(0, SlidingWindow(window.dilation, 0, window.low), taps, x.shape[axis])
         combine.reduce(x[*before, met], axis=axis, keepdims=True, dtype=x.dtype, initial=start, out=out)
         return
-    found = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
-    full = [met for positions, met in found if positions == slice(0, count)][:2]
+    meetings = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
+    full = [met for positions, met in meetings if positions == slice(0, count)][:2]
     if len(full) == 2:
         combine(x[*before, full[0]], x[*before, full[1]], out=out)
     else:
         out[...] = x[*before, full[0]] if full else start
-    for positions, met in found:
+    for positions, met in meetings:
         if met not in full:
             target = out[*before, positions]
             combine(target, x[*before, met], out=target)

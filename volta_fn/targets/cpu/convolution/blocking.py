@@ -437,25 +437,25 @@ class SumTile:
                 else:
                     store_vector(f, work, self.dtype, vectors[0], to, along, left)
 
-    def keep(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
-        """Store sums to the workspace, for `kept`."""
-        for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.positions(counts)])):
+    def store_sums(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
+        """Store sums to the workspace, for `load_sums`."""
+        for k, pointer in enumerate(self._sum_addresses(f, at.y, [row.y for row in self.nest.positions(counts)])):
             f.store(sums[k], pointer, self.nest.work.itemsize)
 
-    def kept(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
+    def load_sums(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
         """Load the sums so far."""
         work = self.nest.work
-        return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.positions(counts)])]
+        return [f.load(work.vector, p, work.itemsize) for p in self._sum_addresses(f, at, [row.y for row in self.nest.positions(counts)])]
 
-    def added(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
+    def load_splits(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
         """Load and add the splits of sums, which have a `stride` in elements."""
         work, rows = self.nest.work, [row.x for row in self.nest.positions(counts)]
-        total = [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, rows)]
+        total = [f.load(work.vector, p, work.itemsize) for p in self._sum_addresses(f, at, rows)]
         for split in range(1, splits):
-            more = self._kept_at(f, step(f, at, work.type, split * stride), rows)
+            more = self._sum_addresses(f, step(f, at, work.type, split * stride), rows)
             total = [work.add(f, x, f.load(work.vector, p, work.itemsize)) for x, p in zip(total, more, strict=True)]
         return total
 
-    def _kept_at(self, f: Function, at: Value, rows: Sequence[int]) -> list[Value]:
+    def _sum_addresses(self, f: Function, at: Value, rows: Sequence[int]) -> list[Value]:
         work = self.nest.work
         return [step(f, at, work.type, row + v * work.lanes) for row in rows for v in range(self.nest.vectors)]

@@ -44,16 +44,16 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     dtypes = (lhs.dtype, rhs.dtype, y_dtype)
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
-    found = correlations(lhs.shape, rhs.shape, params)
-    if 0 in lhs.shape or 0 in rhs.shape or not found or any(0 in (c.images, c.positions) for c in found):
+    problems = correlations(lhs.shape, rhs.shape, params)
+    if 0 in lhs.shape or 0 in rhs.shape or not problems or any(0 in (c.images, c.positions) for c in problems):
         return None
-    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, found))):
+    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, problems))):
         return None
-    if algorithm in ("auto", "igemm") and len(found) == 1 and is_product(found[0], work):
-        return product(found[0], work, dtypes)
+    if algorithm in ("auto", "igemm") and len(problems) == 1 and is_product(problems[0], work):
+        return product(problems[0], work, dtypes)
     module, builders, workspace = Module(), [], 0
-    for number, c in enumerate(found):
-        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(found), workspace)
+    for number, c in enumerate(problems):
+        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(problems), workspace)
         if c.taps == 0:
             write_zeros(builder)
         else:
@@ -90,33 +90,33 @@ def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algor
     With `slow`, return those that are never the fastest, too.
     """
     c, work = builder.c, builder.work
-    found = []
+    candidates = []
     for other in (False, True) if slow else (False,):
         if blocks := igemm_plan(c, work, builder.room, other=other):
             time = inf if other else max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)
-            found.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
+            candidates.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
     for scheme in schemes_for(c, work):
-        found.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
+        candidates.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
     for tiling in tilings_of(c, work):
-        found.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
+        candidates.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
     full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
     for way in direct_plans(c, work, builder.w_dtype):
-        found.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, partial(Direct, builder, way)))
-    return found
+        candidates.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, partial(Direct, builder, way)))
+    return candidates
 
 
 def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
     return Winograd(builder, winograd_plan(builder.c, builder.work, scheme))
 
 
-def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
+def fastest(candidates: Sequence[Algorithm], wanted: str) -> Algorithm:
     """Return the fastest way by the algorithm asked for, or of all for "auto".
 
     What does not apply is replaced by implicit GEMM.
     """
     if wanted != "auto":
-        found = [a for a in found if a.name == wanted] or [a for a in found if a.name == "igemm"]
-    return min(found, key=lambda a: a.nanoseconds)
+        candidates = [a for a in candidates if a.name == wanted] or [a for a in candidates if a.name == "igemm"]
+    return min(candidates, key=lambda a: a.nanoseconds)
 
 
 #: The numbers of the routine's buffers.

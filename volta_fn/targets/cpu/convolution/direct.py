@@ -154,8 +154,8 @@ class Direct:
         """Add the stage to the builder."""
         way, builder, size = self.way, self.builder, self.work.itemsize
         units = prod(way.grid)
-        tasks = builder.tasks(units, self._own + self._sums)
-        self.tile_room = builder.reserve(tasks * self._own, size)
+        tasks = builder.tasks(units, self._tile_elements + self._sums)
+        self.tile_room = builder.reserve(tasks * self._tile_elements, size)
         if prod(way.iterations) > 1:
             self.sum_room = builder.reserve(tasks * self._sums, size)
 
@@ -165,7 +165,7 @@ class Direct:
         builder.job("sum", tasks, max(way.cycles / 2.7, self.c.products * NANOSECONDS), body)
 
     @property
-    def _own(self) -> int:
+    def _tile_elements(self) -> int:
         """Elements of a task's tile, with room for vectors read beyond its end."""
         return self.x_tile.elements + 4 * self.work.lanes if self.x_tile else 0
 
@@ -185,14 +185,14 @@ class Direct:
         if prod(way.iterations) == 1:
             nest = self._nest(c.y.strides, stored_as(self.builder.y_dtype))
             operands = self._operands(f, args, task, (group, image, positions), [0, 0], y)
-            self._each_tile(f, nest, operands, lambda at, sums: nest.run(f, at, lambda *args: sums.result(f, *args)))
+            self._each_tile(f, nest, operands, lambda at, sums: nest.emit(f, at, lambda *args: sums.result(f, *args)))
             return
         nest = self._nest(self._sum_strides(), work.type)
         room = args.room(f, self.sum_room, self._sums * work.itemsize, task)
         repeat(f, self._sums, lambda k: f.store(work.zero(), step(f, room, work.type, k), work.itemsize), 0, work.lanes)
 
         def one_tile(at: Operands, sums: SumTile) -> None:
-            nest.run(f, at, lambda *args: sums.keep(f, *args), lambda there, counts: sums.kept(f, there.y, counts))
+            nest.emit(f, at, lambda *args: sums.store_sums(f, *args), lambda operands, counts: sums.load_sums(f, operands.y, counts))
 
         def iteration(index: Index) -> None:
             operands = self._operands(f, args, task, (group, image, positions), split(f, index, way.iterations), room)
@@ -214,7 +214,7 @@ class Direct:
         if self.x_tile is None:
             return Operands(self.builder.at(f, "x", args.x, group, image, channel, *starts), w, y)
         x = self.builder.at(f, "x", args.x, group, image, channel)
-        to = args.room(f, self.tile_room, self._own * self.work.itemsize, task)
+        to = args.room(f, self.tile_room, self._tile_elements * self.work.itemsize, task)
         gather(f, self.work, self.builder.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, w, y)
 
@@ -264,11 +264,11 @@ class Direct:
     def _write_out(self, f: Function, room: Value, y: Value) -> None:
         """Bring a block's sums into the result."""
         nest = self._nest(self.c.y.strides, stored_as(self.builder.y_dtype))
-        kept = self._nest(self._sum_strides(), self.work.type)
-        dims = {name: dim._replace(x=kept.dims[name].y, w=0) for name, dim in nest.dims.items()}
+        workspace_nest = self._nest(self._sum_strides(), self.work.type)
+        dims = {name: dim._replace(x=workspace_nest.dims[name].y, w=0) for name, dim in nest.dims.items()}
         nest = replace(nest, dims=dims, depth=())
 
         def one_tile(at: Operands, sums: SumTile) -> None:
-            nest.run(f, at, lambda *args: sums.result(f, *args), lambda there, counts: sums.added(f, there.x, counts, 1, 0))
+            nest.emit(f, at, lambda *args: sums.result(f, *args), lambda operands, counts: sums.load_splits(f, operands.x, counts, 1, 0))
 
         self._each_tile(f, nest, Operands(room, room, y), one_tile)

@@ -31,8 +31,8 @@ def value(index: Index) -> Value:
 
 def plus(f: Function, *terms: Index) -> Index:
     """Emit the sum of indices."""
-    known = sum(term for term in terms if isinstance(term, int))
-    total: Index = known
+    constant = sum(term for term in terms if isinstance(term, int))
+    total: Index = constant
     for term in terms:
         if isinstance(term, Value):
             total = term if total == 0 else f.binary("add nsw", term, value(total))
@@ -69,18 +69,18 @@ def most(f: Function, x: Index, y: Index) -> Index:
 
 def split(f: Function, x: Index, sizes: Sequence[int]) -> list[Index]:
     """Emit the indices of a flat index into an array of the given sizes."""
-    found: list[Index] = []
+    indices: list[Index] = []
     for size in reversed(sizes[1:]):
         if size == 1:
-            found.append(0)
+            indices.append(0)
         elif isinstance(x, int):
             x, rest = divmod(x, size)
-            found.append(rest)
+            indices.append(rest)
         else:
             quotient = f.binary("udiv", x, i64(size))
-            found.append(f.binary("sub nsw", x, f.binary("mul nsw", quotient, i64(size))))
+            indices.append(f.binary("sub nsw", x, f.binary("mul nsw", quotient, i64(size))))
             x = quotient
-    return [x, *reversed(found)]
+    return [x, *reversed(indices)]
 
 
 def step(f: Function, pointer: Value, type_: str, offset: Index) -> Value:
@@ -162,20 +162,20 @@ def everywhere(lanes: int) -> Value:
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
     """Emit the columns of as many vectors as each has lanes (a power of two)."""
     lanes = len(rows)
-    found = list(rows)
+    vectors = list(rows)
     half = 1
     while half < lanes:
-        following = list(found)
+        following = list(vectors)
         for i in range(lanes):
             if i & half:
                 continue
             low = [lanes + lane - half if lane & half else lane for lane in range(lanes)]
             high = [lanes + lane if lane & half else lane + half for lane in range(lanes)]
-            following[i] = f.taken(found[i], low, found[i + half])
-            following[i + half] = f.taken(found[i], high, found[i + half])
-        found = following
+            following[i] = f.taken(vectors[i], low, vectors[i + half])
+            following[i + half] = f.taken(vectors[i], high, vectors[i + half])
+        vectors = following
         half *= 2
-    return found
+    return vectors
 
 
 # ------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class TileLoops:
     #: Indices that are summed over, outermost first.
     depth: tuple[str, ...]
 
-    def run(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
+    def emit(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
         """Emit the loops. Sums start from what `load` gives, or else from zero."""
 
         def loops(names: Sequence[str], at: Operands) -> None:
@@ -275,11 +275,11 @@ class TileLoops:
 
     def positions(self, counts: Mapping[str, int]) -> list[LoopIndex]:
         """Return the offsets of each row of a tile from the first, in the operands."""
-        found = [LoopIndex(1)]
+        offsets = [LoopIndex(1)]
         for name, _ in self.rows:
             dim = self.dims[name]
-            found = [LoopIndex(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in found for k in range(counts[name])]
-        return found
+            offsets = [LoopIndex(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in offsets for k in range(counts[name])]
+        return offsets
 
 
 class _Sum:
@@ -330,8 +330,8 @@ class _Sum:
             steps = self._repeated(dim, count, unrolled) if not inner else unrolled
 
             def body(index: Value, carried: list[Value]) -> list[Value]:
-                there = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
-                return self._loops(inner, unroll, steps, *there, carried)
+                pointers = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
+                return self._loops(inner, unroll, steps, *pointers, carried)
 
             return body
 
@@ -495,8 +495,8 @@ class _RowCopier:
 
         def band(start: Index, height: int) -> None:
             assert self.adjacent is not None
-            there = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
-            self._loops(self.outer, *there, None, lambda x, to, good: self._transposed(x, to, good, start, height))
+            pointers = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
+            self._loops(self.outer, *pointers, None, lambda x, to, good: self._transposed(x, to, good, start, height))
 
         _each_chunk(f, self.last.extent, self.work.lanes, band)
 
@@ -517,8 +517,8 @@ class _RowCopier:
                 if not self.sure[side.which - 3]:
                     within = f.compare("icmp ult", value(where), i64(self.c.axes[side.which - 3].size))
                     still = within if good is None else f.binary("and", good, within)
-            there = step(f, x, self.stored, times(f, where, side.source))
-            self._loops(rest, there, step(f, to, self.work.type, times(f, index, side.stride)), still, body)
+            source = step(f, x, self.stored, times(f, where, side.source))
+            self._loops(rest, source, step(f, to, self.work.type, times(f, index, side.stride)), still, body)
 
         repeat(f, side.extent, one)
 
@@ -572,25 +572,25 @@ class _RowCopier:
         assert self.adjacent is not None
         f, work, lanes, side = self.f, self.work, self.work.lanes, self.adjacent
         low, high = self._limits(side, good)
-        known = (low, high) == (0, side.extent)
+        full_side = (low, high) == (0, side.extent)
         first, last = self._limits(self.last, None)
-        all_there = (first, last) == (0, self.last.extent)
+        full_last = (first, last) == (0, self.last.extent)
 
         def square(at: Index, width: int) -> None:
-            mask = first_lanes(width, lanes) if known else between(f, lanes, at, low, high)
+            mask = first_lanes(width, lanes) if full_side else between(f, lanes, at, low, high)
             rows = []
             for k in range(height):
                 some = mask
-                if not all_there:
+                if not full_last:
                     index = value(plus(f, start, k))
                     within = f.binary("and", f.compare("icmp sge", index, value(first)), f.compare("icmp slt", index, value(last)))
                     some = f.splat(within, lanes) if mask is None else f.binary("and", f.splat(within, lanes), mask)
-                there = step(f, x, self.stored, plus(f, at, k * self.last.source))
-                rows.append(read(f, work, self.dtype, there, lanes, some))
+                address = step(f, x, self.stored, plus(f, at, k * self.last.source))
+                rows.append(read(f, work, self.dtype, address, lanes, some))
             columns = transposed(f, rows + [work.zero()] * (lanes - height))
             for k in range(width):
-                there = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
-                f.store(columns[k], there, work.itemsize)  # rows of a transposed tile are full vectors
+                address = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
+                f.store(columns[k], address, work.itemsize)  # rows of a transposed tile are full vectors
 
         _each_chunk(f, side.extent, lanes, square)
 
@@ -611,7 +611,7 @@ def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: 
     if is_itself(work, dtype):
         chosen = mask or Value(vector_of("i1", work.lanes), "splat (i1 true)")
         return gathered(f, at, work.type, work.itemsize, stride, work.lanes, chosen)
-    found = Value(vector, "zeroinitializer")
+    result = Value(vector, "zeroinitializer")
     for lane in range(work.lanes):
 
         def element(lane: int = lane) -> list[Value]:
@@ -621,5 +621,5 @@ def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: 
             (number,) = element()
         else:
             (number,) = f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), element, lambda: [Value(work.type, "0.0")])
-        found = f.let(vector, f"insertelement {found}, {number}, i64 {lane}")
-    return found
+        result = f.let(vector, f"insertelement {result}, {number}, i64 {lane}")
+    return result

@@ -294,12 +294,12 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     point_stride = shape.tapped
     to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * point_stride), times(f, index, shape.width)))
     first = times(f, panel, shape.width)
-    known = f.compare("icmp slt", value(channel), i64(c.channels))
-    left = f.select(known, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
+    is_channel = f.compare("icmp slt", value(channel), i64(c.channels))
+    left = f.select(is_channel, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
     start = [times(f, segment, shape.positions) for segment in (row, column)]
     w = builder.at(f, "w", args.w, group, first, channel, *start)
     a, stored, taps = VectorAlgebra(f, work), stored_as(builder.w_dtype), min(shape.scheme.taps, c.axes[0].taps)
-    there = [[_there(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
+    tap_flags = [[_has_tap(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
 
     def vector(v: Index) -> None:
         output = times(f, v, work.lanes)
@@ -308,20 +308,20 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
 
         def tap(i: int, j: int) -> Value:
             some = mask
-            for inside in (there[0][i], there[1][j]):
+            for inside in (tap_flags[0][i], tap_flags[1][j]):
                 some = some if inside is None else f.binary("and", some, f.splat(inside, work.lanes))
             at = step(f, here, stored, i * c.w.strides[3] + j * c.w.strides[4])
             return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
 
         columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
         for i in range(shape.points):
-            for j, found in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
-                f.store(found, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
+            for j, point_value in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
+                f.store(point_value, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
 
     repeat(f, shape.vectors, vector)
 
 
-def _there(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
+def _has_tap(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
     """Emit whether a segment has a tap; None if it surely has.
 
     All segments but the last have as many taps as tiles have positions, and the last has the rest.
@@ -386,16 +386,16 @@ class OutputTransform:
             at = step(f, products, work.type, plus(f, times(f, number, shape.outputs), output))
             first_pass = []
             for j in range(n):
-                found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
-                first_pass.append(to_outputs(a, found, m))
+                column = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
+                first_pass.append(to_outputs(a, column, m))
             for i in range(m):
-                for j, found_value in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
+                for j, result in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
                     if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
-                        f.store(found_value, step(f, room, work.type, inside), work.itemsize)
+                        f.store(result, step(f, room, work.type, inside), work.itemsize)
                     else:
-                        self._store(f, y, positions, spot, output, found_value)
+                        self._store(f, y, positions, spot, output, result)
 
         each_tile(f, shape, shape.tiles, shape.outputs, tile)
         if self.transposed:
@@ -406,7 +406,7 @@ class OutputTransform:
         length = self.shape.tiles[axis] * self.shape.positions
         return least(f, plus(f, self.c.axes[axis].positions, times(f, positions[axis], -1)), length)
 
-    def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, found: Value) -> None:
+    def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, vector: Value) -> None:
         """Emit the store of outputs at a position, if it exists."""
         c, lanes = self.c, self.work.lanes
         to = step(
@@ -416,11 +416,11 @@ class OutputTransform:
         good: Value | None = None
         for axis in (0, 1):
             if c.axes[axis].positions % (self.shape.positions * c.axes[axis].dilation):
-                there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
-                good = there if good is None else f.binary("and", good, there)
+                inside = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
+                good = inside if good is None else f.binary("and", good, inside)
 
         def yes() -> list[Value]:
-            store_vector(f, self.work, self.builder.y_dtype, found, to, 1, left)
+            store_vector(f, self.work, self.builder.y_dtype, vector, to, 1, left)
             return []
 
         if good is None:
@@ -629,11 +629,11 @@ class Winograd:
             here = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
             first_pass = []
             for j in range(n):
-                found = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
-                first_pass.append(of_input(a, found))
+                column = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
+                first_pass.append(of_input(a, column))
             for i in range(n):
-                for j, found_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
-                    f.store(found_value, step(f, here, work.type, (i * n + j) * point_stride), work.itemsize)
+                for j, point_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
+                    f.store(point_value, step(f, here, work.type, (i * n + j) * point_stride), work.itemsize)
 
         each_tile(f, shape, shape.met, shape.channels, tile)
 
@@ -653,7 +653,7 @@ class Winograd:
         loops = ("e", "panel", *(name for name, _ in shape.rows if name not in dict(tile.rows)))
         nest = TileLoops(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
         sums = SumTile(nest, self.builder.y_dtype, None)
-        nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
+        nest.emit(f, Operands(x, taps, to), lambda *args: sums.store_sums(f, *args))
 
     def _rows(self) -> dict[str, LoopIndex]:
         """Return the rows of the products, as indices of tiles in x and in y."""

@@ -71,8 +71,8 @@ class Signals(NamedTuple):
         f = buffers.f
 
         def one(number: Value, _: list[Value]) -> None:
-            found = [load(f, self.dtype, at, buffers.lanes, stride=self.distance) for at in self._addresses(f, start, number)]
-            components = [Lanes(f, component) for number in found for component in number.components]
+            numbers = [load(f, self.dtype, at, buffers.lanes, stride=self.distance) for at in self._addresses(f, start, number)]
+            components = [Lanes(f, component) for number in numbers for component in number.components]
             buffers.store(memory, number, Complex(components[0], components[1] if components[1:] else components[0].like(0.0)))
 
         if self._is_tiled(buffers.lanes):
@@ -151,17 +151,17 @@ class Signals(NamedTuple):
 Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
 
 
-def split_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+def split_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return X[k] and X[m-k] by those of Z."""
-    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
-    turned = odd.turned().times(root)
+    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
+    turned = odd.times_minus_i().times(root)
     return even.plus(turned), even.minus(turned).conjugate()
 
 
-def join_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+def join_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return Z[k] and Z[m-k] by those of X."""
-    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
-    turned = odd.times(root.conjugate()).turned()
+    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
+    turned = odd.times(root.conjugate()).times_minus_i()
     return even.minus(turned), even.plus(turned).conjugate()
 
 
@@ -211,8 +211,8 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
 
     def one(k: Value, _: list[Value]) -> None:
         mirror = f.minus(i64(m), k)
-        here, there = buffers.load(source, k), buffers.load(source, mirror).conjugate()
-        for number, value in zip((k, mirror), pair(here, there, buffers.twiddle(table, k)), strict=True):
+        at_k, at_mirror = buffers.load(source, k), buffers.load(source, mirror).conjugate()
+        for number, value in zip((k, mirror), pair(at_k, at_mirror, buffers.twiddle(table, k)), strict=True):
             buffers.store(target, number, value)
 
     f.loop(i64(1), i64((m + 1) // 2), 1, [], one, once=True)
@@ -254,49 +254,49 @@ class Pairs:
 
             def one(index: Value, _: list[Value]) -> None:
                 signal, inside = f.divided(index, groups.runs)
-                given, made = (
+                operand, result = (
                     f.at(pointers[which], f"[{self.dtype.itemsize * (self.m + more)} x i8]", signal)
                     for which, more in ((source, self.joins), (target, not self.joins))
                 )
 
                 def group(first: Value) -> None:
                     k = f.plus(first, i64(1))
-                    self._group(f, given, made, k, roots.power(k).grown(buffers.load(table, i64(0))))
+                    self._group(f, operand, result, k, roots.power(k).times_one_plus(buffers.load(table, i64(0))))
 
-                f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, given, made))
+                f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, operand, result))
                 groups.emit(f, inside, group)
 
             f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], one)
 
         writer.launch(tasks, _NUMBER * count * self.m, task)
 
-    def _ends(self, f: Function, given: Value, made: Value) -> None:
+    def _ends(self, f: Function, operand: Value, result: Value) -> None:
         """Emit the numbers without a partner."""
-        m, first = self.m, self._load(f, given, i64(0), 1)
+        m, first = self.m, self._load(f, operand, i64(0), 1)
         if self.joins:
-            self._store(f, made, i64(0), join_ends(first, self._load(f, given, i64(m), 1)))
+            self._store(f, result, i64(0), join_ends(first, self._load(f, operand, i64(m), 1)))
         else:
             for number, end in zip((0, m), split_ends(first), strict=True):
-                self._store(f, made, i64(number), end)
+                self._store(f, result, i64(number), end)
         if m % 2 == 0:
-            self._store(f, made, i64(m // 2), self._load(f, given, i64(m // 2), 1).conjugate())
+            self._store(f, result, i64(m // 2), self._load(f, operand, i64(m // 2), 1).conjugate())
 
-    def _group(self, f: Function, given: Value, made: Value, k: Value, root: Complex) -> None:
+    def _group(self, f: Function, operand: Value, result: Value, k: Value, root: Complex) -> None:
         """Emit numbers from k on, and their partners, which are in descending order."""
         mirror = f.minus(i64(self.m - self.lanes + 1), k)
-        here, there = self._load(f, given, k, self.lanes), self._load(f, given, mirror, self.lanes)
+        at_k, at_mirror = self._load(f, operand, k, self.lanes), self._load(f, operand, mirror, self.lanes)
         rule = join_pair if self.joins else split_pair
-        first, second = rule(here, self._reversed(there).conjugate(), root)
-        self._store(f, made, k, first)
-        self._store(f, made, mirror, self._reversed(second))
+        first, second = rule(at_k, self._reversed(at_mirror).conjugate(), root)
+        self._store(f, result, k, first)
+        self._store(f, result, mirror, self._reversed(second))
 
     def _reversed(self, z: Complex) -> Complex:
         return Complex(*[component.taken(range(self.lanes - 1, -1, -1)) for component in z])
 
     def _load(self, f: Function, base: Value, number: Value, lanes: int) -> Complex:
         """Emit the load of neighbouring numbers."""
-        found = load(f, self.dtype, self._at(f, base, number), lanes)
-        return Complex(*[Lanes(f, component) for component in found.components])
+        numbers = load(f, self.dtype, self._at(f, base, number), lanes)
+        return Complex(*[Lanes(f, component) for component in numbers.components])
 
     def _store(self, f: Function, base: Value, number: Value, z: Complex) -> None:
         """Emit the store of neighbouring numbers."""

@@ -341,8 +341,8 @@ def stack_routine(
         here = [f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))]
 
         def matrix(i: Value, _: list[Value]) -> None:
-            found = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
-            body(f, found[: len(operands)], found[len(operands) :], here)
+            addresses = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
+            body(f, addresses[: len(operands)], addresses[len(operands) :], here)
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 

@@ -33,11 +33,11 @@ class Scan(CumulativeOp):
 
         The first complex factor stays as it is: 1 times an infinite number has a component that is NaN.
         """
-        found = self.combine(f, before, x)
+        result = self.combine(f, before, x)
         if self.reduction.step != "mul" or self.dtype.kind != "c":
-            return found
+            return result
         first = f.splat(f.compare("icmp eq", i, i64(0)), x.lanes)
-        return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, found.components, strict=True)]))
+        return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, result.components, strict=True)]))
 
     def neutral(self, f: Function, lanes: int) -> Number:
         """Emit the identity."""
@@ -65,8 +65,8 @@ def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number,
     near = _op(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
-    found = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
-    return Number(x.dtype, (found[0],)), Number(x.dtype, (found[1],))
+    vectors = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
+    return Number(x.dtype, (vectors[0],)), Number(x.dtype, (vectors[1],))
 
 
 def _both(pair: tuple[Number, Number]) -> list[Value]:
@@ -265,8 +265,8 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
         return position, scan.read(f, source, position, lanes)
     position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, neutral = scan.read(f, source, position, lanes, count), scan.neutral(f, lanes)
-    there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
-    return position, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
+    valid = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
+    return position, Number(scan.dtype, tuple([f.select(valid, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
 
 
 def _fold(

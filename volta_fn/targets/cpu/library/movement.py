@@ -133,10 +133,10 @@ class StridedLanes(NamedTuple):
 
 def flags(f: Function, lanes: int, start: Value, stride: int, size: int, count: Value | None) -> Value:
     """Emit which of the first `count` of ``start, start + stride, …`` are in range."""
-    there = f.compare(
+    in_range = f.compare(
         "icmp ult", f.binary("add", f.splat(narrow(f, start), lanes), steps(lanes, stride)), f.splat(Value("i32", str(size)), lanes)
     )
-    return there if count is None else f.binary("and", there, first_lanes(f, lanes, count))
+    return in_range if count is None else f.binary("and", in_range, first_lanes(f, lanes, count))
 
 
 def first_lanes(f: Function, lanes: int, count: Value | None) -> Value:
@@ -172,8 +172,8 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     wide = vector_of(element, lanes * where.stride)
     mask = _spread(f, where.mask, where.stride)
     name = f"llvm.masked.load.{overload(wide)}.p0"
-    found = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
-    return found if where.stride == 1 else Lanes(f, found).taken(range(0, lanes * where.stride, where.stride)).value
+    vector = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
+    return vector if where.stride == 1 else Lanes(f, vector).taken(range(0, lanes * where.stride, where.stride)).value
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
@@ -375,8 +375,8 @@ class _Gather:
         def one(number: Value, checked: bool = True) -> None:
             start = start_of(f, self.starts, indices, number, self.added, checked)
             value = f.load(self.type, f.at(operand, self.type, start.offset), alignment(self.type))
-            kept = value if start.valid is None else f.select(start.valid, value, self.fill)
-            f.store(kept, f.at(result, self.type, window_offset(f, self.layout, number)), alignment(self.type))
+            element = value if start.valid is None else f.select(start.valid, value, self.fill)
+            f.store(element, f.at(result, self.type, window_offset(f, self.layout, number)), alignment(self.type))
 
         def several(first: Value, _: list[Value]) -> None:
             def unchecked() -> None:
@@ -436,8 +436,8 @@ def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count:
     type_, lanes = f"i{8 * kind.itemsize}", count * entries
     most = int(np.iinfo(kind).max)
     limits = ", ".join(f"{type_} {min(limit, most)}" for _ in range(count) for *_, limit in starts.addressed)
-    found = f.load(vector_of(type_, lanes), f.at(indices, type_, f.times(first, entries)), kind.itemsize)
-    inside = f.compare("icmp ule", found, Value(found.type, f"<{limits}>"))
+    positions = f.load(vector_of(type_, lanes), f.at(indices, type_, f.times(first, entries)), kind.itemsize)
+    inside = f.compare("icmp ule", positions, Value(positions.type, f"<{limits}>"))
     return f.intrinsic(f"llvm.vector.reduce.and.v{lanes}i1", "i1", inside)
 
 
@@ -526,8 +526,8 @@ def _task_count(window: int, updates: int, most: int) -> int:
 def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
     """Emit all windows in order; those of the task are combined."""
     shared = problem.shared if problem.tasks > 1 else None
-    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
-    row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
+    sizes, update_strides, operand_strides = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and update_strides == operand_strides == (1,) else 0
     fetched = row if row in _FETCHED else 0
 
     def begin(number: Value) -> tuple[WindowStart[Value], Value | None]:
@@ -536,8 +536,8 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         mine = start.valid
         if shared:
             group = f.binary("and", f.binary("lshr", start.coordinates[shared[0]], i64(shared[1])), i64(problem.tasks - 1))
-            own = f.compare("icmp eq", group, task)
-            mine = own if mine is None else f.binary("and", mine, own)
+            is_owner = f.compare("icmp eq", group, task)
+            mine = is_owner if mine is None else f.binary("and", mine, is_owner)
         return start, mine
 
     def fetch_later(number: Value) -> None:
@@ -567,13 +567,13 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
-    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    sizes, update_strides, operand_strides = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
     old, dtype = problem.operand.dtype, problem.dtype
     combines = problem.combines
     if combines is None:
-        copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
+        copy_block(f, unit(dtype.itemsize), target, source, (sizes, operand_strides, update_strides))
         return
-    runs = bool(sizes) and here[-1] == there[-1] == 1
+    runs = bool(sizes) and update_strides[-1] == operand_strides[-1] == 1
     loops = len(sizes) - runs
 
     def combined(lanes: int, to: Value, at: Value, count: Value | None) -> None:
@@ -582,8 +582,8 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
         store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
 
     def run(indices: list[Value]) -> None:
-        to = f.at(target, unit(dtype.itemsize), f.dotted(indices, there[:loops]))
-        at = f.at(source, unit(old.itemsize), f.dotted(indices, here[:loops]))
+        to = f.at(target, unit(dtype.itemsize), f.dotted(indices, operand_strides[:loops]))
+        at = f.at(source, unit(old.itemsize), f.dotted(indices, update_strides[:loops]))
         if not runs:
             combined(1, to, at, None)
             return

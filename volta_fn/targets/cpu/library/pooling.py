@@ -31,11 +31,11 @@ _UNROLLED = 9
 
 def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
     """Emit the position, along each vertical axis, of a row of windows."""
-    found: list[Value] = []
+    indices: list[Value] = []
     for axis in reversed(windows.vertical):
-        found.append(f.remainder(row, axis.positions))
+        indices.append(f.remainder(row, axis.positions))
         row = f.quotient(row, axis.positions)
-    return found[::-1]
+    return indices[::-1]
 
 
 #: ``body(row, tap, carried)`` gets the row of the operand that a tap of the vertical axes meets, the tap's number, and what is carried.
@@ -410,7 +410,7 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
     windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
     axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
     sizes = [axis.size for axis in windows.vertical]
-    given = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
+    cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
         number = i64(0)
@@ -429,7 +429,7 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
                     at = f.plus(f.times(met, across.size), start)
                     winner = read(f, np.dtype(np.int32), StridedLanes(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
                     wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
-                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {given}, {at}")
+                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {cotangents}, {at}")
                     total = apply(f, "add", (total, converted(f, read(f, selection.moved, StridedLanes(where, 1, wins)), dtype)), dtype, {})
                 return list(total.components)
 
@@ -451,22 +451,22 @@ def _give(
     """Emit the sums of what some windows have into their winners."""
     windows = selection.windows
     at = f.plus(f.times(outer, windows.results * windows.across.positions), offset)
-    given = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
-    _add(f, sums, winner, converted(f, given, accumulator(selection.moved)).value)
+    cotangents = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
+    _add(f, sums, winner, converted(f, cotangents, accumulator(selection.moved)).value)
 
 
-def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
+def _add(f: Function, sums: Value, offsets: Value, values: Value) -> None:
     """Emit the addition of numbers to elements one by one.
 
     Several windows may have one winner. Negative offsets are left out.
     """
-    lanes, element = lanes_of(offsets.type), element_of(given.type)
+    lanes, element = lanes_of(offsets.type), element_of(values.type)
     exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
-    given = f.select(exist, given, Value(given.type, "zeroinitializer"))
+    values = f.select(exist, values, Value(values.type, "zeroinitializer"))
     offsets = f.cast("zext", f.select(exist, offsets, Value(offsets.type, "zeroinitializer")), vector_of("i64", lanes))
     for lane in range(lanes):
         at = f.at(sums, element, f.let("i64", f"extractelement {offsets}, i64 {lane}"))
-        more = f.let(element, f"extractelement {given}, i64 {lane}")
+        more = f.let(element, f"extractelement {values}, i64 {lane}")
         align = 4 if element == "float" else 8
         f.store(f.binary("fadd", f.load(element, at, align), more), at, align)
 
@@ -540,7 +540,7 @@ def winners(
     base = f.times(some.outer, windows.rows * axis.size)
 
     def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
-        found, best, *with_it = carried
+        has_winner, best, *with_it = carried
         for k in range(axis.taps):
             start = _start(f, selection, some, k)
             offset = f.plus(f.times(met, axis.size), start)
@@ -549,11 +549,11 @@ def winners(
             value = read(f, selection.deciding, strided_lanes(f, selection, operand, selection.deciding, at, exist)).value
             other = bring(offset, at, exist)
             takes = f.binary(
-                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", found, first_lanes(f, lanes, None)))
+                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", has_winner, first_lanes(f, lanes, None)))
             )
             with_it = [f.select(takes, x, y) for x, y in zip(other, with_it, strict=True)]
-            best, found = f.select(takes, value, best), f.binary("or", found, exist)
-        return [found, best, *with_it]
+            best, has_winner = f.select(takes, value, best), f.binary("or", has_winner, exist)
+        return [has_winner, best, *with_it]
 
     none = Value(f"<{lanes} x i1>", "zeroinitializer")
     zero = constant(f, np.zeros((), selection.deciding), lanes).value
@@ -588,9 +588,9 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
                 return list(read(f, selection.moved, strided_lanes(f, selection, pointers[0], selection.moved, at, mask)).components)
 
             nothing_yet = constant(f, np.zeros((), selection.moved), lanes).components
-            found = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
+            components = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
             at = f.plus(f.times(number, across), i)
-            store(f, Number(selection.moved, tuple(found)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
+            store(f, Number(selection.moved, tuple(components)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
 
         map_run(f, i64(0), i64(across), lanes, some)
 

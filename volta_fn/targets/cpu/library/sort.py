@@ -133,9 +133,9 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
 
     def some(i: Value, _: list[Value]) -> None:
         def add(p: Value, carried: list[Value]) -> list[Value]:
-            found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
-            before = f.select(f.compare("icmp slt", p, chunk), found, zero)
-            return [f.binary("add", carried[0], found), f.binary("add", carried[1], before)]
+            frequencies = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
+            before = f.select(f.compare("icmp slt", p, chunk), frequencies, zero)
+            return [f.binary("add", carried[0], frequencies), f.binary("add", carried[1], before)]
 
         total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
         f.store(total, f.at(totals, "i32", i), 4)
@@ -193,7 +193,7 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
     Keys are compared in the order of their arrays, of `bits` each and `padded`.
     """
     type_ = f"i{bits}"
-    own = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
+    element_keys = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
     block = f.times(f.quotient(i, lanes), lanes)
     lane = f.remainder(i, lanes)
 
@@ -206,7 +206,7 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
         `equals` tells which do of those with the same keys (None: none).
         """
         result = equals
-        for mine, theirs in reversed(list(zip(own, others(begin), strict=True))):
+        for mine, theirs in reversed(list(zip(element_keys, others(begin), strict=True))):
             less = f.compare("icmp ult", theirs, mine)
             if result is not None:
                 same = f.compare("icmp eq", theirs, mine)
@@ -320,9 +320,9 @@ class _Alone:
 
         def move(to_memory: bool) -> None:
             def one(i: Value, column: Value) -> None:
-                here = f.at(source if to_memory else target, self.element, f.plus(f.times(i, rows.columns), column))
-                there = f.at(memory, self.element, f.plus(f.times(column, rows.size), i))
-                read, written = (here, there) if to_memory else (there, here)
+                in_array = f.at(source if to_memory else target, self.element, f.plus(f.times(i, rows.columns), column))
+                in_memory = f.at(memory, self.element, f.plus(f.times(column, rows.size), i))
+                read, written = (in_array, in_memory) if to_memory else (in_memory, in_array)
                 f.store(f.load(self.element, read, self.bytes), written, self.bytes)
 
             def each(index: list[Value]) -> None:
@@ -356,13 +356,13 @@ class _Alone:
 
         def put_all() -> None:
             def put(i: Value, carried: list[Value]) -> list[Value]:
-                found = element(f.times(i, stride), source)
+                number = element(f.times(i, stride), source)
 
                 def next_zero() -> list[Value]:
-                    f.store(found, f.at(row, self.element, carried[0]), self.bytes)
+                    f.store(number, f.at(row, self.element, carried[0]), self.bytes)
                     return [f.plus(carried[0], i64(1))]
 
-                return f.branch(f.compare("fcmp oeq", found, zero), next_zero, lambda: carried)
+                return f.branch(f.compare("fcmp oeq", number, zero), next_zero, lambda: carried)
 
             f.loop(i64(0), i64(size), 1, [before], put)
 
@@ -391,8 +391,8 @@ class _Packed:
         rows = self.rows
 
         def pack(index: list[Value]) -> None:
-            found = widen(f, rows.read_key(f, pointers, rows.keys[0], rows.offset(f, row, index[0])), 64)
-            f.store(f.binary("or", f.binary("shl", found, i64(32)), index[0]), f.at(memory, "i64", index[0]), 8)
+            bits = widen(f, rows.read_key(f, pointers, rows.keys[0], rows.offset(f, row, index[0])), 64)
+            f.store(f.binary("or", f.binary("shl", bits, i64(32)), index[0]), f.at(memory, "i64", index[0]), 8)
 
         def put(index: list[Value]) -> None:
             source = f.binary("and", f.load("i64", f.at(memory, "i64", index[0]), 8), i64((1 << 32) - 1))
@@ -461,8 +461,8 @@ class SortProblem(NamedTuple):
 
     def key(self, f: Function, which: SortKey, bits: Value, faithful: bool = False) -> Value:
         """Emit the key of the bits of a number."""
-        found = key(f, which.dtype, bits, faithful)
-        return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
+        result = key(f, which.dtype, bits, faithful)
+        return f.binary("xor", result, Value(bits.type, "-1")) if self.falling else result
 
     def move(self, f: Function, pointers: list[Value], source: Value, target: Value) -> None:
         """Copy an element of every operand to its offset in the results."""
@@ -503,8 +503,8 @@ def _ranked(rows: SortProblem) -> Routine:
         def row(index: list[Value]) -> None:
             def note(i: list[Value]) -> None:
                 for array, which in zip(arrays, rows.keys, strict=True):
-                    found = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
-                    f.store(found, f.at(array, f"i{bits}", i[0]), bits // 8)
+                    value = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
+                    f.store(value, f.at(array, f"i{bits}", i[0]), bits // 8)
 
             def put(i: list[Value]) -> None:
                 target = rank_of(f, arrays, bits, rows.size, lanes, i[0])
@@ -553,14 +553,14 @@ class Radix:
         self.passes = self._passes()
 
     def _passes(self) -> list[_Pass]:
-        found: list[_Pass] = []
+        passes: list[_Pass] = []
         for number, which in enumerate(reversed(self.rows.keys)):
             for digit_number, digit in enumerate(digits(key_bits(which.dtype), self.rows.size >= _WIDE)):
-                source = found[-1].target if found else None
-                found.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not digit_number))
+                source = passes[-1].target if passes else None
+                passes.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not digit_number))
         if self.self_contained:
-            found[-1] = found[-1]._replace(target=None)
-        return found
+            passes[-1] = passes[-1]._replace(target=None)
+        return passes
 
     def routine(self) -> Routine:
         """Return the routine."""
@@ -638,26 +638,26 @@ class Radix:
         def fetch(i: Value) -> tuple[Value, Value]:
             if buffer is None or step.fresh:
                 number = i if buffer is None else self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-                element, found = self._packed(f, pointers, step.which, self.rows.offset(f, row, number), number)
+                element, bits = self._packed(f, pointers, step.which, self.rows.offset(f, row, number), number)
             else:
                 element = f.load(self.type, f.at(buffer, self.type, i), self.bytes)
-                found = self._key_in(f, element, step.which.dtype)
-            return element, level(f, step.which.dtype, found) if levels else found
+                bits = self._key_in(f, element, step.which.dtype)
+            return element, level(f, step.which.dtype, bits) if levels else bits
 
         return fetch
 
     def _packed(self, f: Function, pointers: list[Value], which: SortKey, position: Value, number: Value) -> tuple[Value, Value]:
-        found = self.rows.read_key(f, pointers, which, position, self.self_contained)
-        element = widen(f, found, int(self.type[1:]))
+        bits = self.rows.read_key(f, pointers, which, position, self.self_contained)
+        element = widen(f, bits, int(self.type[1:]))
         if not self.shift:
-            return element, found
+            return element, bits
         if self.self_contained:
             size = self.rows.avals[1].dtype.itemsize
             below = f.load(unit(size), f.at(pointers[1], unit(size), position), size)
         else:
             below = f.cast("trunc", number, "i32") if number.name.startswith("%") else Value("i32", number.name)
         moved = f.binary("shl", element, Value(self.type, str(self.shift)))
-        return f.binary("or", moved, f.cast("zext", below, self.type)), found
+        return f.binary("or", moved, f.cast("zext", below, self.type)), bits
 
     def _key_in(self, f: Function, element: Value, dtype: np.dtype) -> Value:
         moved = f.binary("lshr", element, Value(self.type, str(self.shift))) if self.shift else element

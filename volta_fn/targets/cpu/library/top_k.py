@@ -66,8 +66,8 @@ def _ranked(rows: SortProblem, k: int) -> Routine:
 
         def row(index: list[Value]) -> None:
             def note(i: list[Value]) -> None:
-                found = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
-                f.store(widen(f, found, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
+                value = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
+                f.store(widen(f, value, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
 
             def put(i: list[Value]) -> None:
                 position = rank_of(f, [keys], bits, rows.size, lanes, i[0])
@@ -190,8 +190,8 @@ class _Chosen:
 
     def _take(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
         """Keep an element if it is better than the last of the list."""
-        found = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.offset(f, row, i)), self.bits)
-        above = f.binary("shl", found, Value(self.type, str(self.bits - self.key_bits)))
+        bits = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.offset(f, row, i)), self.bits)
+        above = f.binary("shl", bits, Value(self.type, str(self.bits - self.key_bits)))
         turned = f.binary("xor", f.cast("trunc", i, "i32") if i.name.startswith("%") else Value("i32", i.name), Value("i32", "-1"))
         self._insert(f, best, f.binary("or", above, f.cast("zext", turned, self.type)))
 
@@ -224,8 +224,8 @@ class _Chosen:
     def _finish(self, f: Function, pointers: list[Value], row: Value, best: Value) -> None:
 
         def one(position: list[Value]) -> None:
-            kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)
-            number = f.cast("zext", f.binary("xor", f.cast("trunc", kept, "i32"), Value("i32", "-1")), "i64")
+            entry = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)
+            number = f.cast("zext", f.binary("xor", f.cast("trunc", entry, "i32"), Value("i32", "-1")), "i64")
             _put(f, self.rows, self.k, pointers, row, position[0], number)
 
         nest(f, [self.k], one)

@@ -50,7 +50,7 @@ class LoopNest(NamedTuple):
     outputs: Sequence[Value]
     #: Where nodes are kept, and those of them that are there already.
     slots: dict[int, Slot]
-    kept: set[int]
+    in_memory: set[int]
     pending: PendingStores
     #: Loads of long arrays from end to end, which memory had better be told of in advance.
     streams: frozenset[int] = frozenset()
@@ -62,7 +62,7 @@ class VectorScope(Scope[Value, Number]):
     def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
         super().__init__(nest.analysis, parents, axes)
         self.nest = nest
-        self.kept = nest.kept
+        self.kept = nest.in_memory
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
         #: Conditions whose values are known here.
@@ -113,27 +113,27 @@ class VectorScope(Scope[Value, Number]):
 
     def number(self, number: int) -> Number:
         """Return a node's value, which is emitted here unless it is known."""
-        found = self.find(number)
-        if found is None:
-            found = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
-        return found
+        value = self.find(number)
+        if value is None:
+            value = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
+        return value
 
     def spread(self, number: int) -> Number:
         """Return a node's value in every lane."""
         node = self.nest.analysis.kernel.nodes[number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
-        found = self.number(number)
+        value = self.number(number)
         if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[number]):
-            return found
+            return value
         if number not in self.spreads:
-            self.spreads[number] = splat(self.nest.f, found, self.lanes)
+            self.spreads[number] = splat(self.nest.f, value, self.lanes)
         return self.spreads[number]
 
     def _made(self, number: int, node: Node) -> Number:
         nest = self.nest
         lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
-        if number in nest.kept:
+        if number in nest.in_memory:
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
             return self._loaded(number, node, lanes)
@@ -173,15 +173,15 @@ class VectorScope(Scope[Value, Number]):
             return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
             # Where the condition fails, anything may be read that is there.
-            there = f.select(holds, pointer, self.nest.inputs[node.input])
-            found = load(f, node.dtype, there, lanes, count=self.count if lanes > 1 else None)
+            address = f.select(holds, pointer, self.nest.inputs[node.input])
+            value = load(f, node.dtype, address, lanes, count=self.count if lanes > 1 else None)
         else:
             count = f.select(holds, self.count or i64(lanes), i64(0))
-            found = load(f, node.dtype, pointer, lanes, count=count, stride=step)
+            value = load(f, node.dtype, pointer, lanes, count=count, stride=step)
             if not any(node.fill.bits):
-                return found
+                return value
         fill = constant(f, node.fill.value, lanes)
-        components = [f.select(holds, x, y) for x, y in zip(found.components, fill.components, strict=True)]
+        components = [f.select(holds, x, y) for x, y in zip(value.components, fill.components, strict=True)]
         return Number(node.dtype, tuple(components))
 
     # indices and conditions
@@ -200,23 +200,23 @@ class VectorScope(Scope[Value, Number]):
         """
         f, result = self.nest.f, None
         for condition in ranges:
-            known = self.decided.get(condition)
-            if known is False:
+            decision = self.decided.get(condition)
+            if decision is False:
                 return Value("i1", "false")
-            if known is None:
+            if decision is None:
                 here = self.condition(condition)
                 result = here if result is None else f.binary("and", result, here)
         return result if result is not None or not ranges else Value("i1", "true")
 
     def condition(self, condition: Range) -> Value:
         """Emit whether a condition holds."""
-        found = self.inherited("conditions", condition)
-        if found is None:
+        flag = self.inherited("conditions", condition)
+        if flag is None:
             assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
             f, value = self.nest.f, self.affine(condition.value)
             above = f.binary("sub nsw", value, i64(condition.low))
-            found = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
-        return found
+            flag = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
+        return flag
 
     # memory
 
@@ -229,8 +229,8 @@ class VectorScope(Scope[Value, Number]):
     def _pointer(self, key: Key) -> Value:
         f, (base, offset, size) = self.nest.f, self._memory(*key)
         index, bound = i64(offset.offset), self.axes
-        if (known := self._known_pointer(key)) is not None:
-            base, axes = known
+        if (enclosing := self._enclosing_pointer(key)) is not None:
+            base, axes = enclosing
             index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
         for axis, c in offset.terms:
             if axis in bound:
@@ -244,11 +244,11 @@ class VectorScope(Scope[Value, Number]):
         step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
-    def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
+    def _enclosing_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
         """Return the address in the nearest enclosing scope, and the axes bound there."""
         if key in self.pointers:
             return self.pointers[key], self.axes
-        return self.parents[0]._known_pointer(key) if self.parents else None
+        return self.parents[0]._enclosing_pointer(key) if self.parents else None
 
     def _memory(self, kind: str, number: int) -> tuple[Value, Affine, int]:
         nest, kernel = self.nest, self.nest.analysis.kernel
@@ -304,7 +304,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
     """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
     node = nest.analysis.kernel.nodes[number]
-    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
+    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.in_memory
     if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[number]):
         for scope in scopes:
             scope.number(number)

@@ -198,10 +198,10 @@ class Split:
             iterations = [row.vectors(lane, position, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
                 for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
-                    found = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])
+                    sums = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])
                     pointer = column.pointer(("slot", n))
                     old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).components
-                    store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
+                    store(f, accumulator.result(accumulator.merge(old, sums)), pointer, count=count)
                 for s in here.stores:
                     for t in iterations:
                         t[k].store(s)

@@ -70,14 +70,14 @@ class Accumulator(BaseAccumulator[State]):
         if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
         else:
-            new = self._found(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
+            new = self._extremum_step(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
-        there = mask_of(self.f, count, lanes)
-        return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
+        valid = mask_of(self.f, count, lanes)
+        return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
 
-    def _found(self, state: State, x: Value, index: Value) -> State:
+    def _extremum_step(self, state: State, x: Value, index: Value) -> State:
         f, (best, at, *nan) = self.f, state
         better = self._is_better(x, best)
         if not self.ordered:
@@ -101,7 +101,7 @@ class Accumulator(BaseAccumulator[State]):
         """Emit the combination of a state's lanes, by a tree."""
         return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
 
-    def found(self, states: Sequence[State], stride: int) -> Number:
+    def reduced(self, states: Sequence[State], stride: int) -> Number:
         """Emit the value of the reduction of all lanes of the states.
 
         Neighbouring lanes are `stride` positions from each other.
@@ -118,11 +118,11 @@ class Accumulator(BaseAccumulator[State]):
             some = Lanes(f, reduce(partial(f.binary, "or"), nans)).any()
             best = f.select(some, constant(f, np.array(np.nan, self.dtype), 1).value, best)
         best = f.splat(best, lanes)
-        there = [self._is_equal(value, best) for value, *_ in states]
-        there = [f.binary("or", *both) for both in zip(there, nans, strict=True)] if nans else there
+        is_best = [self._is_equal(value, best) for value, *_ in states]
+        is_best = [f.binary("or", *both) for both in zip(is_best, nans, strict=True)] if nans else is_best
         positions = [position(f, i64(k * lanes * stride), stride, self._at, lanes).value for k in range(len(states))]
         indices = [f.binary("add", self._index(state), at) for state, at in zip(states, positions, strict=True)]
-        indices = [f.select(found, index, none) for found, index in zip(there, indices, strict=True)]
+        indices = [f.select(flag, index, none) for flag, index in zip(is_best, indices, strict=True)]
         return convert(f, horizontal(f, _LEAST, Number(self._at, (reduce(self._lesser, indices),))), self.node.dtype)
 
     def _best(self, values: list[Value]) -> Value:
@@ -178,42 +178,42 @@ def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
     return result
 
 
-def _keep(analysis: KernelAnalysis, found: list[Pass]) -> None:
+def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
-    for number, here in enumerate(found):
-        for n in _closure(analysis, here, computed, found):
+    for number, here in enumerate(passes):
+        for n in _closure(analysis, here, computed, passes):
             computed.setdefault(n, number)
 
 
 def _closure(analysis: KernelAnalysis, here: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
-    found: set[int] = set()
+    closure: set[int] = set()
     waiting = here.targets(analysis)
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
-        if n in found or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
+        if n in closure or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
             continue
-        found.add(n)
+        closure.add(n)
         if n in computed and cost_of(analysis, [n]) > _KEPT:
             if n not in passes[computed[n]].keeps:
                 passes[computed[n]].keeps.append(n)
             continue
         waiting += operands(node)
-    return found
+    return closure
 
 
 def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
     """Estimate the nanoseconds per element to compute nodes, without loads."""
-    found: set[int] = set()
+    visited: set[int] = set()
     waiting = list(targets)
     total = 0.0
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
-        if n in found or isinstance(node, Reduce | Constant | Load):
+        if n in visited or isinstance(node, Reduce | Constant | Load):
             continue
-        found.add(n)
+        visited.add(n)
         if isinstance(node, Apply):
             total += cost(node.op, tuple([analysis.kernel.nodes[i].dtype for i in node.operands]))
         waiting += operands(node)
@@ -313,8 +313,8 @@ def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
 
     It stores nothing, and finds out whether there is something.
     """
-    found = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
-    return found and not here.stores and not here.keeps
+    is_boolean = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
+    return is_boolean and not here.stores and not here.keeps
 
 
 class RowCode:
@@ -359,10 +359,10 @@ class RowCode:
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
                 vectors = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
-                self.nest.kept.update(here.keeps)
+                self.nest.in_memory.update(here.keeps)
             for k, (number, accumulator) in enumerate(zip(here.reduces, accumulators, strict=True)):
-                scope.numbers[number] = accumulator.found([states[k] for states in vectors], stride)
-        self.nest.kept.clear()
+                scope.numbers[number] = accumulator.reduced([states[k] for states in vectors], stride)
+        self.nest.in_memory.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
         """Emit the scopes of the vectors of a short row."""
@@ -403,11 +403,11 @@ class RowCode:
                 column.prepare(here.targets(self.analysis), here.stores, here.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
             iterations = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
-            self.nest.kept.update(here.keeps)
+            self.nest.in_memory.update(here.keeps)
             for column, states in zip(columns, iterations, strict=True):
                 for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
                     column.numbers[number] = accumulator.result(state)
-        self.nest.kept.clear()
+        self.nest.in_memory.clear()
 
     # loops
 
@@ -531,10 +531,10 @@ class RowCode:
             return self._loop(low, high, step, states, body)
 
         def settled(carried: States) -> Value:
-            found = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
+            values = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
             wanted = [_SETTLED[a.node.op] for a in accumulators]
-            there = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(found, wanted, strict=True)]
-            return functools.reduce(lambda x, y: f.binary("and", x, y), there)
+            flags = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(values, wanted, strict=True)]
+            return functools.reduce(lambda x, y: f.binary("and", x, y), flags)
 
         def block(i: Value, carried: States) -> States:
             stop = f.select(settled(carried), i, least(f, f.plus(i, i64(_SEARCHED * step)), high))

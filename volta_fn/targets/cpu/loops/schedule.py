@@ -131,10 +131,10 @@ def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list
     """
     if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
         return None
-    found = crossing_loads(analysis, axis, lanes, backward=False)
-    if found is None or any(r.value.axes & {axis, found[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
+    candidate = crossing_loads(analysis, axis, lanes, backward=False)
+    if candidate is None or any(r.value.axes & {axis, candidate[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
         return None
-    return found
+    return candidate
 
 
 class TransposeTiles:
@@ -375,14 +375,14 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
     passes = passes_of(analysis, keeping=options.keeping is not False)
-    kept = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
-    if kept * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
+    slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
+    if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = passes_of(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
-    found, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
-    inner = interleaved_axis(analysis, axis, lanes) if found is None and options.interleaved is not False else None
-    cut = _cut(analysis, vectors, found, inner, iteration_cost * GRAIN / options.grain)
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, cut, options)
+    transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
+    cut = _cut(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, cut, options)
 
 
 def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
@@ -424,13 +424,17 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
     return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
-def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
+def _cut(
+    analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
+) -> Grid:
     """Return the tasks: rows, columns, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
-    if found is not None:
-        return grid(analysis.size(analysis.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
+    if transposition is not None:
+        return grid(
+            analysis.size(analysis.parallel_axes - {axis, transposition[0]}), sizes[transposition[0]], BLOCK, iteration_cost * sizes[axis]
+        )
     together = analysis.reduction_axes if inner is None else frozenset({inner})
     return grid(
         analysis.size(analysis.parallel_axes - together - {axis}),

@@ -98,17 +98,17 @@ def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
 
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
     """Load `lanes` adjacent numbers in the compute type; zero where masked out."""
-    found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
+    value = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
     type_ = vector_of(work.type, lanes)
-    if found.type == type_:
-        return found
+    if value.type == type_:
+        return value
     if dtype == _BFLOAT16:
-        wide = f.cast("zext", found, vector_of("i32", lanes))
-        found = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
+        wide = f.cast("zext", value, vector_of("i32", lanes))
+        value = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
     if dtype.kind == "f" or dtype == _BFLOAT16:
-        return f.cast("fpext", found, type_)
+        return f.cast("fpext", value, type_)
     to_float = work.type in ("float", "double")  # because of the other operand's dtype
-    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
+    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), value, type_)
 
 
 def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:

@@ -238,18 +238,18 @@ def sources_digest(root: Path, folder: Path | None) -> str:
     Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
     and the time of its last change (which, unlike that of its contents, cannot be set).
     """
-    found, newest = [], 0.0
+    files, newest = [], 0.0
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
             status = os.stat(path)
             newest = max(newest, status.st_ctime)
-            found.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    name = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
-    known = None if folder is None else caches.read(folder, name)
-    if known is not None:
-        return known.decode()
+            files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    name = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+    cached = None if folder is None else caches.read(folder, name)
+    if cached is not None:
+        return cached.decode()
     digest = hashlib.sha256()
-    for path, *_ in sorted(found):
+    for path, *_ in sorted(files):
         content = Path(path).read_bytes()
         digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
     if folder is not None and time.time() - newest > _SETTLED:
@@ -272,11 +272,11 @@ def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
     data = None if where is None else caches.read(where, name)
     if where is None or data is None:
         return None
-    header, _, content = data.partition(b"\n")
+    line, _, content = data.partition(b"\n")
     with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
-        cpu, said = json.loads(header)
+        cpu, header = json.loads(line)
         if cpu == _cpu():
-            return parse(said, content)
+            return parse(header, content)
     caches.delete(where / name[:2] / name)
     return None
 
@@ -291,8 +291,8 @@ def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
 def read_compiled(name: str) -> Compiled | None:
     """Return a routine from the disk, or None."""
 
-    def parse(said: Any, code: bytes) -> Compiled:
-        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in said["launches"]]), said["workspace"], tuple(said["shared"]))
+    def parse(header: Any, code: bytes) -> Compiled:
+        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in header["launches"]]), header["workspace"], tuple(header["shared"]))
 
     return read(name, parse)
 

@@ -155,7 +155,7 @@ class HostCall:
         self.slots = [slot for slot, _, _ in (*operands, *results)]
         self._operands = [_array_at(*operand) for operand in operands]
         self._results = [_array_at(*result) for result in results]
-        self.function = _FUNCTION(self._run)
+        self.function = _FUNCTION(self._call)
 
     @property
     def address(self) -> int:
@@ -163,15 +163,15 @@ class HostCall:
         return ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
     @protected
-    def _run(self, table: int) -> int:
+    def _call(self, table: int) -> int:
         try:
             deliver()
             arrays = [operand(table) for operand in self._operands]
             if self.into:
                 self.compute([result(table) for result in self._results], *arrays)
                 return 0
-            found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
-            for result, value in zip(self._results, found, strict=True):
+            values = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
+            for result, value in zip(self._results, values, strict=True):
                 result(table)[...] = value
         except BaseException as error:  # it is raised again when the program has ended
             return fail(error)
@@ -237,14 +237,14 @@ def support_code_of_process() -> SupportCode:
 @functools.cache
 def _compiled() -> SupportCode:
     name = cache.name_of("support code")
-    found = cache.read_compiled(name)
-    if found is None:
+    compiled = cache.read_compiled(name)
+    if compiled is None:
         module = Module()
         for write in (write_pool, write_executor, write_entry, write_blocks):
             write(module)
-        found = cache.Compiled(compile_object(str(module)))
-        cache.write_compiled(name, found)
-    work, reset, *others = load_object(found.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
+        compiled = cache.Compiled(compile_object(str(module)))
+        cache.write_compiled(name, compiled)
+    work, reset, *others = load_object(compiled.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
     addresses, allocator = Addresses(*others[: len(Addresses._fields)]), others[len(Addresses._fields) :]
     return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
 
@@ -566,8 +566,8 @@ def _write_attend(module: Module) -> None:
         state = f.call("PyGILState_Ensure", "i32")
         raised = f.call("PyErr_CheckSignals", "i32")
         f.run("PyGILState_Release", state)
-        found = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
-        f.do(f"store atomic {found}, {status} monotonic, align 8")
+        outcome = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
+        f.do(f"store atomic {outcome}, {status} monotonic, align 8")
 
     def next_second() -> None:
         f.store(now, second, 8)

@@ -329,16 +329,16 @@ def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stri
     positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
     vectors = [f.load(vector_of(type_, lanes), f.at(pointer, type_, i64(position)), align) for position in positions]
     wanted = [lane * step + stride.first for lane in range(lanes)]
-    found = vectors[0]
+    result = vectors[0]
     if step % 2 and end == lanes * step:  # as lanes are a power of two, no two wanted numbers are in the same lane
         for position, vector in zip(positions[1:], vectors[1:], strict=True):
-            found = f.taken(found, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
-        return f.taken(found, [number % lanes for number in wanted])
+            result = f.taken(result, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
+        return f.taken(result, [number % lanes for number in wanted])
     lane_of = wanted  # where the vector so far has the numbers that are wanted
     for vector, before, position in zip(vectors[1:], positions, positions[1:], strict=False):
         order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, wanted, strict=True)]
-        found, lane_of = f.taken(found, order, vector), list(range(lanes))
-    return found
+        result, lane_of = f.taken(result, order, vector), list(range(lanes))
+    return result
 
 
 def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: int) -> None:
@@ -369,19 +369,20 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
     LLVM (22, for AVX-512) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the
     lane's bytes. So a lane known here is extracted, and masks of narrow integers that LLVM may find out later are hidden from it.
     """
-    known = _known(mask)
-    if sum(known) == 1:
-        type_, lane = element_of(value.type), known.index(True)
+    constant_mask = _constant_lanes(mask)
+    if sum(constant_mask) == 1:
+        type_, lane = element_of(value.type), constant_mask.index(True)
         f.store(f.let(type_, f"extractelement {value}, i64 {lane}"), f.at(pointer, type_, i64(lane)), align)
-    elif known and host().vector_registers < 32 and known == sorted(known, reverse=True):  # AMD's take ten cycles for a masked store of AVX
-        _store_first(f, value, pointer, align, sum(known))
+    elif constant_mask and host().vector_registers < 32 and constant_mask == sorted(constant_mask, reverse=True):
+        # AMD's CPUs take ten cycles for a masked store of AVX.
+        _store_first(f, value, pointer, align, sum(constant_mask))
     else:
-        if not known and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
+        if not constant_mask and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
             if (lanes := lanes_of(mask.type)) > _HIDDEN:
                 for start in range(0, lanes, _HIDDEN):
                     chunk = range(start, min(start + _HIDDEN, lanes))
-                    there = f.at(pointer, element_of(value.type), i64(start))
-                    masked_store(f, f.taken(value, chunk), there, align, f.taken(mask, chunk))
+                    address = f.at(pointer, element_of(value.type), i64(start))
+                    masked_store(f, f.taken(value, chunk), address, align, f.taken(mask, chunk))
                 return
             mask = _hidden(f, mask)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
@@ -403,7 +404,7 @@ def first_of(count: int, lanes: int) -> Value:
     return Value(vector_of("i1", lanes), f"<{bits}>")
 
 
-def _known(mask: Value) -> list[bool]:
+def _constant_lanes(mask: Value) -> list[bool]:
     """Return which lanes a known mask has; nothing of an unknown one."""
     return [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
 
