@@ -2,8 +2,8 @@
 
 It registers the platforms, whose targets are loaded when their devices are first asked for. The CPU is one device (`cpu_device`) with two
 targets: `numpy`, which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU. No target knows
-of transforms, and targets import one another in one case only: `cpu` and `wgsl` let `numpy` compute what they have no
-code for.
+of transforms, and targets import one another in one case only: `cpu` and `wgsl` let `numpy` compute equations that they
+have no code for.
 """
 
 from __future__ import annotations

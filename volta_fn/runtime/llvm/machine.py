@@ -28,8 +28,8 @@ from volta_fn.runtime.threads import thread_count
 # The compiler: LLVM IR to objects (bytes), and objects to functions' addresses.
 # ------------------------------------------------------------------------------
 
-#: What is never freed, and engines, which are freed some time after their code.
-_kept: list[LoadedCode] = []
+#: Code that is never freed, and engines, which are freed some time after their code.
+_permanent: list[LoadedCode] = []
 _engines: Left[Any] = Left()
 _lock = threading.Lock()
 #: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
@@ -129,8 +129,8 @@ def _load_text(text: str, symbols: Sequence[str]) -> list[int]:
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
     """Load an object for as long as the process lives; see `load_objects`."""
-    _kept.append(load_objects([code], symbols))
-    return _kept[-1].addresses
+    _permanent.append(load_objects([code], symbols))
+    return _permanent[-1].addresses
 
 
 # ------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
 # it loads the object. NumPy publishes their addresses for extensions, in the table of functions that each dtype has.
 # ------------------------------------------------------------------------------
 
-#: What the symbols of functions begin with.
+#: The prefix of the symbols of sorts.
 SORT_PREFIX = "volta_numpy_sort_"
 _SORT_SYMBOL = re.compile(SORT_PREFIX.encode() + rb"([fiu][248])")
 #: PyDataType_GetArrFuncs in NumPy's table of functions for extensions, and where a dtype's own table has its first sort.
@@ -196,7 +196,7 @@ def bind_sort_symbols(codes: Iterable[bytes]) -> None:
 # compute on the calling thread meanwhile, and those of single large matrices on as many threads as a program has.
 # ------------------------------------------------------------------------------
 
-#: What the symbols of functions begin with.
+#: The prefix of the symbols of LAPACK's and BLAS's functions.
 LAPACK_PREFIX = "volta_lapack_"
 #: The symbols of OpenBLAS's functions that set and return its number of threads, and of the record in which routines keep it.
 SET_THREADS, GET_THREADS, THREADS = (f"{LAPACK_PREFIX}{name}" for name in ("setthreads", "getthreads", "threads"))

@@ -52,9 +52,9 @@ def each(compute: Callable[..., Any], stacks: Sequence[tuple[np.ndarray, int]], 
     first, rank = stacks[0]
     for index in np.ndindex(first.shape[: first.ndim - rank]):
         elements = [stack[index] for stack, _ in stacks]
-        if all(np.isfinite(element).all() for element in elements) and any(one[index].size for one in out):
-            for one, value in zip(out, compute(*elements), strict=True):
-                one[index] = value
+        if all(np.isfinite(element).all() for element in elements) and any(result[index].size for result in out):
+            for result, value in zip(out, compute(*elements), strict=True):
+                result[index] = value
     return out
 
 
@@ -236,8 +236,8 @@ def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequ
             values = function(x[index])
         except np.linalg.LinAlgError:
             continue
-        for stack, one in zip(out, values, strict=True):
-            stack[index] = one
+        for stack, value in zip(out, values, strict=True):
+            stack[index] = value
     return out
 
 

@@ -1,4 +1,4 @@
-"""Which algorithm computes a convolution.
+"""The choice of the algorithm of a convolution.
 
 Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other way round.
 """
@@ -33,9 +33,9 @@ _OVERHEAD = 1.3
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """Generate the routine of a convolution; None for what NumPy computes.
+    """Generate the routine of a convolution; None if NumPy computes it.
 
-    That is: dtypes other than floats, operands or results without elements, and what is computed by Fourier transforms.
+    NumPy computes dtypes other than floats, operands or results without elements, and convolutions by Fourier transforms.
     """
     lhs, rhs = avals
     algorithm, preferred = params.get("algorithm", "auto"), params["preferred_element_type"]
@@ -74,9 +74,9 @@ class Algorithm(NamedTuple):
     """A way to compute a correlation.
 
     Attributes:
-        name: what a convolution's parameter `algorithm` calls it.
+        name: its name in a convolution's parameter `algorithm`.
         nanoseconds: the estimated time; infinite if it is not chosen unless it is asked for.
-        writer: what makes the writer of its code.
+        writer: the constructor of the writer of its code.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Algorithm(NamedTuple):
 
 
 def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
-    """Return the ways to compute a correlation.
+    """Return the algorithms that apply to a correlation.
 
-    With `slow`, return those that are never the fastest, too.
+    With `slow`, include those that are never the fastest.
     """
     c, work = builder.c, builder.work
     candidates = []
@@ -110,9 +110,9 @@ def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
 
 
 def fastest(candidates: Sequence[Algorithm], wanted: str) -> Algorithm:
-    """Return the fastest way by the algorithm asked for, or of all for "auto".
+    """Return the fastest candidate of an algorithm, or of all for "auto".
 
-    What does not apply is replaced by implicit GEMM.
+    If none applies, return implicit GEMM.
     """
     if wanted != "auto":
         candidates = [a for a in candidates if a.name == wanted] or [a for a in candidates if a.name == "igemm"]

@@ -191,12 +191,12 @@ class Direct:
         room = args.room(f, self.sum_room, self._sums * work.itemsize, task)
         repeat(f, self._sums, lambda k: f.store(work.zero(), step(f, room, work.type, k), work.itemsize), 0, work.lanes)
 
-        def one_tile(at: Operands, sums: SumTile) -> None:
+        def sum_tile(at: Operands, sums: SumTile) -> None:
             nest.emit(f, at, lambda *args: sums.store_sums(f, *args), lambda operands, counts: sums.load_sums(f, operands.y, counts))
 
         def iteration(index: Index) -> None:
             operands = self._operands(f, args, task, (group, image, positions), split(f, index, way.iterations), room)
-            self._each_tile(f, nest, operands, one_tile)
+            self._each_tile(f, nest, operands, sum_tile)
 
         repeat(f, prod(way.iterations), iteration)
         self._write_out(f, room, y)
@@ -236,11 +236,11 @@ class Direct:
         """Call `body` for the vectors of each tile along a block, with what remains there."""
         span, size, dim = nest.vectors * self.work.lanes, self.way.lanes, nest.dims[self.way.along]
 
-        def one_tile(k: Index) -> None:
+        def tile(k: Index) -> None:
             left = None if size % span == 0 else plus(f, size, times(f, k, -span))
             body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.builder.y_dtype, left))
 
-        repeat(f, -(-size // span), one_tile)
+        repeat(f, -(-size // span), tile)
 
     # sums that are kept in the workspace: by positions, outputs, and the index along vectors
 
@@ -268,7 +268,7 @@ class Direct:
         dims = {name: dim._replace(x=workspace_nest.dims[name].y, w=0) for name, dim in nest.dims.items()}
         nest = replace(nest, dims=dims, depth=())
 
-        def one_tile(at: Operands, sums: SumTile) -> None:
+        def write_tile(at: Operands, sums: SumTile) -> None:
             nest.emit(f, at, lambda *args: sums.result(f, *args), lambda operands, counts: sums.load_splits(f, operands.x, counts, 1, 0))
 
-        self._each_tile(f, nest, Operands(room, room, y), one_tile)
+        self._each_tile(f, nest, Operands(room, room, y), write_tile)

@@ -76,11 +76,11 @@ class IgemmPlan:
 
     @property
     def depth(self) -> list[tuple[str, int]]:
-        """What a block sums over: by name, with sizes. The index that is cut is first.
+        """The indices that a block sums over, with sizes; the blocked index is first.
 
-        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
-        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
-        registers. Panels made again and again are in w's own order, in which they are quickly filled.
+        In panels that are packed once, channels are last if they are adjacent in x, else first. Taps along unrolled axes come before
+        others, so that unrolled steps read different elements of x: the same elements, kept for the next steps, would fill the registers.
+        Panels that are packed for every block are in w's own order, in which packing is fast.
         """
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
@@ -146,8 +146,8 @@ def igemm_plan(c: Correlation, work: ComputeType, room: int, *, other: bool = Fa
     panels = -(-c.outputs // (tile.vectors * work.lanes))
     plan = IgemmPlan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:
-        one = replace(plan, panel_block=1)
-        plan = replace(plan, panel_block=max(1, min(panels, SUMS // one.sums)))
+        single_panel = replace(plan, panel_block=1)
+        plan = replace(plan, panel_block=max(1, min(panels, SUMS // single_panel.sums)))
     if not packed and prod(plan.grid) < _FEW:  # each split reads its own range of x; by panels, all of it would be read again
         iterations = prod(iterations_of(plan))
         most = max(1, room // 4 // (plan.sums * prod(plan.grid) * work.itemsize))
@@ -206,11 +206,11 @@ def _loops(
         return
     dim = depth[0]
 
-    def one(index: Index) -> None:
+    def iteration(index: Index) -> None:
         pointers = step(f, w, stored_as(dtype), times(f, index, dim.w)), step(f, to, work.type, times(f, index, dim.y))
         _loops(f, work, dtype, depth[1:], *pointers, body)
 
-    repeat(f, dim.size, one)
+    repeat(f, dim.size, iteration)
 
 
 def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
@@ -281,7 +281,7 @@ def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int)
 # Implicit GEMM: matrix products of tiles of x with panels of w.
 #
 # Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its
-# positions and taps. Forward and by the input, w is small: its panels are made once, and a block of positions sums over everything. The
+# positions and taps. Forward and by the input, w is small: its panels are packed once, and a block of positions sums over all terms. The
 # weight gradient sums over images and positions. It is computed block by block: each block packs its panels and adds to accumulators in
 # the workspace. If there are few results for the tasks, the sum is split, and the partial sums are added at the end in order.
 # ------------------------------------------------------------------------------
@@ -338,9 +338,9 @@ class Igemm:
         `index` has sizes that are known only when the code runs.
         """
         names, sizes = zip(*self.plan.depth, strict=True)
-        panel = dense(sizes, self.plan.width)
+        panel_strides = dense(sizes, self.plan.width)
         indices = []
-        for name, size, stride in zip(names, sizes, panel, strict=True):
+        for name, size, stride in zip(names, sizes, panel_strides, strict=True):
             axis = 2 if name == "c" else 3 + int(name[1:])
             x = self._x_stride(axis) * (1 if name == "c" else self.c.axes[axis - 3].dilation)
             indices.append(LoopIndex(index.get(name, size), x, stride, self.c.w.strides[axis]))
@@ -459,14 +459,14 @@ class Igemm:
         strides = [c.y.strides[1], *c.y.strides[3:]] if self.plan.packed else self._sum_strides()
         nest = self._nest(strides, c.y.strides[2] if self.plan.packed else 1, dict(zip(names, depth, strict=True)))
 
-        def one(k: Index) -> None:
+        def multiply_panel(k: Index) -> None:
             along = LoopIndex(1, 0, plan.panel, plan.width * nest.dims["o"].y)
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.plan.packed else None)
             load = None if self.plan.packed else lambda at, counts: tile.load_sums(f, at.y, counts)
             store = tile.result if self.plan.packed else tile.store_sums
             nest.emit(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
 
-        repeat(f, plan.panel_block, one)
+        repeat(f, plan.panel_block, multiply_panel)
 
     def _nest(self, y_strides: list[int], along: int, depth: dict[str, LoopIndex]) -> TileLoops:
         """Return the loops over a block and one panel, with y's strides."""
@@ -500,7 +500,7 @@ class Igemm:
         dims = {name: dim._replace(x=strides.get(name, 0)) for name, dim in nest.dims.items()} | {"o": nest.dims["o"]._replace(x=1, w=0)}
         nest = replace(nest, y_type=stored_as(self.builder.y_dtype), dims=dims)
 
-        def one(k: Index) -> None:
+        def write_panel(k: Index) -> None:
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)))
             at = Operands(step(f, sums, self.work.type, times(f, k, plan.width)), sums, y)
             at = at._replace(y=step(f, y, nest.y_type, times(f, k, plan.width * c.y.strides[2])))
@@ -511,7 +511,7 @@ class Igemm:
                 lambda operands, counts: tile.load_splits(f, operands.x, counts, plan.splits, plan.sums),
             )
 
-        repeat(f, plan.panel_block, one)
+        repeat(f, plan.panel_block, write_panel)
 
     def _finish(self, f: Function, args: Arguments, task: Value) -> None:
         """Emit the addition of the splits of one block's sums."""

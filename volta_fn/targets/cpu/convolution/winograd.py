@@ -254,7 +254,7 @@ def _fitting(tiles: int, at_most: int, dilation: int) -> int:
 
 
 class VectorAlgebra:
-    """Arithmetic of vectors with known factors."""
+    """Arithmetic of vectors with constant factors."""
 
     def __init__(self, f: Function, work: ComputeType) -> None:
         self.f, self.work = f, work
@@ -274,7 +274,7 @@ class VectorAlgebra:
         return self.work.multiply_add(self.f, y, self.number(factor), x)
 
     def number(self, factor: float) -> Value:
-        """Return a known number in all lanes."""
+        """Return a constant in all lanes."""
         bits = np.float64(np.float32(factor) if self.work.type == "float" else factor).view(np.uint64)
         return self.f.splat(Value(self.work.type, f"0x{int(bits):016X}"), self.work.lanes)
 
@@ -322,7 +322,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
 
 
 def _has_tap(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
-    """Emit whether a segment has a tap; None if it surely has.
+    """Emit whether a segment has a tap; None if it always has.
 
     All segments but the last have as many taps as tiles have positions, and the last has the rest.
     """
@@ -413,20 +413,20 @@ class OutputTransform:
             f, y, stored_as(self.builder.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
         )
         left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
-        good: Value | None = None
+        exists: Value | None = None
         for axis in (0, 1):
             if c.axes[axis].positions % (self.shape.positions * c.axes[axis].dilation):
                 inside = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
-                good = inside if good is None else f.binary("and", good, inside)
+                exists = inside if exists is None else f.binary("and", exists, inside)
 
-        def yes() -> list[Value]:
+        def store_outputs() -> list[Value]:
             store_vector(f, self.work, self.builder.y_dtype, vector, to, 1, left)
             return []
 
-        if good is None:
-            yes()
+        if exists is None:
+            store_outputs()
         else:
-            f.branch(good, yes)
+            f.branch(exists, store_outputs)
 
     def _transpose_output(self, f: Function, room: Value, strides: list[int], y: Value, positions: list[Index]) -> None:
         """Emit the copy of one image's positions, outputs innermost, to the result."""
@@ -439,21 +439,21 @@ class OutputTransform:
         def outputs(output: Index) -> None:
             left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
 
-            def one_row(row: Index) -> None:
-                def some(column: Index, remain: Index | None = None) -> None:
+            def copy_row(row: Index) -> None:
+                def copy_square(column: Index, remain: Index | None = None) -> None:
                     at = step(f, room, work.type, plus(f, times(f, row, strides[0]), times(f, column, strides[1]), output))
                     offsets = [times(f, i, s) for i, s in zip((output, row, column), (c.y.strides[2], *steps), strict=True)]
                     self._square(f, at, strides[1], step(f, y, stored, plus(f, *offsets)), remain, left)
 
                 if steps[1] != 1:
-                    repeat(f, sizes[1], some)
+                    repeat(f, sizes[1], copy_square)
                     return
                 full_vectors = rounded_down(f, sizes[1], lanes)
-                repeat(f, full_vectors, some, 0, lanes)
+                repeat(f, full_vectors, copy_square, 0, lanes)
                 rest = plus(f, sizes[1], times(f, full_vectors, -1))
-                repeat(f, sizes[1], lambda column: some(column, rest), full_vectors, lanes)
+                repeat(f, sizes[1], lambda column: copy_square(column, rest), full_vectors, lanes)
 
-            repeat(f, sizes[0], one_row)
+            repeat(f, sizes[0], copy_row)
 
         repeat(f, c.outputs, outputs, 0, lanes)
 

@@ -272,7 +272,7 @@ class WinogradSums:
         *_, along, rows, columns = c.y.strides
         products = step(f, args.room(f, self.y_room), work.type, times(f, image, outputs))
 
-        def some(output: Index) -> None:
+        def transform_outputs(output: Index) -> None:
             at = step(f, products, work.type, output)
             points_by_row = []
             for j in points:
@@ -291,4 +291,4 @@ class WinogradSums:
                     position = step(f, to, stored_as(dtype), i * rows + j * columns)
                     store_vector(f, work, dtype, results[i * _POSITIONS + j], position, along, left)
 
-        repeat(f, c.outputs, some, 0, work.lanes)
+        repeat(f, c.outputs, transform_outputs, 0, work.lanes)

@@ -76,14 +76,14 @@ class Groups(NamedTuple):
 
 
 # ------------------------------------------------------------------------------
-# Signals side by side in memory, and tables of roots of unity.
+# Interleaved signals in memory, and tables of roots of unity.
 # ------------------------------------------------------------------------------
 
 
 class Buffers:
-    """Writes accesses of signals side by side.
+    """The writer of accesses of interleaved signals.
 
-    In memory are, of each element, the real components of all signals, then the imaginary ones.
+    Memory holds, for each element, the real components of all signals and then the imaginary ones.
     """
 
     def __init__(self, f: Function, element: str, lanes: int, inverse: bool = False) -> None:
@@ -169,7 +169,7 @@ class Complex(NamedTuple):
         return Complex(re, self.re.fma(other.im, self.im * other.re))
 
     def times_one_plus(self, factor: Complex) -> Complex:
-        """Return the product with 1 + a number, whose error is small if that number is."""
+        """Return self * (1 + factor), precisely if `factor` is small."""
         return self.plus(self.times(factor))
 
     def scaled(self, factor: float) -> Complex:

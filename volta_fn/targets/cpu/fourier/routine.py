@@ -28,7 +28,7 @@ from volta_fn.targets.cpu.scalars.number import element
 
 #: Factors up to this are butterflies in registers.
 _LONGEST_UNROLLED = 8
-#: The longest prime factor; a butterfly takes as many operations for a number as it has numbers.
+#: The longest prime factor; the operations of a butterfly grow with the square of its length.
 _LONGEST_PRIME = 127
 #: Factors of lengths, the most profitable first.
 _FACTORS = (8, 4, 2, 5, 3, 7, *[n for n in range(11, _LONGEST_PRIME + 1, 2) if all(n % k for k in range(3, n, 2))])
@@ -45,25 +45,25 @@ def factors_of(length: int) -> tuple[int, ...] | None:
 
 
 class Passes(Buffers):
-    """Writes the passes over signals side by side."""
+    """The writer of the passes over interleaved signals."""
 
     def __init__(self, f: Function, element: str, lanes: int, factors: Sequence[int], inverse: bool = False) -> None:
         super().__init__(f, element, lanes, inverse)
         self.factors = factors
 
     def emit(self, source: Value, target: Value) -> Value:
-        """Emit a transform of the elements at an address.
+        """Emit a transform of the elements at `source`, with `target` as scratch memory.
 
-        Return the address of the results: this one, or the other.
+        Return the address of the results, one of the two.
         """
         length, stride = int(np.prod(self.factors)), 1
         for factor in self.factors:
-            self._one(source, target, factor, length // factor, stride)
+            self._pass(source, target, factor, length // factor, stride)
             source, target = target, source
             length, stride = length // factor, stride * factor
         return source
 
-    def _one(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
+    def _pass(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
         """Emit the pass of one factor: `rest` blocks of `stride` butterflies."""
         f = self.f
         angles = np.outer(np.arange(rest), np.arange(1, factor))
@@ -76,7 +76,7 @@ class Passes(Buffers):
 
             roots = [root(i64(k)) for k in range(1, factor)] if unrolled else []
 
-            def one(q: Value, _: list[Value]) -> None:
+            def butterfly_at(q: Value, _: list[Value]) -> None:
                 def read(j: Value) -> Complex:
                     return self.load(source, f.plus(q, f.times(f.plus(p, f.times(j, rest)), stride)))
 
@@ -93,7 +93,7 @@ class Passes(Buffers):
                 else:
                     long_butterfly(self, factor, read, write)
 
-            f.loop(i64(0), i64(stride), 1, [], one, once=True)
+            f.loop(i64(0), i64(stride), 1, [], butterfly_at, once=True)
 
         f.loop(i64(0), i64(rest), 1, [], block, once=True)
 
@@ -144,7 +144,7 @@ class Origin(NamedTuple):
     first: Value
 
 
-#: Emits what is done for neighbouring columns or rows: passes, their memory, and where the first one is read and written.
+#: Emits the transforms of neighbouring columns or rows, with passes, their memory, and where the first one is read and written.
 Group = Callable[[Passes, tuple[Value, Value], Origin, Origin], None]
 
 
@@ -205,12 +205,12 @@ class LongTransform:
             base = f.at(pointers[_BETWEEN], "i8", i64(self._between_bytes))
             buffer, scratch = (f.at(base, f"[{self._buffer_bytes} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2))
 
-            def one(index: Value, _: list[Value]) -> None:
+            def transform_run(index: Value, _: list[Value]) -> None:
                 signal, inside = f.divided(index, groups.runs)
                 source, target = (f.at(pointers[k], f"[{self.length * self.dtype.itemsize} x i8]", signal) for k in arrays)
                 groups.emit(f, inside, lambda first: group(passes, (buffer, scratch), Origin(source, first), Origin(target, first)))
 
-            f.loop(*task_range(f, number, self.count * groups.runs, self.tasks), 1, [], one)
+            f.loop(*task_range(f, number, self.count * groups.runs, self.tasks), 1, [], transform_run)
 
         writer.launch(self.tasks, _PASS * self.count * self.length * (2 + len(factors)), task)
 
@@ -241,7 +241,7 @@ class LongTransform:
         target_signals.write_all(self._outside(f), target_signals.start(f, target.start, i64(0), target.first), results, scaled)
 
     def _outside(self, f: Function) -> Buffers:
-        """Return what reads signals and writes results.
+        """Return the buffers through which signals are read and results are written.
 
         An inverse transform is a forward one of numbers whose components are swapped.
         """
@@ -251,8 +251,8 @@ class LongTransform:
 # ------------------------------------------------------------------------------
 # Routines of Fourier transforms along an axis.
 #
-# Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, its numbers side by side, to
-# memory that a processor's second cache holds, transformed there, and copied to the result. Each signal is transformed separately.
+# Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, interleaved, to memory that a
+# level-2 cache holds, transformed there, and copied to the result. Each signal is transformed separately.
 # ------------------------------------------------------------------------------
 
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.
@@ -308,11 +308,11 @@ class _Transform:
             passes = Passes(f, element(self.real), self.lanes, self.factors)
             memory = [f.at(pointers[2], f"[{half} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2)]
 
-            def run(index: Value, _: list[Value]) -> None:
+            def transform_run(index: Value, _: list[Value]) -> None:
                 block, inside = f.divided(index, self.groups.runs)
                 self.groups.emit(f, inside, lambda first: self._group(passes, pointers, memory, block, first))
 
-            f.loop(begin, end, 1, [], run)
+            f.loop(begin, end, 1, [], transform_run)
 
         writer.launch(tasks, 0.2 * self.blocks * self.signals * self.length * math.log2(2 * self.length), task)
         return writer.routine(tasks * 2 * half)

@@ -21,7 +21,7 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 # A signal of an even number of real numbers counts as one of half as many complex ones, whose components are neighbours.
 # ------------------------------------------------------------------------------
 
-#: Makes another number of the one of an index.
+#: Maps an index and its number to the number that is stored.
 Change = Callable[[Value, Complex], Complex]
 
 
@@ -50,7 +50,7 @@ class Signals(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """How many elements lie from one signal to the next."""
+        """The stride from one signal to the next, in elements."""
         return self.size if self.inner == 1 else 1
 
     def start(self, f: Function, base: Value, block: Value, first: Value) -> Value:
@@ -70,7 +70,7 @@ class Signals(NamedTuple):
         """Emit the load of as many signals as there are lanes."""
         f = buffers.f
 
-        def one(number: Value, _: list[Value]) -> None:
+        def read_number(number: Value, _: list[Value]) -> None:
             numbers = [load(f, self.dtype, at, buffers.lanes, stride=self.distance) for at in self._addresses(f, start, number)]
             components = [Lanes(f, component) for number in numbers for component in number.components]
             buffers.store(memory, number, Complex(components[0], components[1] if components[1:] else components[0].like(0.0)))
@@ -78,28 +78,28 @@ class Signals(NamedTuple):
         if self._is_tiled(buffers.lanes):
             self._read_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], one, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], read_number, once=True)
 
     def write_all(self, buffers: Buffers, start: Value, memory: Value, change: Change | None = None) -> None:
         """Emit the store of as many signals as there are lanes.
 
-        `change` makes the numbers that are stored.
+        `change` maps numbers to those that are stored.
         """
         f = buffers.f
 
-        def one(number: Value, _: list[Value]) -> None:
+        def write_number(number: Value, _: list[Value]) -> None:
             z = buffers.load(memory, number)
             components = tuple(component.value for component in (change(number, z) if change else z))
             numbers = [components] if self.dtype.kind == "c" else [(component,) for component in components]
-            for number_of_one, address in zip(numbers, self._addresses(f, start, number), strict=False):
-                store(f, Number(self.dtype, number_of_one), address, stride=self.distance)
+            for components_of_one, address in zip(numbers, self._addresses(f, start, number), strict=False):
+                store(f, Number(self.dtype, components_of_one), address, stride=self.distance)
 
         if change is None and self._is_tiled(buffers.lanes):
             self._write_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], one, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], write_number, once=True)
 
-    # signals whose numbers lie side by side: squares of as many numbers as there are lanes are transposed
+    # contiguous signals: squares of `lanes` by `lanes` numbers are transposed in registers
 
     def _is_tiled(self, lanes: int) -> bool:
         return self.inner == 1 and 2 * self.length >= lanes and (self.dtype.kind == "c" or self.is_paired)
@@ -194,10 +194,10 @@ def complete(buffers: Buffers, x: Value, n: int) -> None:
     f, first = buffers.f, buffers.load(x, i64(0))
     buffers.store(x, i64(0), Complex(first.re, first.re.like(0.0)))
 
-    def one(k: Value, _: list[Value]) -> None:
+    def mirror(k: Value, _: list[Value]) -> None:
         buffers.store(x, f.minus(i64(n), k), buffers.load(x, k).conjugate())
 
-    f.loop(i64(1), i64(n // 2 + 1), 1, [], one)
+    f.loop(i64(1), i64(n // 2 + 1), 1, [], mirror)
 
 
 def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -> None:
@@ -209,13 +209,13 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
         return
     table = buffers.table(f"half.{m}", np.arange((m + 1) // 2), 2 * m)
 
-    def one(k: Value, _: list[Value]) -> None:
+    def emit_pair(k: Value, _: list[Value]) -> None:
         mirror = f.minus(i64(m), k)
         at_k, at_mirror = buffers.load(source, k), buffers.load(source, mirror).conjugate()
         for number, value in zip((k, mirror), pair(at_k, at_mirror, buffers.twiddle(table, k)), strict=True):
             buffers.store(target, number, value)
 
-    f.loop(i64(1), i64((m + 1) // 2), 1, [], one, once=True)
+    f.loop(i64(1), i64((m + 1) // 2), 1, [], emit_pair, once=True)
 
 
 # ------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ _NUMBER = 0.5
 
 
 class Pairs:
-    """Makes half spectra X of spectra Z of m pairs, or joins them to those.
+    """The conversion of spectra Z of m pairs to half spectra X, or back.
 
-    Both are in memory as complex numbers one after another, X with one more.
+    Both are contiguous complex numbers; X has one more than Z.
     """
 
     def __init__(self, dtype: np.dtype, lanes: int, m: int, joins: bool) -> None:
@@ -252,7 +252,7 @@ class Pairs:
             table = buffers.table("lanes.half", np.arange(self.lanes), 2 * self.m, self.lanes, less_one=True)
             roots = Roots(buffers, 2 * self.m)
 
-            def one(index: Value, _: list[Value]) -> None:
+            def emit_run(index: Value, _: list[Value]) -> None:
                 signal, inside = f.divided(index, groups.runs)
                 operand, result = (
                     f.at(pointers[which], f"[{self.dtype.itemsize * (self.m + more)} x i8]", signal)
@@ -266,7 +266,7 @@ class Pairs:
                 f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, operand, result))
                 groups.emit(f, inside, group)
 
-            f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], one)
+            f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], emit_run)
 
         writer.launch(tasks, _NUMBER * count * self.m, task)
 

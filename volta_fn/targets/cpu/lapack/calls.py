@@ -74,7 +74,7 @@ def _constant(f: Function, argument: str | int) -> Value:
 
 
 def bytes_at(f: Function, pointer: Value, offset: int) -> Value:
-    """Emit a pointer so many bytes on."""
+    """Emit the address `offset` bytes after a pointer."""
     return f.at(pointer, "i8", i64(offset)) if offset else pointer
 
 
@@ -197,7 +197,7 @@ def _transposition(itemsize: int) -> SharedFunction:
 
 
 def copy(f: Function, dtype: np.dtype, to: Value, source: Value, count: int) -> None:
-    """Emit a copy of so many numbers, unless they are there already."""
+    """Emit a copy of `count` numbers, unless source and target are the same."""
     elsewhere = f.compare("icmp ne", to, source)
     f.branch(elsewhere, lambda: copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
 
@@ -212,11 +212,11 @@ def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
     """Emit the conjugation of so many complex numbers in place."""
     type_, size = ("float", 4) if dtype.itemsize == 8 else ("double", 8)
 
-    def one(i: Value, _: list[Value]) -> None:
+    def negate_imaginary(i: Value, _: list[Value]) -> None:
         at = f.at(x, type_, f.plus(f.times(i, 2), i64(1)))
         f.store(f.let(type_, f"fneg {f.load(type_, at, size)}"), at, size)
 
-    f.loop(i64(0), i64(count), 1, [], one)
+    f.loop(i64(0), i64(count), 1, [], negate_imaginary)
 
 
 def zero_above(f: Function, dtype: np.dtype, matrix: Value, n: int) -> None:
@@ -297,7 +297,7 @@ _ALIGNMENT = 64
 
 
 def if_available(maker: RoutineMaker) -> RoutineMaker:
-    """Return a maker that makes nothing where there is no LAPACK to call."""
+    """Return a maker that returns None where LAPACK is not available."""
 
     def make(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
         return maker(operands, params) if is_available() else None

@@ -1,4 +1,4 @@
-"""Elements moved without looking at them, and scatters, which combine them."""
+"""Slices, gathers and scatters, which move or combine elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 # ------------------------------------------------------------------------------
-# Moving elements without looking at them: an element is an integer of its size.
+# Moving elements: an element of any dtype is an integer of its size.
 # ------------------------------------------------------------------------------
 
 
@@ -62,7 +62,7 @@ def alignment(type_: str) -> int:
 
 
 def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: int) -> None:
-    """Copy so many bytes to memory that is not the source."""
+    """Copy `count` bytes to memory that does not overlap the source."""
     f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr align {align} {target.name}, ptr align {align} {source.name}, {count}, i1 false)")
 
@@ -83,7 +83,7 @@ def copy_block(
     runs = bool(sizes) and target_strides[-1] == source_strides[-1] == 1
     depth = len(sizes) - runs
 
-    def run(indices: list[Value]) -> None:
+    def copy_run(indices: list[Value]) -> None:
         to = f.at(target, type_, f.dotted(indices, target_strides[:depth]))
         at = f.at(source, type_, f.dotted(indices, source_strides[:depth]))
         if not runs:
@@ -95,7 +95,7 @@ def copy_block(
             count = f.times(f.minus(end, begin), size_of(type_))
             copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
 
-    nest(f, sizes[:depth], run, first if depth else None)
+    nest(f, sizes[:depth], copy_run, first if depth else None)
 
 
 def fill_block(
@@ -109,10 +109,10 @@ def fill_block(
     """Store a constant throughout a block, of the given `merged` loops."""
     type_ = value.type
 
-    def one(indices: list[Value]) -> None:
+    def store_element(indices: list[Value]) -> None:
         f.store(value, f.at(target, type_, f.dotted(indices, strides)), alignment(type_))
 
-    nest(f, sizes, one, first)
+    nest(f, sizes, store_element, first)
 
 
 # ------------------------------------------------------------------------------
@@ -360,11 +360,11 @@ class _Gather:
             source = f.at(operand, self.type, f.dotted(at, strides))
             target = f.at(result, self.type, f.dotted(at, steps))
 
-            def one(number: Value, _: list[Value]) -> None:
+            def copy_window(number: Value, _: list[Value]) -> None:
                 offset = f.load("i64", f.at(offsets, "i64", f.minus(number, begin)), 8)
                 self._window(f, source, f.at(target, self.type, window_offset(f, self.layout, number)), offset, None if sizes else first)
 
-            f.loop(begin, end, 1, [], one)
+            f.loop(begin, end, 1, [], copy_window)
 
         nest(f, sizes, lead, first)
 
@@ -372,7 +372,7 @@ class _Gather:
         """Emit the copies of windows of one element."""
         operand, indices, result = pointers
 
-        def one(number: Value, checked: bool = True) -> None:
+        def copy_element(number: Value, checked: bool = True) -> None:
             start = start_of(f, self.starts, indices, number, self.added, checked)
             value = f.load(self.type, f.at(operand, self.type, start.offset), alignment(self.type))
             element = value if start.valid is None else f.select(start.valid, value, self.fill)
@@ -381,16 +381,16 @@ class _Gather:
         def several(first: Value, _: list[Value]) -> None:
             def unchecked() -> None:
                 for distance in range(_UNROLLED):
-                    one(f.plus(first, i64(distance)), checked=False)
+                    copy_element(f.plus(first, i64(distance)), checked=False)
 
             def checked() -> None:
-                f.loop(first, f.plus(first, i64(_UNROLLED)), 1, [], lambda number, _: one(number))
+                f.loop(first, f.plus(first, i64(_UNROLLED)), 1, [], lambda number, _: copy_element(number))
 
             f.branch(are_inside(f, self.starts, indices, first, _UNROLLED), unchecked, checked)
 
         middle = f.plus(begin, rounded_down(f, f.minus(end, begin), _UNROLLED))
         f.loop(begin, middle, _UNROLLED, [], several)
-        f.loop(middle, end, 1, [], lambda number, _: one(number))
+        f.loop(middle, end, 1, [], lambda number, _: copy_element(number))
 
     def _window(self, f: Function, source: Value, target: Value, offset: Value, first: tuple[Value, Value] | None) -> None:
         sizes, steps, _ = self.layout.rest
@@ -551,7 +551,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
         f.branch(mine, fetch) if mine is not None else fetch()
 
-    def one(number: Value, _: list[Value]) -> None:
+    def update_window(number: Value, _: list[Value]) -> None:
         if fetched:
             fetch_later(number)
         start, mine = begin(number)
@@ -563,7 +563,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
         f.branch(mine, update) if mine is not None else update()
 
-    f.loop(i64(0), i64(problem.starts.number), 1, [], one)
+    f.loop(i64(0), i64(problem.starts.number), 1, [], update_window)
 
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
@@ -581,30 +581,30 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
         before = load(f, dtype, to, lanes, count=count)
         store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
 
-    def run(indices: list[Value]) -> None:
+    def combine_run(indices: list[Value]) -> None:
         to = f.at(target, unit(dtype.itemsize), f.dotted(indices, operand_strides[:loops]))
         at = f.at(source, unit(old.itemsize), f.dotted(indices, update_strides[:loops]))
         if not runs:
             combined(1, to, at, None)
             return
 
-        def some(i: Value, lanes: int, count: Value | None) -> None:
+        def combine_vector(i: Value, lanes: int, count: Value | None) -> None:
             combined(lanes, f.at(to, unit(dtype.itemsize), i), f.at(at, unit(old.itemsize), i), count)
 
-        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), some)
+        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), combine_vector)
 
-    nest(f, sizes[:loops], run)
+    nest(f, sizes[:loops], combine_run)
 
 
 def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
     tasks = chunk_count(operand.size * 4, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        def some(i: Value, lanes: int, count: Value | None) -> None:
+        def convert_vector(i: Value, lanes: int, count: Value | None) -> None:
             read = load(f, old, f.at(pointers[source], unit(old.itemsize), i), lanes, count=count)
             store(f, converted(f, read, new), f.at(pointers[target], unit(new.itemsize), i), count=count)
 
         begin, end = task_range(f, number, operand.size, tasks, 64)
-        map_run(f, begin, end, lanes_for(np.dtype(np.float32)), some)
+        map_run(f, begin, end, lanes_for(np.dtype(np.float32)), convert_vector)
 
     writer.launch(tasks, operand.size / 2, task)

@@ -94,31 +94,31 @@ def count(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, cou
     """Set `counts` (32-bit, one per bucket) to how often each digit occurs."""
     clear(f, counts, digit.buckets)
 
-    def one(i: Value, _: list[Value]) -> None:
+    def count_digit(i: Value, _: list[Value]) -> None:
         at = f.at(counts, "i32", digit.of(f, fetch(i)[1]))
         f.store(f.binary("add", f.load("i32", at, 4), Value("i32", "1")), at, 4)
 
-    f.loop(begin, end, 1, [], one)
+    f.loop(begin, end, 1, [], count_digit)
 
 
 def clear(f: Function, counts: Value, buckets: int) -> None:
     """Set all counts to zero."""
     lanes = min(host().lanes(4), buckets)
 
-    def some(i: Value, _: list[Value]) -> None:
+    def clear_vector(i: Value, _: list[Value]) -> None:
         f.store(Value(f"<{lanes} x i32>", "zeroinitializer"), f.at(counts, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, once=True)
 
 
 def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
     """Emit where each bucket begins, if there is one chunk."""
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         f.store(carried[0], f.at(positions, "i32", i), 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(counts, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
 
 
 def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
@@ -131,7 +131,7 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
     totals = f.alloca("i32", buckets)
     zero = Value(type_, "zeroinitializer")
 
-    def some(i: Value, _: list[Value]) -> None:
+    def sum_counts(i: Value, _: list[Value]) -> None:
         def add(p: Value, carried: list[Value]) -> list[Value]:
             frequencies = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
             before = f.select(f.compare("icmp slt", p, chunk), frequencies, zero)
@@ -141,14 +141,14 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
         f.store(total, f.at(totals, "i32", i), 4)
         f.store(earlier, f.at(positions, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, once=True)
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         at = f.at(positions, "i32", i)
         f.store(f.binary("add", f.load("i32", at, 4), carried[0]), at, 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(totals, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
 
 
 def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:
@@ -157,21 +157,21 @@ def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, posi
     The next position of a bucket is in `positions`, which advance.
     """
 
-    def one(i: Value, _: list[Value]) -> None:
+    def deal_element(i: Value, _: list[Value]) -> None:
         element, key = fetch(i)
         at = f.at(positions, "i32", digit.of(f, key))
         position = f.load("i32", at, 4)
         f.store(f.binary("add", position, Value("i32", "1")), at, 4)
         emit(f.cast("zext", position, "i64"), element)
 
-    f.loop(begin, end, 1, [], one)
+    f.loop(begin, end, 1, [], deal_element)
 
 
 # ------------------------------------------------------------------------------
 # Sorting short rows: an element's rank is the number of those before it.
 # ------------------------------------------------------------------------------
 
-#: Rows of up to so many elements are sorted so.
+#: The longest rows that are sorted by ranking.
 SHORT = 128
 
 
@@ -181,7 +181,7 @@ def padded(size: int, lanes: int) -> int:
 
 
 def fill_padding(f: Function, keys: Value, bits: int, size: int, lanes: int) -> None:
-    """Set what follows the keys of a row to the greatest key."""
+    """Fill the padding after the keys of a row with the greatest key."""
     type_ = f"i{bits}"
     for position in range(size, padded(size, lanes)):
         f.store(Value(type_, "-1"), f.at(keys, type_, i64(position)), bits // 8)
@@ -286,13 +286,13 @@ class _Alone:
         tasks = chunk_count(groups, max(1, _TASK // (rows.size * together)), 32)
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
-            def one(index: list[Value]) -> None:
+            def sort_group(index: list[Value]) -> None:
                 if rows.columns == 1:
                     self._row(f, pointers, f.times(index[0], rows.size))
                 else:
                     self._columns(f, pointers, index[0], number, together)
 
-            nest(f, [groups], one, task_range(f, number, groups, tasks))
+            nest(f, [groups], sort_group, task_range(f, number, groups, tasks))
 
         writer.launch(tasks, _cost(rows), task)
         return writer.routine(0 if rows.columns == 1 else tasks * together * rows.size * self.bytes)
@@ -319,14 +319,14 @@ class _Alone:
         memory = f.at(pointers[2], self.element, f.times(task, together * rows.size))
 
         def move(to_memory: bool) -> None:
-            def one(i: Value, column: Value) -> None:
+            def copy_element(i: Value, column: Value) -> None:
                 in_array = f.at(source if to_memory else target, self.element, f.plus(f.times(i, rows.columns), column))
                 in_memory = f.at(memory, self.element, f.plus(f.times(column, rows.size), i))
                 read, written = (in_array, in_memory) if to_memory else (in_memory, in_array)
                 f.store(f.load(self.element, read, self.bytes), written, self.bytes)
 
             def each(index: list[Value]) -> None:
-                f.loop(i64(0), count, 1, [], lambda column, _: one(index[0], column))
+                f.loop(i64(0), count, 1, [], lambda column, _: copy_element(index[0], column))
 
             nest(f, [rows.size], each)
 
@@ -354,8 +354,8 @@ class _Alone:
         second = least(f, f.plus(before, i64(1)), i64(size - 1))
         several = f.binary("and", f.compare("icmp slt", before, second), f.compare("fcmp oeq", element(second), zero))
 
-        def put_all() -> None:
-            def put(i: Value, carried: list[Value]) -> list[Value]:
+        def place_zeros() -> None:
+            def place_zero(i: Value, carried: list[Value]) -> list[Value]:
                 number = element(f.times(i, stride), source)
 
                 def next_zero() -> list[Value]:
@@ -364,13 +364,13 @@ class _Alone:
 
                 return f.branch(f.compare("fcmp oeq", number, zero), next_zero, lambda: carried)
 
-            f.loop(i64(0), i64(size), 1, [before], put)
+            f.loop(i64(0), i64(size), 1, [before], place_zero)
 
-        f.branch(several, put_all)
+        f.branch(several, place_zeros)
 
 
 class _Packed:
-    """The routine for operands that follow keys."""
+    """The routine for operands that are put in the order of packed keys."""
 
     def __init__(self, rows: SortProblem) -> None:
         self.rows = rows
@@ -394,13 +394,13 @@ class _Packed:
             bits = widen(f, rows.read_key(f, pointers, rows.keys[0], rows.offset(f, row, index[0])), 64)
             f.store(f.binary("or", f.binary("shl", bits, i64(32)), index[0]), f.at(memory, "i64", index[0]), 8)
 
-        def put(index: list[Value]) -> None:
+        def place(index: list[Value]) -> None:
             source = f.binary("and", f.load("i64", f.at(memory, "i64", index[0]), 8), i64((1 << 32) - 1))
             rows.move(f, pointers, rows.offset(f, row, source), rows.offset(f, row, index[0]))
 
         nest(f, [rows.size], pack)
         _emit_sort(f, _PACKED, memory, rows.size)
-        nest(f, [rows.size], put)
+        nest(f, [rows.size], place)
 
 
 # ------------------------------------------------------------------------------
@@ -431,7 +431,7 @@ class SortKey(NamedTuple):
 
 
 class SortProblem(NamedTuple):
-    """SortProblem to be sorted.
+    """Rows to be sorted.
 
     Attributes:
         avals: the operands.
@@ -501,17 +501,17 @@ def _ranked(rows: SortProblem) -> Routine:
             fill_padding(f, array, bits, rows.size, lanes)
 
         def row(index: list[Value]) -> None:
-            def note(i: list[Value]) -> None:
+            def store_keys(i: list[Value]) -> None:
                 for array, which in zip(arrays, rows.keys, strict=True):
                     value = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
                     f.store(value, f.at(array, f"i{bits}", i[0]), bits // 8)
 
-            def put(i: list[Value]) -> None:
+            def place(i: list[Value]) -> None:
                 target = rank_of(f, arrays, bits, rows.size, lanes, i[0])
                 rows.move(f, pointers, rows.offset(f, index[0], i[0]), rows.offset(f, index[0], target))
 
-            nest(f, [rows.size], note)
-            nest(f, [rows.size], put)
+            nest(f, [rows.size], store_keys)
+            nest(f, [rows.size], place)
 
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
@@ -672,7 +672,7 @@ class Radix:
             buffer = self._buffer(f, pointers, step.target, slot)
             return lambda position, element: f.store(element, f.at(buffer, self.type, position), self.bytes)
 
-        def put(position: Value, element: Value) -> None:
+        def store_numbers(position: Value, element: Value) -> None:
             dtype = step.which.dtype
             values = [number_of(f, dtype, self._key_in(f, element, dtype))]
             if self.shift:
@@ -681,7 +681,7 @@ class Radix:
             for value, result in zip(values, pointers[len(self.rows.avals) :], strict=False):
                 f.store(value, f.at(result, value.type, at), alignment(value.type))
 
-        return put
+        return store_numbers
 
     def _collect(self, f: Function, pointers: list[Value], row: Value, slot: Value, begin: Value, end: Value) -> None:
         """Put the operands in the order of the numbers in sorted elements."""
@@ -689,12 +689,12 @@ class Radix:
         assert target is not None
         buffer = self._buffer(f, pointers, target, slot)
 
-        def one(i: Value, _: list[Value]) -> None:
+        def place_next(i: Value, _: list[Value]) -> None:
             number = self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-            self.put(f, pointers, row, i, number)
+            self.place(f, pointers, row, i, number)
 
-        f.loop(begin, end, 1, [], one)
+        f.loop(begin, end, 1, [], place_next)
 
-    def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+    def place(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
         """Emit the move of element `number` of a row to a position."""
         self.rows.move(f, pointers, self.rows.offset(f, row, number), self.rows.offset(f, row, position))

@@ -18,10 +18,10 @@ from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position
 
 Key = tuple[str, int]
 
-#: Operations of many steps that wait for each other: several vectors go through one of them side by side.
+#: Operations that are long chains of dependent instructions: several vectors go through one of them together.
 CHAINS = frozenset({"threefry2x32_word"})
 
-#: How many bytes ahead of a load memory is told of it: half a page, as the hardware by itself does not go beyond a page.
+#: The distance of prefetches in bytes: half a page, as the hardware by itself does not prefetch beyond a page.
 _AHEAD = 2048
 
 
@@ -42,17 +42,17 @@ class Slot(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """What all scopes of a loop nest share."""
+    """State shared by all scopes of a loop nest."""
 
     f: Function
     analysis: KernelAnalysis
     inputs: Sequence[Value]
     outputs: Sequence[Value]
-    #: Where nodes are kept, and those of them that are there already.
+    #: The slots of nodes, and the nodes whose values are in their slots.
     slots: dict[int, Slot]
     in_memory: set[int]
     pending: PendingStores
-    #: Loads of long arrays from end to end, which memory had better be told of in advance.
+    #: Loads that read long arrays in order, and are prefetched.
     streams: frozenset[int] = frozenset()
 
 
@@ -172,7 +172,7 @@ class VectorScope(Scope[Value, Number]):
             pointer, last = self.pointer(("load", min(near, key=near.__getitem__))), max(near.values())
             return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
-            # Where the condition fails, anything may be read that is there.
+            # Where the condition fails, the first element is read instead.
             address = f.select(holds, pointer, self.nest.inputs[node.input])
             value = load(f, node.dtype, address, lanes, count=self.count if lanes > 1 else None)
         else:

@@ -39,7 +39,7 @@ class Accumulator(BaseAccumulator[State]):
     """The carried state of one reduction, in a function being written."""
 
     f: Function
-    #: Whether elements come in the order of their numbers, so that of equal ones the first is the best.
+    #: Whether elements come in ascending order of position, so that the first of equal elements wins.
     ordered: bool = True
 
     @property
@@ -53,8 +53,8 @@ class Accumulator(BaseAccumulator[State]):
     def start(self, lanes: int) -> State:
         """Return the state before the first element.
 
-        For an index, it is the best number, where it was found, and for floats where the first NaN was found. Where is the position of the
-        first of the vectors that go side by side, in its first lane.
+        The state of an index reduction is the best number, its position and, for floats, the position of the first NaN. Positions are those
+        of the first lane of the first of the interleaved vectors.
         """
         first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
@@ -65,7 +65,7 @@ class Accumulator(BaseAccumulator[State]):
     def step(self, state: State, x: Number, where: Value | None, count: Value | None) -> State:
         """Emit the state after another vector, of which the first `count` lanes exist.
 
-        `where` is the position of the first one side by side with it.
+        `where` is the position of the first of the vectors that are interleaved with it.
         """
         if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
@@ -102,12 +102,10 @@ class Accumulator(BaseAccumulator[State]):
         return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
 
     def reduced(self, states: Sequence[State], stride: int) -> Number:
-        """Emit the value of the reduction of all lanes of the states.
+        """Emit the value of the reduction over all lanes of the states.
 
-        Neighbouring lanes are `stride` positions from each other.
-
-        An index is the least of the lanes that are as good as the best, or NaN if one is. The best number of all is found without regard to
-        NaN, in few steps that wait for each other, and becomes NaN where there is one.
+        Adjacent lanes are `stride` positions apart. An index is the least position of a lane that equals the best number, or of a NaN. The
+        best number is reduced without regard to NaN, which takes a short chain of instructions, and is replaced by NaN if there is one.
         """
         if not self.node.is_index:
             return self.result(self.across(self.merged(states)))
@@ -166,7 +164,7 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
 # The values that a pass over a row keeps for later passes, by their costs.
 # ------------------------------------------------------------------------------
 
-#: Nanoseconds per element that computing a value again must take for it to be worth keeping.
+#: Nanoseconds per element of recomputation from which on a value is kept instead.
 _KEPT = 0.15
 
 
@@ -224,21 +222,21 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
 # The passes over rows as loops.
 #
 # Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*columns*), of
-# which several vectors may go side by side. A kernel without inner axes has rows of one element.
+# which several vectors may be interleaved. A kernel without inner axes has rows of one element.
 # ------------------------------------------------------------------------------
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 64
 
-#: Iterations of a search after which it may end: a reduction by `or` that is true stays true.
+#: Iterations of a search between checks whether it may stop: a reduction by `or` that is true stays true.
 _SEARCHED = 16
-#: The reductions that are such searches, and what they stay.
+#: The reductions of searches, and the result that is final.
 _SETTLED = {"reduce_or": True, "reduce_and": False}
 
 #: Rows of up to so many vectors stay in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
-#: The state of every reduction of a pass, for every vector that goes on its own.
+#: The state of every reduction of a pass, for every interleaved vector.
 States = list[list[State]]
 
 
@@ -309,19 +307,19 @@ class Vectors(NamedTuple):
 
 
 def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
-    """Return True if a pass may end early.
+    """Return True for a search, a pass that may stop early.
 
-    It stores nothing, and finds out whether there is something.
+    It stores nothing, and all its results are any/all reductions.
     """
     is_boolean = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
     return is_boolean and not here.stores and not here.keeps
 
 
 class RowCode:
-    """Writes the passes over a row, or over rows side by side."""
+    """The writer of the passes over a row, or over neighbouring rows."""
 
     def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors, resident: bool | None = None) -> None:
-        #: From where to where inner axes go, where that is not all of them.
+        #: Bounds of the inner axes that are not traversed in full.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
         self.f = nest.f
@@ -430,8 +428,8 @@ class RowCode:
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
             inner_columns = [column.child({}, shared=(inner,)) for column in columns]
-            for one, column in zip(inner_columns, columns, strict=True):
-                one.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
+            for inner_column, column in zip(inner_columns, columns, strict=True):
+                inner_column.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
             if rest or self.inside:
                 inner.prepare(here.targets(self.analysis), here.stores, here.keeps)
                 for column in inner_columns:
@@ -472,7 +470,7 @@ class RowCode:
     def _step(
         self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
-        """Emit the states after one vector, which goes side by side with a first one."""
+        """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []
         for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[number].operand)
@@ -501,7 +499,7 @@ class RowCode:
         states: States,
         body: Callable[[Value, States], States],
     ) -> States:
-        """Emit a loop; one that is long and rounds goes in blocks whose sums are added up."""
+        """Emit a loop; sums of a long loop that rounds are blocked."""
         size = self.f.known(self.f.minus(high, low))
         long = size is None or size > 2 * _BLOCK * step
         if not (long and any(a.rounds for a in accumulators)):
@@ -524,7 +522,7 @@ class RowCode:
         states: States,
         body: Callable[[Value, States], States],
     ) -> States:
-        """Emit a loop that does nothing more once all its results are settled."""
+        """Emit a loop that stops once all its results are final."""
         f = self.f
         size = f.known(f.minus(high, low))
         if size is not None and size <= _SEARCHED * step:
@@ -555,5 +553,5 @@ class RowCode:
             rest = iter(values)
             return [[tuple([next(rest) for _ in range(n)]) for n in vector] for vector in shape]
 
-        turned = self.f.loop(low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), once=once or bool(size))
-        return unflat(turned)
+        results = self.f.loop(low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), once=once or bool(size))
+        return unflat(results)

@@ -130,7 +130,7 @@ def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mas
     return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
 
 
-def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
+def store_lanes(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
     """Store a register of the compute type, or as many lanes as there is room for."""
     mask = first_lanes(room, work.lanes)
     if mask is None:
@@ -365,7 +365,7 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
         flat = [vector for row in sums for vector in row]
         flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_stride))
         for (vector, address), value in zip(_vectors(f, kind, target, target_stride), flat, strict=True):
-            put(f, work, value, address, columns - vector * work.lanes)
+            store_lanes(f, work, value, address, columns - vector * work.lanes)
 
     parameters = [Value("ptr" if parameter in pointers else "i64", f"%{parameter}") for parameter in names]
     return shared_function(f"{name}{'' if kind.padded else '_exact'}", parameters, write)

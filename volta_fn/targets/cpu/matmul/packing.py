@@ -18,8 +18,8 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     first_lanes,
     is_itself,
     prefetch,
-    put,
     read,
+    store_lanes,
     type_name,
 )
 
@@ -40,7 +40,7 @@ def pack_panels(
     pack: Callable[[Value, Span, Value], None],
     prefetch: Callable[[Span], None],
 ) -> None:
-    """Pack a range of panels; ``pack(panel, span, k)`` packs one, from our k on.
+    """Pack a range of panels; ``pack(panel, span, k)`` packs one, from k on.
 
     With a `chunk`, that many k are packed of every panel, then the next ones: cache lines that belong to several panels are read once.
     Before that, `prefetch(span)` prefetches the next chunk, whose rows are too distant for the hardware to predict.
@@ -311,7 +311,7 @@ def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width:
         if start < count:
             pointer = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
             value = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
-        put(f, work, value, f.at(address, work.type, i64(start)), width - start)
+        store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
 
 
 @functools.cache
@@ -422,7 +422,7 @@ def transposed_rows(
                 for r in range(square)
             ]
             for c, vector in enumerate(_squares_transposed(f, block, square)):
-                put(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
+                store_lanes(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
 
     def single(k: Value) -> None:
         rows = rows_at(k)

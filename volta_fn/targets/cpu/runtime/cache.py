@@ -35,7 +35,7 @@ from volta_fn.runtime.llvm.host import host, llvm
 # Fingerprints of programs: texts that are equal only for equal programs.
 #
 # A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
-# hashes of their bytes. Calls are written as what they call, which is all of them that is compiled. A program that holds something
+# hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
 # without such a text, like a user's function, has no fingerprint.
 # ------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def _path(kind: type) -> str:
 
 @functools.cache
 def _meaning(primitive: Primitive) -> str:
-    """Return a primitive's name and what computes it."""
+    """Return a primitive's name and the names of its rules."""
     rules = [primitive.abstract, primitive.evaluate, primitive.ufunc_for]
     return f"{primitive.name} {' '.join(map(_rule, rules))}"
 
@@ -210,7 +210,7 @@ def _rules(values: Sequence[Any]) -> str:
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")
-#: Seconds after which a file that is written again has another time.
+#: Seconds after which writing a file again changes its time.
 _SETTLED = 2.0
 
 
@@ -267,13 +267,13 @@ def _cpu() -> str:
 
 
 def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
-    """Return what `parse` makes of an entry's header and bytes; None if there is none."""
+    """Return an entry, parsed from its header and bytes; None if it is missing."""
     where = cache_dir()
     data = None if where is None else caches.read(where, name)
     if where is None or data is None:
         return None
     line, _, content = data.partition(b"\n")
-    with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # an intact entry in another format
         cpu, header = json.loads(line)
         if cpu == _cpu():
             return parse(header, content)

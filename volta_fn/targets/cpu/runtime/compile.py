@@ -52,7 +52,7 @@ class LoadedLaunch(NamedTuple):
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
-    #: What the address is in.
+    #: The code that holds the address.
     code: LoadedCode
 
 
@@ -68,7 +68,7 @@ class LoadedRoutine(NamedTuple):
 class RefusedRoutine(Exception):
     """A routine that LLVM refuses, by its key.
 
-    Who has the program knows the equations.
+    The caller, which has the program, finds the equation.
     """
 
     def __init__(self, key: RoutineKey, error: CompilerError) -> None:
@@ -84,7 +84,7 @@ class SharedCode:
         self._lock = threading.Lock()
 
     def compile(self, function: SharedFunction) -> str:
-        """Compile a function unless it is there or another thread does; return its name."""
+        """Compile a function, unless some thread has begun to, and return its name."""
         name = cache.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
@@ -111,7 +111,7 @@ class SharedCode:
         return True
 
     def codes(self, names: Iterable[str]) -> list[bytes]:
-        """Return the object code of functions that are there."""
+        """Return the object code of compiled functions."""
         return [self._codes[name].result() for name in names]
 
 
@@ -168,7 +168,7 @@ class CodeCache:
         return name, compiled
 
     def _load(self, entries: Mapping[str, cache.Compiled]) -> dict[str, LoadedRoutine]:
-        """Load routines at once, with what they share: little slower than loading one."""
+        """Load routines and their shared functions at once, little slower than one."""
         if not entries:
             return {}
         symbols = [symbol for compiled in entries.values() for symbol, *_ in compiled.launches]
@@ -301,7 +301,7 @@ class CommandWriter(ProgramWriter):
                 self._add_uses(uses, hosts, at + len(lengths), at + len(lengths) + sum(lengths))
                 at += len(lengths) + sum(lengths)
 
-    # the end
+    # the result
 
     def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedLaunch]]:
         """Return the commands as words, which words are launches, and the launches."""

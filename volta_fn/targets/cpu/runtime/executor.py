@@ -148,7 +148,7 @@ class HostCall:
         self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
-        #: Whether it writes its results into arrays, a list of which it is given first; else it returns a sequence of new ones.
+        #: Whether it writes its results to arrays, a list of which is its first argument; else it returns a sequence of new arrays.
         self.into = into
         #: The bytes that it needs for itself.
         self.workspace = workspace
@@ -220,7 +220,7 @@ _lock = threading.Lock()
 
 
 class SupportCode(NamedTuple):
-    """What programs share in a process."""
+    """State shared by all programs of a process."""
 
     entry: FunctionMaker
     workers: Workers

@@ -69,7 +69,7 @@ class Artifact(NamedTuple):
     #: Whether to release Python's lock.
     long: bool
     outputs: tuple[Output, ...]
-    #: The arrays that the program makes.
+    #: The arrays that the program allocates.
     specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
     #: Results in the memory of donated arguments: pairs of their numbers.
     reuse: tuple[tuple[int, int], ...]
@@ -92,7 +92,7 @@ class Key(NamedTuple):
 
 
 class CachedProgram(NamedTuple):
-    """A program from the disk, and where its launches have been loaded."""
+    """A program from the disk, with its loaded launches."""
 
     artifact: Artifact
     code: LoadedCode
@@ -121,7 +121,7 @@ class _Arrays:
         self.contents: list[bytes] = []
         self.size = 0
 
-    def put(self, array: np.ndarray) -> Any:
+    def write(self, array: np.ndarray) -> Any:
         """Write an array, and return its description for the header."""
         number = self.constants.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
         if number is not None:
@@ -150,11 +150,13 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
         header = {
-            "words": [arrays.put(artifact.words), arrays.put(artifact.launch_words), arrays.put(layout.offsets)],
+            "words": [arrays.write(artifact.words), arrays.write(artifact.launch_words), arrays.write(layout.offsets)],
             "layout": [layout.callers, layout.arena, layout.slots],
-            "constants": [arrays.put(array) for array in layout.constants],
+            "constants": [arrays.write(array) for array in layout.constants],
             "long": artifact.long,
-            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "outputs": [
+                [o.made, o.argument, None if o.constant is None else [arrays.write(o.constant)], o.shape] for o in artifact.outputs
+            ],
             "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
             "codes": [len(code) for code in codes],
@@ -215,10 +217,10 @@ def find(key: Key) -> CachedProgram | None:
         artifact = Artifact(words, launch_words, layout, header["long"], outputs, specs, reuse)
         return artifact, [reader.take(size) for size in header["codes"]], header["symbols"]
 
-    cached = cache.read(key.name, parse)
-    if cached is None:
+    entry_data = cache.read(key.name, parse)
+    if entry_data is None:
         return None
-    artifact, codes, symbols = cached
+    artifact, codes, symbols = entry_data
     with _lock:
         code = _loaded.get(key.name)
         if code is None:
@@ -231,7 +233,7 @@ def find(key: Key) -> CachedProgram | None:
 # Programs ready to run: functions of NumPy arrays, compiled or from the disk.
 # ------------------------------------------------------------------------------
 
-#: Records of programs, whose tables are freed when other programs are made after their end.
+#: Records of programs. The tables of collected programs are freed when another program is created.
 _records: Left[np.ndarray] = Left()
 
 
@@ -312,32 +314,32 @@ class Program:
             return self
         specs, enter, failed = self.specs, self.enter, self._failed
 
-        def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+        def run_program(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             results = [empty(shape, dtype) for empty, shape, dtype in specs]
             status = enter(*arguments, *results)
             if status:
                 failed(status, arguments, results)
             return results
 
-        run.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
+        run_program.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
         if self.calls_host or not specs:  # a failing callback must not be called again
-            return run
+            return run_program
         has_built_in = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
         if len(specs) > 1:
             if has_built_in and len(specs) <= MOST_RESULTS:
-                run.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-            return run
+                run_program.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+            return run_program
         ((empty, shape, dtype),) = specs
 
-        def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+        def run_single_result(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
-            return (out,) if not enter(*arguments, out) else run(donate, *arguments)
+            return (out,) if not enter(*arguments, out) else run_program(donate, *arguments)
 
-        run_one.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
+        run_single_result.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
 
         if has_built_in:
-            run_one.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-        return run_one
+            run_single_result.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+        return run_single_result
 
     def _of_arrays(
         self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, otherwise: Callable[..., Any]

@@ -31,12 +31,12 @@ class Number(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """How many there are."""
+        """The number of lanes."""
         return lanes_of(self.components[0].type)
 
     @property
     def value(self) -> Value:
-        """The one part of a real number."""
+        """The only component of a real number."""
         return self.components[0]
 
 
@@ -66,7 +66,7 @@ def is_supported(dtype: np.dtype) -> bool:
 
 
 def components_of(f: Function, x: Number) -> list[Lanes]:
-    """Return the components with operators."""
+    """Return the components as `Lanes`."""
     return [Lanes(f, p) for p in x.components]
 
 
@@ -222,9 +222,9 @@ _HIDDEN = 64
 
 
 class _Stride(NamedTuple):
-    """Where the numbers of a vector lie: lane k at `first + k * step`.
+    """The offsets of a vector's numbers: that of lane k is `first + k * step`.
 
-    What lies up to `last` from each `k * step` may be read, too.
+    Elements up to `last` after each `k * step` may be read, too.
     """
 
     step: int
@@ -324,7 +324,7 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
 
 
 def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
-    """Load vectors of neighbours, and shuffle them to have every so many numbers."""
+    """Load contiguous vectors, and shuffle their strided numbers into one."""
     step, end = stride.step, (lanes - 1) * stride.step + stride.last + 1
     positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
     vectors = [f.load(vector_of(type_, lanes), f.at(pointer, type_, i64(position)), align) for position in positions]
