@@ -207,8 +207,8 @@ def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
 
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
     out_avals = primitive.abstract(*avals, **params)
-    operands, results = [Var(a) for a in avals], [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]
-    return Equation(primitive, operands, results, params)
+    result_avals = out_avals if primitive.multiple_results else (out_avals,)
+    return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in result_avals], params)
 
 
 def _alone(eqn: Equation) -> ClosedJaxpr:

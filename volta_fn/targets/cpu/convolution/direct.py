@@ -66,11 +66,8 @@ class DirectPlan:
     def grid(self) -> list[int]:
         """The number of blocks of groups, images, and positions along every axis."""
         groups = -(-self.c.groups // self.lanes) if self.along == "g" else self.c.groups
-        return [groups, self.c.images, *self._position_blocks]
-
-    @property
-    def _position_blocks(self) -> list[int]:
-        return [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.positions, strict=True)]
+        positions = [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.positions, strict=True)]
+        return [groups, self.c.images, *positions]
 
     @property
     def iterations(self) -> list[int]:

@@ -325,7 +325,11 @@ class Igemm:
             self.w_room = builder.reserve(tasks * plan.panel_block * plan.panel, size)
             self.sum_room = builder.reserve((units if plan.splits > 1 else tasks) * plan.sums, size)
         self.tile_room = builder.reserve(tasks * self.tile_elements, size)
-        builder.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
+
+        def sums(f: Function, args: Arguments, task: Value) -> None:
+            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
+
+        builder.job("sum", tasks, self.c.products * NANOSECONDS, sums)
         if plan.splits > 1:
             blocks = units // plan.splits
             builder.job("finish", blocks, units * plan.sums * 0.3, self._finish)
@@ -365,9 +369,6 @@ class Igemm:
         self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
 
     # sums
-
-    def _sum(self, f: Function, args: Arguments, task: Value, units: int, tasks: int) -> None:
-        self.builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
     def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
         """Emit a block's first image and positions.

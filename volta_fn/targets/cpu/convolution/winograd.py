@@ -90,7 +90,8 @@ def schemes_for(c: Correlation, work: ComputeType) -> list[Scheme]:
     """Return the schemes that apply."""
     if len(c.axes) != 2 or any(axis.stride != 1 for axis in c.axes) or c.axes[0].taps != c.axes[1].taps:
         return []
-    return [scheme for scheme in _schemes(c.axes[0].taps) if _fits(c, work, scheme)]
+    bytes_of_term = c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize
+    return [scheme for scheme in _schemes(c.axes[0].taps) if scheme.terms * bytes_of_term <= _TAPS]
 
 
 def _schemes(taps: int) -> list[Scheme]:
@@ -98,10 +99,6 @@ def _schemes(taps: int) -> list[Scheme]:
         return [Scheme(4, 3, 1)]
     undivided = [Scheme(points, points - taps + 1, 1) for points in (6, 4) if 2 < taps < points]
     return undivided or ([Scheme(6, 3, -(-(taps - 1) // 3))] if 5 < taps <= 10 else [])
-
-
-def _fits(c: Correlation, work: ComputeType, scheme: Scheme) -> bool:
-    return scheme.terms * c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize <= _TAPS
 
 
 def time_of(c: Correlation, scheme: Scheme) -> float:

@@ -333,7 +333,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
             offset = f.plus(row, i)
             if gathers:
-                _store_winners(f, room, offset, winner, count)
+                store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
             else:
                 _scatter_cotangents(f, selection, pointers[0], number, room, offset, winner, count)
 
@@ -396,10 +396,6 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
 
 
 # windows of stride 1: each element gathers the cotangents of the windows around it
-
-
-def _store_winners(f: Function, room: Value, offset: Value, winner: Value, count: Value | None) -> None:
-    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
 
 
 def _inverse_axis(axis: Axis) -> Axis:

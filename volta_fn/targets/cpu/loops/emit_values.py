@@ -13,7 +13,7 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
 Key = tuple[str, int]
@@ -319,13 +319,10 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
     """Emit the lanes of several numbers (two, four, …), one after another."""
     while len(numbers) > 1:
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.components, y.components, strict=True)])) for x, y in pairs]
+        order = range(2 * numbers[0].lanes)
+        pairs = [zip(x.components, y.components, strict=True) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
+        numbers = [Number(numbers[0].dtype, tuple([f.taken(a, order, b) for a, b in pair])) for pair in pairs]
     return numbers[0]
-
-
-def _pair(f: Function, x: Value, y: Value) -> Value:
-    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:

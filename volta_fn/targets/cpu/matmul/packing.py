@@ -444,12 +444,9 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
     """Emit the concatenation of vectors."""
     groups = list(groups)
     while len(groups) > 1:
-        groups = [_joined(f, x, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+        order = range(2 * lanes_of(groups[0].type))
+        groups = [f.taken(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
     return groups[0]
-
-
-def _joined(f: Function, x: Value, y: Value) -> Value:
-    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
