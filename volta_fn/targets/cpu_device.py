@@ -106,7 +106,7 @@ class CpuBackend(NumpyBackend):
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
     def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """Compile an equation by itself; return None if NumPy does all of it anyway.
+        """Compile an equation as a program; return None if NumPy would run all of it.
 
         A program copies non-contiguous operands; `in_order`, if given, computes with those as they are.
         """

@@ -38,9 +38,9 @@ _idle: list[tuple[Host | None, Any]] = []
 
 def _target_machine() -> Any:
     # The loader relocates full addresses. It could not load several objects with an offset table each, as "pic" has.
-    here = host()
-    target = llvm().Target.from_triple(here.triple)
-    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
+    cpu_info = host()
+    target = llvm().Target.from_triple(cpu_info.triple)
+    return target.create_target_machine(cpu=cpu_info.cpu, features=cpu_info.features, opt=3, reloc="static", jit=True)
 
 
 def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
@@ -48,17 +48,17 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
 
     The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
     """
-    here = host()
+    cpu_info = host()
     try:
         made_for, machine = _idle.pop()
     except IndexError:
         made_for, machine = None, None
-    if made_for is not here:
+    if made_for is not cpu_info:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
         module = parse(text)
-        module.triple = here.triple
+        module.triple = cpu_info.triple
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:
@@ -70,7 +70,7 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     if clean:
         _clean_up(machine, module)
     code = emit(machine, module)
-    _idle.append((here, machine))
+    _idle.append((cpu_info, machine))
     return code
 
 

@@ -49,7 +49,7 @@ _SHORT, _MOST_COPIES = 16, 16
 
 
 class SharedFunction(NamedTuple):
-    """A function that modules share, as a module by itself.
+    """A function that modules share, as a separate module.
 
     Its name determines its text.
     """
@@ -60,7 +60,7 @@ class SharedFunction(NamedTuple):
 
 
 class Module:
-    """Functions and declarations, each written once however often it is asked for."""
+    """Functions and declarations, each of which is written once."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, str] = {}
@@ -174,7 +174,7 @@ class Function(IndexArithmetic[Value]):
     # memory
 
     def alloca(self, type_: str, count: int = 1, align: int = 64) -> Value:
-        """Reserve stack memory, once per call of the function wherever it is asked for."""
+        """Reserve stack memory in the function's entry block, once per call."""
         self._count += 1
         name = f"%v{self._count}"
         self._entry.append(f"  {name} = alloca {type_}, i64 {count}, align {align}")

@@ -19,7 +19,7 @@ from volta_fn.primitives.formulas.ciphers import FEW, encipher, encipher_one
 #
 # A *window* is the block of the operand that one index vector (a *start*) addresses; a start is *valid* if its window lies wholly inside
 # the operand. The starts of a call are one integer array, (addressed dimensions, *batch), and both kernels look at the operand through
-# `_windows`, a strided view that starts index: nothing is copied but what is asked for.
+# `_windows`, a strided view that starts index: only the indexed elements are copied.
 # ------------------------------------------------------------------------------
 
 Dims = tuple[int, ...]

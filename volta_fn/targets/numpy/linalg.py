@@ -336,7 +336,7 @@ def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """Return what pivots are compared by: |re| + |im|, as in LAPACK."""
+    """Return the size by which pivots are compared: |re| + |im|, as in LAPACK."""
     return abs(x.real) + abs(x.imag) if x.dtype.kind == "c" else abs(x)
 
 

@@ -96,7 +96,7 @@ class Scratch:
 # The memory that routines of NumPy and SciPy need for themselves.
 # ------------------------------------------------------------------------------
 
-#: Prime factors up to this are transforms of their own to pocketfft; lengths with others become convolutions of twice the length.
+#: The prime factors that pocketfft transforms directly; lengths with others become convolutions of twice the length.
 _SMALL_PRIMES = (2, 3, 5, 7, 11)
 
 
@@ -159,7 +159,7 @@ _WORKSPACES: dict[str, Callable[[Sequence[ShapedArray], Sequence[ShapedArray], d
 # ------------------------------------------------------------------------------
 # Plans as Python functions: a statement per step, registers as local variables.
 #
-# The values that lie in the plan's block are arrays made before it runs, its *frame*: steps write into them.
+# The values in the plan's block are arrays that exist before it runs, its *frame*: steps write into them.
 # ------------------------------------------------------------------------------
 
 #: How a primitive becomes a function of buffers: (primitive, operand avals, params) -> function.

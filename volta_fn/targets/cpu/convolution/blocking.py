@@ -418,7 +418,7 @@ class SumTile:
 
     nest: TileLoops
     dtype: np.dtype
-    #: How many outputs remain at the start of the panel; None: as many as a panel has.
+    #: The outputs that remain at the start of the panel; None: all of a panel.
     left: Index | None
 
     def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:

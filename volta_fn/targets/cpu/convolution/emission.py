@@ -160,7 +160,7 @@ def everywhere(lanes: int) -> Value:
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Emit the columns of as many vectors as each has lanes (a power of two)."""
+    """Emit the transpose of a square of vectors (a power of two of them)."""
     lanes = len(rows)
     vectors = list(rows)
     half = 1

@@ -280,7 +280,7 @@ def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int)
 # ------------------------------------------------------------------------------
 # Implicit GEMM: matrix products of tiles of x with panels of w.
 #
-# Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its
+# Vectors are along the outputs. No matrix of patches is built: the rows of the product are read from the tile of x, each at its
 # positions and taps. Forward and by the input, w is small: its panels are packed once, and a block of positions sums over all terms. The
 # weight gradient sums over images and positions. It is computed block by block: each block packs its panels and adds to accumulators in
 # the workspace. If there are few results for the tasks, the sum is split, and the partial sums are added at the end in order.

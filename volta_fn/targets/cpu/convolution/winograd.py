@@ -115,7 +115,7 @@ def time_of(c: Correlation, scheme: Scheme) -> float:
 
 
 def tiles_of(axis: Axis, scheme: Scheme) -> int:
-    """Return the tiles along an axis: as many for every residue by the dilation."""
+    """Return the tiles along an axis, equally many for each residue by the dilation."""
     return -(-axis.positions // (scheme.positions * axis.dilation)) * axis.dilation
 
 
@@ -301,13 +301,13 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     def vector(v: Index) -> None:
         output = times(f, v, work.lanes)
         mask = between(f, work.lanes, output, 0, left)
-        here = step(f, w, stored, times(f, output, c.w.strides[1]))
+        vector_start = step(f, w, stored, times(f, output, c.w.strides[1]))
 
         def tap(i: int, j: int) -> Value:
             some = mask
             for inside in (tap_flags[0][i], tap_flags[1][j]):
                 some = some if inside is None else f.binary("and", some, f.splat(inside, work.lanes))
-            at = step(f, here, stored, i * c.w.strides[3] + j * c.w.strides[4])
+            at = step(f, vector_start, stored, i * c.w.strides[3] + j * c.w.strides[4])
             return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
 
         columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
@@ -623,14 +623,14 @@ class Winograd:
 
         def tile(number: Index, first: tuple[Index, Index], channel: Index) -> None:
             at = step(f, x, work.type, plus(f, times(f, first[0], rows), times(f, first[1], columns), channel))
-            here = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
+            target = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
             first_pass = []
             for j in range(n):
                 column = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
                 first_pass.append(of_input(a, column))
             for i in range(n):
                 for j, point_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
-                    f.store(point_value, step(f, here, work.type, (i * n + j) * point_stride), work.itemsize)
+                    f.store(point_value, step(f, target, work.type, (i * n + j) * point_stride), work.itemsize)
 
         each_tile(f, shape, shape.met, shape.channels, tile)
 

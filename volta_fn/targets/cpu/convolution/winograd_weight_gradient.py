@@ -49,7 +49,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 #: Positions along an axis.
 _POSITIONS = 3
 
-#: Terms that are summed one after another, at most: the rounding errors of longer sums are larger.
+#: The most terms of a block of the blocked summation, which bounds the rounding error.
 _TERMS = 256
 
 

@@ -45,14 +45,14 @@ class Roots:
 
 
 # ------------------------------------------------------------------------------
-# Groups of as many neighbours as a vector has lanes.
+# Groups of neighbours, one per lane of a vector.
 #
 # Neighbours are signals, columns, rows or numbers.
 # ------------------------------------------------------------------------------
 
 
 class Groups(NamedTuple):
-    """The groups of so many neighbours, at least as many as there are lanes.
+    """The groups of `size` neighbours, at least one per lane.
 
     The last group is as large as the others: it computes some of the group before again. Both are in one run, so that what is stored last
     does not depend on threads.
@@ -67,7 +67,7 @@ class Groups(NamedTuple):
         return self.size // self.lanes
 
     def emit(self, f: Function, run: Value, group: Callable[[Value], None]) -> None:
-        """Emit the groups of a run; `group` is given the number of the first neighbour."""
+        """Emit the groups of a run; `group` takes the number of the first neighbour."""
         first = f.times(run, self.lanes)
         end = f.plus(first, i64(self.lanes))
         if self.size % self.lanes:
@@ -254,7 +254,7 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
     table = buffers.table(f"prime.{r}", np.concatenate(steps), r)
 
     def results(start: Value, count: int) -> None:
-        """Emit so many results, and their mirror images."""
+        """Emit `count` results, and their mirror images."""
 
         def term(j: Value, carried: list[Value]) -> list[Value]:
             both, between, accumulators = buffers.load(sums, j), buffers.load(differences, j), []

@@ -101,7 +101,7 @@ class Passes(Buffers):
 # ------------------------------------------------------------------------------
 # Fourier transforms of long signals, each as a matrix of complex numbers.
 #
-# A signal of rows · columns numbers is a matrix with so many rows. Its spectrum is that of the columns, times powers of a root of
+# A signal of rows · columns numbers is a row-major matrix. Its spectrum is that of the columns, times powers of a root of
 # unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
 # signals are below. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
 # ------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ Group = Callable[[Passes, tuple[Value, Value], Origin, Origin], None]
 
 
 class LongTransform:
-    """A transform of signals one after another in memory.
+    """A transform of contiguous signals.
 
     Attributes:
         kind: as the primitive has it.
@@ -196,7 +196,7 @@ class LongTransform:
         return max(self.matrix) * self.lanes * self.dtype.itemsize
 
     def _launch(self, writer: RoutineWriter, side: int, length: int, arrays: tuple[int, int], group: Group) -> None:
-        """Add the transforms of `side` columns or rows, each of so many numbers."""
+        """Add the transforms of `side` columns or rows of `length` numbers."""
         groups, factors = Groups(side, self.lanes), factors_of(length)
         assert factors is not None
 
@@ -251,8 +251,8 @@ class LongTransform:
 # ------------------------------------------------------------------------------
 # Routines of Fourier transforms along an axis.
 #
-# Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, interleaved, to memory that a
-# level-2 cache holds, transformed there, and copied to the result. Each signal is transformed separately.
+# Neighbouring signals are the lanes of vectors. A group of signals, one per lane, is copied to interleaved memory that
+# fits a level-2 cache, transformed there, and copied to the result. Each signal is transformed separately.
 # ------------------------------------------------------------------------------
 
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.

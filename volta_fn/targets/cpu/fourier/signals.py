@@ -18,7 +18,7 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 # ------------------------------------------------------------------------------
 # Signals in memory: elements of neighbouring signals as vectors.
 #
-# A signal of an even number of real numbers counts as one of half as many complex ones, whose components are neighbours.
+# An even number of real numbers is read as half as many complex numbers, whose components are adjacent.
 # ------------------------------------------------------------------------------
 
 #: Maps an index and its number to the number that is stored.
@@ -67,7 +67,7 @@ class Signals(NamedTuple):
         return [self._at(f, start, f.times(element, self.inner)) for element in elements]
 
     def read_all(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the load of as many signals as there are lanes."""
+        """Emit the load of a group of signals, one per lane."""
         f = buffers.f
 
         def read_number(number: Value, _: list[Value]) -> None:
@@ -81,7 +81,7 @@ class Signals(NamedTuple):
             f.loop(i64(0), i64(self.length), 1, [], read_number, once=True)
 
     def write_all(self, buffers: Buffers, start: Value, memory: Value, change: Change | None = None) -> None:
-        """Emit the store of as many signals as there are lanes.
+        """Emit the store of a group of signals, one per lane.
 
         `change` maps numbers to those that are stored.
         """
@@ -105,7 +105,7 @@ class Signals(NamedTuple):
         return self.inner == 1 and 2 * self.length >= lanes and (self.dtype.kind == "c" or self.is_paired)
 
     def _read_tiles(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the load of as many signals as there are lanes."""
+        """Emit the load of a group of signals, one per lane."""
         f = buffers.f
 
         def tile(column: Value) -> None:
@@ -116,7 +116,7 @@ class Signals(NamedTuple):
         self._tiles(buffers, tile)
 
     def _write_tiles(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the store of as many signals as there are lanes."""
+        """Emit the store of a group of signals, one per lane."""
         f = buffers.f
 
         def tile(column: Value) -> None:
@@ -242,7 +242,7 @@ class Pairs:
         self.joins = joins
 
     def launch(self, writer: RoutineWriter, count: int, source: int, target: int) -> None:
-        """Add an entry point for so many spectra, with the numbers of two of its arrays."""
+        """Add an entry point for `count` spectra, from array `source` to array `target`."""
         pairs = (self.m - 1) // 2
         groups = Groups(pairs, self.lanes)
         tasks = min(_MOST_TASKS, count * groups.runs)

@@ -135,7 +135,7 @@ def _set_threads(f: Function) -> None:
 
 
 def _locked(f: Function, work: Callable[[], None]) -> None:
-    """Emit work that one thread does at a time."""
+    """Emit work that holds the lock."""
     f.module.declare(THREADS, f"@{THREADS} = external global [{WORDS} x i64]")
     wait, done = f.fresh("wait"), f.fresh("locked")
     f.do(f"br label %{wait}")
@@ -209,7 +209,7 @@ def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, numb
 
 
 def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
-    """Emit the conjugation of so many complex numbers in place."""
+    """Emit the conjugation of `count` complex numbers in place."""
     type_, size = ("float", 4) if dtype.itemsize == 8 else ("double", 8)
 
     def negate_imaginary(i: Value, _: list[Value]) -> None:
@@ -234,14 +234,14 @@ def zero_below(f: Function, dtype: np.dtype, matrix: Value, rows: int, columns: 
 
 
 def _zero(f: Function, dtype: np.dtype, matrix: Value, start: Value, count: Value) -> None:
-    """Emit zeros in so many elements."""
+    """Emit zeros in `count` elements."""
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     at = f.at(matrix, unit(dtype.itemsize), start)
     f.run("llvm.memset.p0.i64", at, Value("i8", "0"), f.times(count, dtype.itemsize), Value("i1", "false"))
 
 
 def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
-    """Emit whether so many numbers are all finite: zero times their sum is zero."""
+    """Emit whether `count` numbers are all finite: zero times their sum is zero."""
     real, size = ("float", 4) if dtype.name in ("float32", "complex64") else ("double", 8)
     width, lanes = count * dtype.itemsize // size, host().vector_bytes // size
     rounded = width - width % lanes
@@ -286,13 +286,13 @@ Body = Callable[[Function, list[Value], list[Value], list[Value]], None]
 
 #: Nanoseconds of a call of LAPACK, operations in a nanosecond, and nanoseconds that a task should take.
 _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
-#: The most tasks, each of which has scratch arrays; and where these would take more than so many bytes.
+#: The most tasks, the most whatever scratch arrays they need, and the bytes of scratch arrays of more tasks than these.
 _MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
-#: OpenBLAS leaves factorisations of so many rows to one thread.
+#: The most rows of factorisations that OpenBLAS computes on one thread.
 _SMALL = 64
-#: Several threads gain little for matrices of so many rows, and for LU and Cholesky's factors of more.
+#: The most rows of matrices for which several threads gain little, and the most for LU and Cholesky's factors.
 _MEDIUM, LARGE = 256, 512
-#: Scratch arrays begin at multiples of so many bytes.
+#: The alignment of scratch arrays, in bytes.
 _ALIGNMENT = 64
 
 
@@ -338,11 +338,13 @@ def stack_routine(
     writer = RoutineWriter(name, len(arrays) + bool(scratch))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        here = [f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))]
+        scratch_arrays = [
+            f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))
+        ]
 
         def matrix(i: Value, _: list[Value]) -> None:
             addresses = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
-            body(f, addresses[: len(operands)], addresses[len(operands) :], here)
+            body(f, addresses[: len(operands)], addresses[len(operands) :], scratch_arrays)
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 

@@ -107,7 +107,7 @@ def qr(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
 # ------------------------------------------------------------------------------
 # Triangular solves, without transposed copies, and Cholesky's factorisation.
 #
-# BLAS sees the transposes of matrices that lie row by row, whose lower triangles are upper ones.
+# To BLAS a row-major matrix is its transpose, whose lower triangle is the upper one.
 # ------------------------------------------------------------------------------
 
 

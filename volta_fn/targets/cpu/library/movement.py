@@ -38,7 +38,7 @@ from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 
 def unit(itemsize: int) -> str:
-    """Return the type that moves elements of so many bytes."""
+    """Return the type that moves elements of `itemsize` bytes."""
     return f"i{8 * itemsize}" if itemsize <= 8 else "<2 x i64>"
 
 
@@ -177,7 +177,7 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
-    """Emit lanes a stride from each other, with zeros between them."""
+    """Emit lanes `stride` apart, with zeros between them."""
     if stride == 1:
         return x
     lanes = lanes_of(x.type)
@@ -429,7 +429,7 @@ def start_of(f: Function, starts: Starts, indices: Value, number: Value, added: 
 
 
 def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count: int) -> Value:
-    """Emit whether so many windows, from a number on, lie inside as they are."""
+    """Emit whether `count` windows from number `first` on are all in bounds."""
     kind, entries = starts.indices.dtype, len(starts.addressed)
     if not entries:
         return Value("i1", "true")
@@ -449,7 +449,7 @@ def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count:
 # ------------------------------------------------------------------------------
 
 _MOST_TASKS = 8
-#: Windows of so many contiguous bytes are prefetched: the processor cannot predict where they are.
+#: The bytes of contiguous windows that are prefetched, since the processor cannot predict their addresses.
 _FETCHED = range(65, 2049)
 
 

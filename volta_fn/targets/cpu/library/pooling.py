@@ -25,7 +25,7 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 # Sliding windows: the rows and elements that a window meets.
 # ------------------------------------------------------------------------------
 
-#: Up to so many taps are written out one by one.
+#: The most taps that are unrolled.
 _UNROLLED = 9
 
 
@@ -115,7 +115,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 # Reductions of windows: first down the rows, into a padded row, then along it.
 # ------------------------------------------------------------------------------
 
-#: The elements of a padded row that are made at once, at most (about).
+#: The most elements of a tile of a padded row, about.
 _TILE = 2048
 _MOST_BYTES = 1 << 15
 _VECTORS = 4

@@ -30,7 +30,7 @@ def key_bits(dtype: np.dtype) -> int:
 
 
 def key(f: Function, dtype: np.dtype, x: Value, faithful: bool = False) -> Value:
-    """Emit the key of the bits of a number (or of a vector of them), in as many bits."""
+    """Emit the key of the bits of a number or a vector, of the same width."""
     return sort_key(Lanes(f, x), dtype, faithful=faithful).value
 
 
@@ -412,12 +412,12 @@ class _Packed:
 # passes; of many rows each is sorted by one task.
 # ------------------------------------------------------------------------------
 
-#: Up to so many rows of at least so many elements are split into chunks.
+#: The most rows, and the least elements, of rows that are split into chunks.
 _FEW = 8
 _LONG = 1 << 16
 _CHUNK = 1 << 15
 
-#: From so many elements on digits have 11 bits.
+#: The least elements of rows whose digits have 11 bits.
 _WIDE = 1 << 12
 
 

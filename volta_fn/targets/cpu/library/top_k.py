@@ -24,7 +24,7 @@ _OF_MANY = 8
 
 _TASK = 1 << 14
 
-#: Up to so many rows of at least so many elements are split into chunks.
+#: The most rows, and the least elements, of rows that are split into chunks.
 _ROWS = 8
 _LONG = 1 << 17
 _CHUNK = 1 << 16
@@ -206,9 +206,11 @@ class _Chosen:
             for position in range(self.room - self.lanes, -1, -self.lanes):
                 # Each position keeps its number, or gets the new one, or that of the position before.
                 before = f.load(type_, f.at(best, self.type, i64(position)), self.bits // 8)
-                here = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
+                current = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
                 lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)
-                f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8)
+                f.store(
+                    f.intrinsic(f"llvm.umax.{suffix}", type_, current, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8
+                )
 
         f.branch(f.compare("icmp ugt", new, last), move)
 

@@ -37,9 +37,9 @@ class Copies:
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))
             high = greatest(f, low, least(f, stop, i64(segment.end)))
-            here = scope.child({self.vectors.axis: low})
+            inner = scope.child({self.vectors.axis: low})
             size = f.times(f.minus(high, low), self.itemsize)
-            f.run("llvm.memcpy.p0.p0.i64", here.pointer(("store", 0)), here.pointer(("load", source)), size, Value("i1", "false"))
+            f.run("llvm.memcpy.p0.p0.i64", inner.pointer(("store", 0)), inner.pointer(("load", source)), size, Value("i1", "false"))
 
 
 def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
@@ -257,6 +257,6 @@ def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
     offset = row_major(tuple(map(along, order)), tuple([analysis.kernel.sizes[a] for a in order]))
     unit = 1 if inside else schedule.vectors.lanes
-    for n in [n for here in schedule.passes for n in here.keeps]:
+    for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
         nest.slots[n] = Slot(memory, offset, unit)

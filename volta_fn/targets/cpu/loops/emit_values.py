@@ -65,7 +65,7 @@ class VectorScope(Scope[Value, Number]):
         self.kept = nest.in_memory
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
-        #: Conditions whose values are known here.
+        #: Conditions that are constant in this scope.
         self.decided: dict[Range, bool] = {}
         #: The scope of which this is an unrolled copy, and its distance from there along the vectors' axis.
         self.unrolled_from: tuple[VectorScope, int] | None = None
@@ -112,7 +112,7 @@ class VectorScope(Scope[Value, Number]):
     # numbers
 
     def number(self, number: int) -> Number:
-        """Return a node's value, which is emitted here unless it is known."""
+        """Return a node's value; emit it in this scope unless an enclosing scope has it."""
         value = self.find(number)
         if value is None:
             value = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
@@ -204,8 +204,8 @@ class VectorScope(Scope[Value, Number]):
             if decision is False:
                 return Value("i1", "false")
             if decision is None:
-                here = self.condition(condition)
-                result = here if result is None else f.binary("and", result, here)
+                flag = self.condition(condition)
+                result = flag if result is None else f.binary("and", result, flag)
         return result if result is not None or not ranges else Value("i1", "true")
 
     def condition(self, condition: Range) -> Value:
@@ -238,7 +238,7 @@ class VectorScope(Scope[Value, Number]):
         return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
 
     def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
-        """Return the address at a known distance from another one, which costs nothing."""
+        """Return the address at a constant distance from another one, which costs nothing."""
         assert self.lane is not None
         _, offset, size = self._memory(*key)
         step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
@@ -280,7 +280,7 @@ class VectorScope(Scope[Value, Number]):
     # hoisting
 
     def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
-        """Emit what inner loops need for nodes, stores and slots, if it is known here."""
+        """Emit the values and addresses of inner loops that this scope determines."""
         kernel = self.analysis.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
         for number in stores:
@@ -317,7 +317,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
-    """Emit the lanes of several numbers (two, four, …), one after another."""
+    """Emit the concatenation of the lanes of several numbers (two, four, …)."""
     while len(numbers) > 1:
         order = range(2 * numbers[0].lanes)
         pairs = [zip(x.components, y.components, strict=True) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
@@ -330,7 +330,7 @@ def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
 
 
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
-    """Emit a prefetch of memory so many bytes ahead."""
+    """Emit a prefetch of memory `distance` bytes ahead."""
     offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))

@@ -179,14 +179,14 @@ def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
 def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
-    for number, here in enumerate(passes):
-        for n in _closure(analysis, here, computed, passes):
+    for number, row_pass in enumerate(passes):
+        for n in _closure(analysis, row_pass, computed, passes):
             computed.setdefault(n, number)
 
 
-def _closure(analysis: KernelAnalysis, here: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
+def _closure(analysis: KernelAnalysis, row_pass: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
     closure: set[int] = set()
-    waiting = here.targets(analysis)
+    waiting = row_pass.targets(analysis)
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
@@ -233,7 +233,7 @@ _SEARCHED = 16
 #: The reductions of searches, and the result that is final.
 _SETTLED = {"reduce_or": True, "reduce_and": False}
 
-#: Rows of up to so many vectors stay in registers from pass to pass, for each 16 registers.
+#: The most vectors of a row that stays in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
 #: The state of every reduction of a pass, for every interleaved vector.
@@ -306,13 +306,13 @@ class Vectors(NamedTuple):
         return carried
 
 
-def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
+def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
     """Return True for a search, a pass that may stop early.
 
     It stores nothing, and all its results are any/all reductions.
     """
     is_boolean = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
-    return is_boolean and not here.stores and not here.keeps
+    return is_boolean and not row_pass.stores and not row_pass.keeps
 
 
 class RowCode:
@@ -334,10 +334,10 @@ class RowCode:
         can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
         self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
-    def accumulators(self, here: Pass) -> list[Accumulator]:
+    def accumulators(self, row_pass: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
         ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
-        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, here.reduces)]
+        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # a row whose elements are the lanes
 
@@ -345,20 +345,20 @@ class RowCode:
         """Emit all passes over one row."""
         scopes = self._residents(scope) if self.resident else []
         stride = coefficient(self.analysis.row_number, self.vectors.axis)
-        for here in self.passes:
-            for number in here.row_stores:
+        for row_pass in self.passes:
+            for number in row_pass.row_stores:
                 scope.store(number)
-            if not here.has_iterations:
+            if not row_pass.has_iterations:
                 continue
-            scope.prepare(here.targets(self.analysis), here.stores, () if scopes else here.keeps)
-            accumulators = self.accumulators(here)
+            scope.prepare(row_pass.targets(self.analysis), row_pass.stores, () if scopes else row_pass.keeps)
+            accumulators = self.accumulators(row_pass)
             if scopes:
-                vectors = self._at_once(here, accumulators, scopes)
+                vectors = self._at_once(row_pass, accumulators, scopes)
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
-                vectors = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
-                self.nest.in_memory.update(here.keeps)
-            for k, (number, accumulator) in enumerate(zip(here.reduces, accumulators, strict=True)):
+                vectors = self._nested(row_pass, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
+                self.nest.in_memory.update(row_pass.keeps)
+            for k, (number, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
                 scope.numbers[number] = accumulator.reduced([states[k] for states in vectors], stride)
         self.nest.in_memory.clear()
 
@@ -374,11 +374,11 @@ class RowCode:
             scopes.append(inner)
         return scopes
 
-    def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
+    def _at_once(self, row_pass: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
         """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
-        states = [self._step(here, accumulators, inner, first, scopes[0]) for inner in scopes]
-        self._stored(here, scopes)
+        states = [self._step(row_pass, accumulators, inner, first, scopes[0]) for inner in scopes]
+        self._store_all(row_pass.stores, scopes)
         return states
 
     # columns
@@ -391,19 +391,19 @@ class RowCode:
 
     def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
         """Emit all passes over rows that are the lanes of vectors."""
-        for here in self.passes:
-            self._do_stores(here.row_stores, columns)
-            if not here.has_iterations:
+        for row_pass in self.passes:
+            self._store_all(row_pass.row_stores, columns)
+            if not row_pass.has_iterations:
                 continue
-            accumulators = self.accumulators(here)
-            scope.prepare(here.targets(self.analysis), (), ())
+            accumulators = self.accumulators(row_pass)
+            scope.prepare(row_pass.targets(self.analysis), (), ())
             for column in columns:
-                column.prepare(here.targets(self.analysis), here.stores, here.keeps)
+                column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
-            iterations = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
-            self.nest.in_memory.update(here.keeps)
+            iterations = self._nested(row_pass, accumulators, scope, columns, self.loops, [first] * len(columns))
+            self.nest.in_memory.update(row_pass.keeps)
             for column, states in zip(columns, iterations, strict=True):
-                for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
+                for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
                     column.numbers[number] = accumulator.result(state)
         self.nest.in_memory.clear()
 
@@ -411,7 +411,7 @@ class RowCode:
 
     def _nested(
         self,
-        here: Pass,
+        row_pass: Pass,
         accumulators: list[Accumulator],
         scope: VectorScope,
         columns: list[VectorScope],
@@ -421,8 +421,8 @@ class RowCode:
         """Emit the loops over the reduction axes, of which the vectors' axis is the last."""
         if not axes:
             if columns or not self.inside:
-                return self._iteration(here, accumulators, columns, states)
-            return self._along(here, accumulators, scope, states)
+                return self._iteration(row_pass, accumulators, columns, states)
+            return self._along(row_pass, accumulators, scope, states)
         axis, *rest = axes
 
         def body(i: Value, carried: States) -> States:
@@ -431,10 +431,10 @@ class RowCode:
             for inner_column, column in zip(inner_columns, columns, strict=True):
                 inner_column.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
             if rest or self.inside:
-                inner.prepare(here.targets(self.analysis), here.stores, here.keeps)
+                inner.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
                 for column in inner_columns:
-                    column.prepare(here.targets(self.analysis), here.stores, here.keeps)
-            return self._nested(here, accumulators, inner, inner_columns, rest, carried)
+                    column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            return self._nested(row_pass, accumulators, inner, inner_columns, rest, carried)
 
         low, high = self._bounds(axis)
         return self._blocked_loop(accumulators, low, high, 1, states, body)
@@ -442,46 +442,45 @@ class RowCode:
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
 
-    def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
+    def _along(self, row_pass: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
             iterations = scope.vectors(VectorAxis(axis, lanes, count), position, unroll, segment.decided)
-            return [*self._iteration(here, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
+            return [*self._iteration(row_pass, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
 
         def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
-            if _is_search(here, accumulators):
+            if _is_search(row_pass, accumulators):
                 return self._search(accumulators, low, high, step, carried, iteration)
             return self._blocked_loop(accumulators, low, high, step, carried, iteration)
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _iteration(self, here: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
+    def _iteration(self, row_pass: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
-        for number in iterations[0].needed(here.targets(self.analysis)):  # node by node, so that vectors alternate
+        for number in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, number)
-        new = [self._step(here, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)]
-        self._stored(here, iterations)
-        for number in here.keeps:
+        new = [
+            self._step(row_pass, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)
+        ]
+        self._store_all(row_pass.stores, iterations)
+        for number in row_pass.keeps:
             for iteration in iterations:
                 iteration.keep(number)
         return new
 
     def _step(
-        self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
+        self, row_pass: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
         """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []
-        for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
+        for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[number].operand)
             where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
             new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
         return new
 
-    def _stored(self, here: Pass, iterations: Sequence[VectorScope]) -> None:
-        self._do_stores(here.stores, iterations)
-
-    def _do_stores(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
+    def _store_all(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         if not stores:
             return
         for number in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):

@@ -76,7 +76,7 @@ class InterleavedStores:
             for index, decided in enumerate(self.decided):
                 cells.append(column.child({self.inner: i64(index)}))
                 cells[-1].decided.update(decided)
-            # All before the first store, as a result may lie where an operand of another one is.
+            # All before the first store, as a result may share the memory of another one's operand.
             results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
             wide = None if count is None else scope.nest.f.times(count, len(cells))
             for number, result in enumerate(results):
@@ -116,7 +116,7 @@ def _holds(condition: Range, axis: int, index: int) -> bool:
 # ------------------------------------------------------------------------------
 # Transposes: kernels whose loads and stores are contiguous along different axes.
 #
-# Square tiles, as many lanes wide and high, are loaded along the loads' axis, transposed in registers, put on the stack, and used along
+# Square tiles of vectors are loaded along the loads' axis, transposed in registers, stored on the stack, and used along
 # the stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
 # ------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class TransposeTiles:
             column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
                 inside.numbers[number] = self.load_tile_row(number, tiles, f.plus(f.times(i, self.columns), column))
-            for number in inside.needed(targets):  # before the first store, as a result may lie where an operand of another one is
+            for number in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
                 inside.number(number)
             for s in range(len(targets)):
                 inside.store(s)
@@ -204,7 +204,7 @@ class TransposeTiles:
         f.loop(first, end, self.lanes, [], iteration, once=True)
 
     def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
-        """Emit the loads and the transpose of a tile, and put it on the stack."""
+        """Emit the loads and the transpose of a tile, and store it on the stack."""
         for number in self.loads:
             rows = []
             for k in range(self.lanes):
@@ -375,7 +375,7 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
     passes = passes_of(analysis, keeping=options.keeping is not False)
-    slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
+    slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for row_pass in passes for n in row_pass.keeps)
     if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = passes_of(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
@@ -445,7 +445,7 @@ def _cut(
 
 
 def lanes_of(analysis: KernelAnalysis) -> int:
-    """Return the lanes of a vector: as many as a register holds of the widest dtype."""
+    """Return the lanes of a vector: a register of the widest dtype."""
     widest = max(
         [4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in analysis.dtypes()]
     )

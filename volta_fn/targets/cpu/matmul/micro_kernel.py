@@ -131,7 +131,7 @@ def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mas
 
 
 def store_lanes(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
-    """Store a register of the compute type, or as many lanes as there is room for."""
+    """Store a register of the compute type, or its first `room` lanes."""
     mask = first_lanes(room, work.lanes)
     if mask is None:
         f.store(value, pointer, work.itemsize)

@@ -228,7 +228,7 @@ class StridedOperand:
         return self.chunk is not None and self.operand.inner.stride is not None
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
-        """Write several panels at once, each row to all of them, of an operand `in_rows`."""
+        """Write several panels of an operand `in_rows`, row by row to all of them."""
         dtype, stride = self.operand.dtype, self.operand.inner.stride
         assert stride is not None
         start = self._at(f, self._matrix(f, span), span.outer, span.inner)

@@ -195,7 +195,7 @@ def _rules(values: Sequence[Any]) -> str:
 
 
 # ------------------------------------------------------------------------------
-# The cache on disk, of which the process keeps in memory what it has loaded.
+# The cache on disk. A process keeps the entries that it has loaded in memory.
 #
 # There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and
 # the CPU:
@@ -204,7 +204,7 @@ def _rules(values: Sequence[Any]) -> str:
 #   that routines share, by its name, so that another program with the same kernel need not compile it;
 # - the *support code*: pool and executor (`support_code_of_process`);
 # - a *program*: its commands with all objects, by the text of the traced program (`runtime.program`), so that a process that has the same
-#   program need not lower it. It loads in one read what would take as many as it has routines.
+#   program need not lower it. One read loads it, instead of one for each of its routines.
 #
 # An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
 # ------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from volta_fn.targets.numpy.program import workspace
 # Ctrl-C in programs that call Python's functions.
 #
 # A handler that raises at the first instruction of such a function, or after its last one, would end nothing: ctypes prints the
-# exception and returns an undefined status to the program. So the handler waits while Python is there.
+# exception and returns an undefined status to the program. So the handler waits while such a function runs.
 # ------------------------------------------------------------------------------
 
 #: The code in which the handler waits.
@@ -159,7 +159,7 @@ class HostCall:
 
     @property
     def address(self) -> int:
-        """The function's address; it is there as long as this object."""
+        """The function's address, valid as long as this object lives."""
         return ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
     @protected
@@ -531,19 +531,19 @@ def _write_commands(module: Module) -> None:
     doers = ", ".join(f"ptr @do_{op.name.lower()}" for op in Op)
     module.declare("doers", f"@doers = internal constant [{len(Op)} x ptr] [{doers}]")
     f = Function(module, "commands", [_CODE, _END, _TABLE, _SIGNALS], "i64")
-    here = f.alloca("ptr", align=8)
+    next_command = f.alloca("ptr", align=8)
     status = f.alloca("i64", align=8)
-    f.store(_CODE, here, 8)
+    f.store(_CODE, next_command, 8)
     f.store(_OK, status, 8)
     again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
     f.do(f"br label %{again}")
     f.label(again)
-    code = f.load("ptr", here, 8)
+    code = f.load("ptr", next_command, 8)
     good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
     f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{iteration}, label %{over}")
     f.label(iteration)
     doer = f.load("ptr", f.at(Value("ptr", "@doers"), "ptr", f.load("i64", code, 8)), 8)
-    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here}, {_SIGNALS})"), status, 8)
+    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {next_command}, {_SIGNALS})"), status, 8)
     f.do(f"br label %{again}")
     f.label(over)
     f.finish(f.load("i64", status, 8))

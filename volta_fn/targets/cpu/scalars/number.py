@@ -14,7 +14,7 @@ from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_o
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
 
 # ------------------------------------------------------------------------------
-# Numbers of any dtype in registers, and how they are made from constants.
+# Numbers of any dtype in registers, and constants.
 # ------------------------------------------------------------------------------
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
@@ -61,8 +61,8 @@ def is_supported(dtype: np.dtype) -> bool:
     """
     if dtype != FLOAT16:
         return dtype in dtypes.ALL
-    here = host()
-    return "+f16c" in here.features or here.triple.startswith(("aarch64", "arm64"))
+    cpu = host()
+    return "+f16c" in cpu.features or cpu.triple.startswith(("aarch64", "arm64"))
 
 
 def components_of(f: Function, x: Number) -> list[Lanes]:
@@ -211,7 +211,7 @@ def _from_bits(bits: Lanes, dtype: np.dtype) -> Lanes:
 # ------------------------------------------------------------------------------
 # Numbers between memory and registers.
 #
-# In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components one after another.
+# In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components.
 # ------------------------------------------------------------------------------
 
 #: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
@@ -405,12 +405,12 @@ def first_of(count: int, lanes: int) -> Value:
 
 
 def _constant_lanes(mask: Value) -> list[bool]:
-    """Return which lanes a known mask has; nothing of an unknown one."""
+    """Return the lanes of a constant mask as bools; an empty list for other masks."""
     return [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
 
 
 def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
-    """Store the first lanes, as vectors of so many as are powers of two."""
+    """Store the first lanes, as vectors whose sizes are powers of two."""
     type_, start = element_of(value.type), 0
     for size in (1 << k for k in range(count.bit_length() - 1, -1, -1)):
         if count & size:

@@ -149,11 +149,11 @@ class Lanes(Values):
         return self.new(self.f.splat(Value(element, literal(element, value)), self.lanes))
 
     def of(self, element: str) -> str:
-        """Return the type of as many elements of another type."""
+        """Return the vector type with this number of lanes and another element type."""
         return vector_of(element, self.lanes)
 
     def integer(self) -> str:
-        """Return the type of as many integers of the same width."""
+        """Return the vector type of integers of the same width."""
         return self.of(f"i{self.bits}")
 
     def intrinsic(self, name: str, *others: Lanes | Scalar) -> Lanes:
