@@ -1,6 +1,6 @@
 """The choice of the algorithm of a convolution.
 
-Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other way round.
+Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other plan round.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _by_spectra(c: Correlation) -> bool:
 
 
 class Algorithm(NamedTuple):
-    """A way to compute a correlation.
+    """A plan to compute a correlation.
 
     Attributes:
         name: its name in a convolution's parameter `algorithm`.
@@ -100,8 +100,8 @@ def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algor
     for tiling in tilings_of(c, work):
         candidates.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
     full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
-    for way in direct_plans(c, work, builder.w_dtype):
-        candidates.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, partial(Direct, builder, way)))
+    for plan in direct_plans(c, work, builder.w_dtype):
+        candidates.append(Algorithm("direct", inf if full else plan.cycles * _CYCLE * 1.2, partial(Direct, builder, plan)))
     return candidates
 
 

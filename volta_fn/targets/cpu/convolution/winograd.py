@@ -177,7 +177,7 @@ class WinogradPlan:
         return [tiles_of(axis, self.scheme) for axis in self.c.axes]
 
     @property
-    def met(self) -> list[int]:
+    def input_tiles(self) -> list[int]:
         """Tiles along both axes that a block's tiles meet in x, with any part of the taps."""
         return [size + (self.scheme.segments - 1) * axis.dilation for size, axis in zip(self.tiles, self.c.axes, strict=True)]
 
@@ -185,7 +185,7 @@ class WinogradPlan:
     def spans(self) -> list[int]:
         """Elements along both axes that a block meets."""
         more = self.points - self.positions
-        return [size * self.positions + more * axis.dilation for size, axis in zip(self.met, self.c.axes, strict=True)]
+        return [size * self.positions + more * axis.dilation for size, axis in zip(self.input_tiles, self.c.axes, strict=True)]
 
     @property
     def count(self) -> int:
@@ -200,18 +200,18 @@ class WinogradPlan:
         return [("n", self.images), ("t0", self.tiles[0]), ("t1", self.tiles[1])]
 
     @property
-    def tapped(self) -> int:
+    def tap_elements(self) -> int:
         """Elements of one group's taps at one point."""
         return odd_vectors(self.panels * self.segments * self.channels * self.width, self.work.lanes)
 
     @property
-    def entered(self) -> int:
+    def input_elements(self) -> int:
         """Elements of x at one point."""
-        tiles = self.count if self.spread else self.images * prod(self.met)
+        tiles = self.count if self.spread else self.images * prod(self.input_tiles)
         return odd_vectors(tiles * self.channels, self.work.lanes)
 
     @property
-    def multiplied(self) -> int:
+    def product_elements(self) -> int:
         """Elements of the products at one point."""
         return odd_vectors(self.count * self.outputs, self.work.lanes)
 
@@ -288,7 +288,7 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     work, c, segments = shape.work, shape.c, shape.scheme.segments
     group, panel, row, column, channel = split(f, unit, [c.groups, shape.panels, segments, segments, shape.channels])
     index = unit if c.groups == 1 else plus(f, unit, times(f, group, -shape.panels * shape.segments * shape.channels))
-    point_stride = shape.tapped
+    point_stride = shape.tap_elements
     to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * point_stride), times(f, index, shape.width)))
     first = times(f, panel, shape.width)
     is_channel = f.compare("icmp slt", value(channel), i64(c.channels))
@@ -375,7 +375,7 @@ class OutputTransform:
         """Emit the transform of the products of one image of a block."""
         shape, work = self.shape, self.work
         n, m = shape.points, shape.positions
-        point_stride = shape.multiplied
+        point_stride = shape.product_elements
         a = VectorAlgebra(f, work)
         strides = dense([size * m for size in shape.tiles], shape.outputs)
 
@@ -488,14 +488,14 @@ class Winograd:
         #: Elements of a task's rooms: x, x at the points, the products there, and positions before they are transposed.
         self.output_transform = OutputTransform(builder, shape)
         transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.output_transform.transposed else 0
-        self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
-        self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
+        self.rooms = [self.x_tile.elements, n * n * shape.input_elements, n * n * shape.product_elements, transposed]
+        self.taps_room = self.task_room = self.input_room = self.product_room = 0
 
     def write(self) -> None:
         """Add the stages to the builder."""
         shape, builder, size = self.shape, self.builder, self.work.itemsize
         count = self.c.groups * shape.panels * shape.segments * shape.channels
-        self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
+        self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tap_elements, size)
         tap_tasks = builder.tasks(count, 0)
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
@@ -521,11 +521,11 @@ class Winograd:
     def _write_spread(self, cost: float) -> None:
         """Add stages in which all blocks are transformed, multiplied by point, and stored."""
         builder, shape, size, points = self.builder, self.shape, self.work.itemsize, self.shape.points**2
-        x_room, entered, multiplied, transposed = self.rooms
+        x_room, input_elements, product_elements, transposed = self.rooms
         units = prod(shape.grid)
         tasks = builder.tasks(units, max(x_room, transposed))
         self.task_room = builder.reserve(tasks * max(x_room, transposed), size)
-        self.entered_room, self.multiplied_room = builder.reserve(entered, size), builder.reserve(multiplied, size)
+        self.input_room, self.product_room = builder.reserve(input_elements, size), builder.reserve(product_elements, size)
 
         def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
             def body(f: Function, args: Arguments, task: Value) -> None:
@@ -538,16 +538,16 @@ class Winograd:
             x, taps, to = [
                 args.room(f, room, elements * size, task)
                 for room, elements in (
-                    (self.entered_room, shape.entered),
-                    (self.taps_room, shape.tapped),
-                    (self.multiplied_room, shape.multiplied),
+                    (self.input_room, shape.input_elements),
+                    (self.taps_room, shape.tap_elements),
+                    (self.product_room, shape.product_elements),
                 )
             ]
             self._multiply(f, x, taps, to, 1)
 
-        builder.job("enter", tasks, cost * 0.15, stage(self._enter_block))
+        builder.job("enter", tasks, cost * 0.15, stage(self._transform_input_block))
         builder.job("sum", points, cost * 0.7, multiply)
-        builder.job("finish", tasks, cost * 0.15, stage(self._leave_block))
+        builder.job("finish", tasks, cost * 0.15, stage(self._transform_output_block))
 
     def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
         """Emit a block's group, first image and first tiles.
@@ -569,54 +569,56 @@ class Winograd:
         group, image, tiles = self._at(f, unit)
         each = prod(shape.tiles)
 
-        def enter(k: Index) -> None:
-            to = step(f, room[1], type_, times(f, k, prod(shape.met) * shape.channels))
-            self._enter_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
+        def transform_input(k: Index) -> None:
+            to = step(f, room[1], type_, times(f, k, prod(shape.input_tiles) * shape.channels))
+            self._transform_input_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
 
-        def leave(k: Index) -> None:
+        def transform_output(k: Index) -> None:
             products = step(f, room[2], type_, times(f, k, each * shape.outputs))
-            self._leave_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
+            self._transform_output_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
 
-        repeat(f, shape.images, enter)
-        taps = args.room(f, self.taps_room, shape.points**2 * shape.tapped * self.work.itemsize, group)
+        repeat(f, shape.images, transform_input)
+        taps = args.room(f, self.taps_room, shape.points**2 * shape.tap_elements * self.work.itemsize, group)
         self._multiply(f, room[1], taps, room[2], shape.points**2)
-        repeat(f, shape.images, leave)
+        repeat(f, shape.images, transform_output)
 
     def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
         """Emit the number of a block's first tile."""
         rows, columns = self.shape.all_tiles
         return plus(f, times(f, at[1], rows * columns), times(f, at[2][0], columns), at[2][1])
 
-    def _enter_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+    def _transform_input_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
         at = self._at(f, unit)
-        entered = step(f, args.room(f, self.entered_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
-        self._enter_image(f, args, room, at, entered)
+        to = step(f, args.room(f, self.input_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
+        self._transform_input_image(f, args, room, at, to)
 
-    def _leave_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+    def _transform_output_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
         at = self._at(f, unit)
-        products = step(f, args.room(f, self.multiplied_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
-        self._leave_image(f, args, products, at, room)
+        products = step(f, args.room(f, self.product_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
+        self._transform_output_image(f, args, products, at, room)
 
-    def _enter_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
+    def _transform_input_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
         """Emit the copy and the transform of a block's tiles of one image."""
         shape, c = self.shape, self.c
         group, image, tiles = at
         starts = [plus(f, times(f, t, shape.positions), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
         sure = [axis.inside and axis.positions % (shape.positions * axis.dilation) == 0 for axis in c.axes]
         gather(f, self.work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, group, image), starts, sure, room)
-        self._enter(f, room, to)
+        self._transform_input(f, room, to)
 
-    def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
+    def _transform_output_image(
+        self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value
+    ) -> None:
         """Emit the output transform of a block's products of one image."""
         group, image, tiles = at
         positions = [times(f, t, self.shape.positions) for t in tiles]
         self.output_transform.write(f, products, self.builder.at(f, "y", args.y, group, image, 0, *positions), positions, room)
 
-    def _enter(self, f: Function, x: Value, to: Value) -> None:
+    def _transform_input(self, f: Function, x: Value, to: Value) -> None:
         """Emit the input transform of the tiles of one image of a block."""
         shape, work = self.shape, self.work
         n, rows, columns = shape.points, self.x_tile.stride(3), self.x_tile.stride(4)
-        point_stride = shape.entered
+        point_stride = shape.input_elements
         a = VectorAlgebra(f, work)
 
         down, along = [axis.dilation * stride for axis, stride in zip(self.c.axes, (rows, columns), strict=True)]
@@ -632,7 +634,7 @@ class Winograd:
                 for j, point_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
                     f.store(point_value, step(f, target, work.type, (i * n + j) * point_stride), work.itemsize)
 
-        each_tile(f, shape, shape.met, shape.channels, tile)
+        each_tile(f, shape, shape.input_tiles, shape.channels, tile)
 
     def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
         """Emit at `points` points the products of tiles × channels and channels × outputs."""
@@ -641,7 +643,7 @@ class Winograd:
         depth = self._depth()
         panel = shape.segments * shape.channels * shape.width
         dims = {
-            "e": LoopIndex(points, shape.entered, shape.tapped, shape.multiplied),
+            "e": LoopIndex(points, shape.input_elements, shape.tap_elements, shape.product_elements),
             "panel": LoopIndex(shape.panels, 0, panel, shape.width),
             **self._rows(),
             "o": LoopIndex(shape.width, 0, 1, 1),
@@ -657,7 +659,7 @@ class Winograd:
         shape = self.shape
         names, sizes = zip(*shape.rows, strict=True)
         steps = dense(sizes, shape.outputs)
-        met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.met], shape.channels)
+        met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.input_tiles], shape.channels)
         return {name: LoopIndex(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
 
     def _depth(self) -> dict[str, LoopIndex]:
@@ -666,6 +668,6 @@ class Winograd:
         channels = LoopIndex(self.c.channels, 1, shape.width, 0)
         if segments == 1:
             return {"c": channels}
-        row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.met, shape.channels), strict=True)]
+        row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.input_tiles, shape.channels), strict=True)]
         each = shape.channels * shape.width
         return {"k0": LoopIndex(segments, row, segments * each, 0), "k1": LoopIndex(segments, column, each, 0), "c": channels}

@@ -156,17 +156,17 @@ class WinogradSums:
         def prepare(f: Function, args: Arguments, task: Value) -> None:
             builder.shared(f, task, rows, builder.tasks(rows, 0), lambda row: self._taps(f, args, row))
 
-        def enter(f: Function, args: Arguments, task: Value) -> None:
+        def transform_input(f: Function, args: Arguments, task: Value) -> None:
             room = args.room(f, self.task_room, self.x_tile.elements * size, task)
-            builder.shared(f, task, strips, enterers, lambda strip: self._enter(f, args, room, split(f, strip, grid)))
+            builder.shared(f, task, strips, enterers, lambda strip: self._transform_input(f, args, room, split(f, strip, grid)))
 
-        def finish(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._leave(f, args, image))
+        def transform_output(f: Function, args: Arguments, task: Value) -> None:
+            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._transform_output(f, args, image))
 
         builder.job("prepare", builder.tasks(rows, 0), cost * 0.15, prepare)
-        builder.job("enter", enterers, cost * 0.15, enter)
+        builder.job("enter", enterers, cost * 0.15, transform_input)
         builder.job("sum", tiling.points**2, cost * 0.6, self._multiply)
-        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, finish)
+        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, transform_output)
 
     def _taps(self, f: Function, args: Arguments, row: Index) -> None:
         """Emit the transform of a row of tiles of a channel's taps: by point, panel, tile."""
@@ -210,7 +210,7 @@ class WinogradSums:
         for point, vector in enumerate([vector for column in points_by_row for vector in column]):
             f.store(vector, step(f, to, self.work.type, point * point_stride), self.work.itemsize)
 
-    def _enter(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
+    def _transform_input(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
         """Emit the copy and the transform of some tiles of a row, by point and tile.
 
         They are of one channel and all images. The last tiles end at the end, if need be by computing some again.
@@ -264,7 +264,7 @@ class WinogradSums:
         repeat(f, self.c.images * outputs, lambda k: f.store(work.zero(), step(f, at.y, work.type, k), work.itemsize), 0, work.lanes)
         nest.emit(f, at, add)
 
-    def _leave(self, f: Function, args: Arguments, image: Index) -> None:
+    def _transform_output(self, f: Function, args: Arguments, image: Index) -> None:
         """Emit the output transform of the products of one image."""
         tiling, work, c, dtype = self.tiling, self.work, self.c, self.builder.y_dtype
         a, points, positions = VectorAlgebra(f, work), range(tiling.points), range(_POSITIONS)
