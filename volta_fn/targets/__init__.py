@@ -2,8 +2,8 @@
 
 It registers the platforms, whose targets are loaded when their devices are first asked for. The CPU is one device (`cpu_device`) with two
 targets: `numpy`, which defines the semantics of every primitive, and `cpu`, native machine code. `wgsl` serves every GPU. No target knows
-of transforms, and targets import one another in one case only: `cpu` and `wgsl` let `numpy` compute what they have no
-code for.
+of transforms, and targets import one another in one case only: `cpu` and `wgsl` let `numpy` compute equations that they
+have no code for.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from volta_fn.lazy_imports import load
 
 def _discover(module: str) -> list[Device]:
     load("volta_fn.targets.numpy.backend")  # the meaning of every primitive, which all platforms go by
-    found: list[Device] = load(module).discover()
-    return found
+    devices: list[Device] = load(module).discover()
+    return devices
 
 
 register_platform("cpu", lambda: _discover("volta_fn.targets.cpu_device"))

@@ -46,7 +46,7 @@ _HUGE = 1 << 24
 #: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
 _MOST_LOCKED = 1 << 12
 
-#: What a first compilation loads, by which everything else is imported.
+#: The modules that a first compilation loads; they import everything else.
 _COMPILER = [f"volta_fn.{name}" for name in ("compiler.pipeline", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")]
 
 #: The primitives whose results are views of their operands here, most often.
@@ -106,7 +106,7 @@ class CpuBackend(NumpyBackend):
         return Repeated(first, make, pays=lambda result, *operands: not shares_memory(result, operands))
 
     def _program_of(self, eqn: Equation, pipeline: Pipeline, in_order: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """Compile an equation by itself; return None if NumPy does all of it anyway.
+        """Compile an equation as a program; return None if NumPy would run all of it.
 
         A program copies non-contiguous operands; `in_order`, if given, computes with those as they are.
         """
@@ -117,14 +117,14 @@ class CpuBackend(NumpyBackend):
         if eqn.primitive.multiple_results:
             return functools.partial(run, False)
 
-        def one(*buffers: Any) -> Any:
+        def run_equation(*buffers: Any) -> Any:
             if in_order is None or all(b.flags.c_contiguous for b in buffers):
                 return run(False, *buffers)[0]
             return in_order(*buffers)
 
         # Functions carry attributes.
-        one.of_arrays, one.of_strided = getattr(run, "of_arrays", None), in_order or one  # type: ignore[attr-defined]
-        return one
+        run_equation.of_arrays, run_equation.of_strided = getattr(run, "of_arrays", None), in_order or run_equation  # type: ignore[attr-defined]
+        return run_equation
 
     def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
         """Return a program as a function (donate, *buffers) -> buffers."""
@@ -152,11 +152,11 @@ class CpuBackend(NumpyBackend):
 
     def memory(self) -> MemoryStats:
         """Return the memory of the process or, if it is limited, of its arrays."""
-        found, accountant = super().memory(), self.accountant
+        stats, accountant = super().memory(), self.accountant
         if accountant.limit is None:
-            return found
+            return stats
         accountant.count(())
-        return MemoryStats(accountant.in_use, accountant.peak, found.held, accountant.limit)
+        return MemoryStats(accountant.in_use, accountant.peak, stats.held, accountant.limit)
 
     def limit_memory(self, most: int | None) -> None:
         """Limit the memory of arrays from now on; those that are there are not counted."""
@@ -182,7 +182,7 @@ def load_compiler() -> None:
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
-    """Return the NumPy function of an equation that is not compiled; None of others."""
+    """Return the NumPy function of an equation; None if it is compiled."""
     avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
     if has_effects(eqn) or backend.accountant.limit is not None:
         return None
@@ -193,21 +193,22 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
 
 
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
-    """Return True for what NumPy has vectors for."""
+    """Return True if NumPy computes a primitive by a vectorised loop."""
     return primitive.name in _VECTORISED and _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
 
 
 @functools.cache
 def _is_vectorised(ufunc: np.ufunc, dtype: np.dtype) -> bool:
-    """Return True if NumPy's loop of a ufunc is for more than the least of processors."""
+    """Return True if NumPy's loop of a ufunc uses more than the baseline instructions."""
     loops = np.lib.introspect.opt_func_info(func_name=f"^{ufunc.__name__}$").get(ufunc.__name__, {})
     loop = loops.get(dtype.char * ufunc.nargs, {"current": "baseline"})
     return dtype in (np.float32, np.float64) and not loop["current"].startswith("baseline")
 
 
 def _equation(primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any]) -> Equation:
-    made = primitive.abstract(*avals, **params)
-    return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in (made if primitive.multiple_results else (made,))], params)
+    out_avals = primitive.abstract(*avals, **params)
+    result_avals = out_avals if primitive.multiple_results else (out_avals,)
+    return Equation(primitive, [Var(a) for a in avals], [Var(a) for a in result_avals], params)
 
 
 def _alone(eqn: Equation) -> ClosedJaxpr:
@@ -224,17 +225,17 @@ def _with_built_ins(kernel: Callable[..., Any], eqn: Equation) -> Callable[..., 
     _support_code()
     of_arrays = loop_in_numpy(eqn)
 
-    def run(*buffers: Any) -> Any:
+    def run_kernel(*buffers: Any) -> Any:
         return kernel(*buffers)
 
     if of_arrays is None:
         return kernel
-    run.of_arrays, run.of_strided = of_arrays, kernel  # type: ignore[attr-defined]  # functions carry attributes
-    return run
+    run_kernel.of_arrays, run_kernel.of_strided = of_arrays, kernel  # type: ignore[attr-defined]  # functions carry attributes
+    return run_kernel
 
 
 def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
-    """Return what makes the function of arrays that calls NumPy's loop.
+    """Return the maker of a function of arrays that calls NumPy's loop.
 
     None for equations that have none, and for arrays that are large or of several shapes.
     """
@@ -246,8 +247,8 @@ def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
     make = functools.partial(np.empty, aval.shape, aval.dtype)
 
     def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
-        return made
+        function: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
+        return function
 
     return of_arrays
 
@@ -277,7 +278,7 @@ def _size(eqn: Equation) -> int:
 
 @functools.cache
 def _hint() -> None:
-    """Say once how programs become machine code."""
+    """Log once how programs become machine code."""
     _log.warning(
         "jitted functions run on NumPy, which may take ten times as long as machine code; for that install llvmlite and SciPy "
         "(pip install llvmlite scipy). VOLTA_NATIVE=0 says that NumPy is meant."

@@ -69,8 +69,8 @@ _WITHOUT = {16: ",-avx2", 32: ",-avx512f"}
 
 def vector_widths() -> list[int]:
     """Return the vector widths that this CPU computes with, in bytes, ascending."""
-    found = llvm().get_host_cpu_features()
-    return [16] + [32] * bool(found.get("avx2")) + [64] * bool(found.get("avx512f"))
+    features = llvm().get_host_cpu_features()
+    return [16] + [32] * bool(features.get("avx2")) + [64] * bool(features.get("avx512f"))
 
 
 @functools.cache

@@ -28,8 +28,8 @@ from volta_fn.runtime.threads import thread_count
 # The compiler: LLVM IR to objects (bytes), and objects to functions' addresses.
 # ------------------------------------------------------------------------------
 
-#: What is never freed, and engines, which are freed some time after their code.
-_kept: list[LoadedCode] = []
+#: Code that is never freed, and engines, which are freed some time after their code.
+_permanent: list[LoadedCode] = []
 _engines: Left[Any] = Left()
 _lock = threading.Lock()
 #: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
@@ -38,9 +38,9 @@ _idle: list[tuple[Host | None, Any]] = []
 
 def _target_machine() -> Any:
     # The loader relocates full addresses. It could not load several objects with an offset table each, as "pic" has.
-    here = host()
-    target = llvm().Target.from_triple(here.triple)
-    return target.create_target_machine(cpu=here.cpu, features=here.features, opt=3, reloc="static", jit=True)
+    cpu_info = host()
+    target = llvm().Target.from_triple(cpu_info.triple)
+    return target.create_target_machine(cpu=cpu_info.cpu, features=cpu_info.features, opt=3, reloc="static", jit=True)
 
 
 def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
@@ -48,17 +48,17 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
 
     The text is expected to have the vectors and loops that it wants: the passes only clean up, unless `clean` is False.
     """
-    here = host()
+    cpu_info = host()
     try:
         made_for, machine = _idle.pop()
     except IndexError:
         made_for, machine = None, None
-    if made_for is not here:
+    if made_for is not cpu_info:
         machine = _target_machine()
         machine._owned = True  # by the list: llvmlite must not free it at the end of the process
     try:
         module = parse(text)
-        module.triple = here.triple
+        module.triple = cpu_info.triple
         module.data_layout = str(machine.target_data)
         module.verify()
     except RuntimeError as error:
@@ -70,7 +70,7 @@ def compile_object(text: str, suffix: str = "", *, clean: bool = True) -> bytes:
     if clean:
         _clean_up(machine, module)
     code = emit(machine, module)
-    _idle.append((here, machine))
+    _idle.append((cpu_info, machine))
     return code
 
 
@@ -129,8 +129,8 @@ def _load_text(text: str, symbols: Sequence[str]) -> list[int]:
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
     """Load an object for as long as the process lives; see `load_objects`."""
-    _kept.append(load_objects([code], symbols))
-    return _kept[-1].addresses
+    _permanent.append(load_objects([code], symbols))
+    return _permanent[-1].addresses
 
 
 # ------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
 # it loads the object. NumPy publishes their addresses for extensions, in the table of functions that each dtype has.
 # ------------------------------------------------------------------------------
 
-#: What the symbols of functions begin with.
+#: The prefix of the symbols of sorts.
 SORT_PREFIX = "volta_numpy_sort_"
 _SORT_SYMBOL = re.compile(SORT_PREFIX.encode() + rb"([fiu][248])")
 #: PyDataType_GetArrFuncs in NumPy's table of functions for extensions, and where a dtype's own table has its first sort.
@@ -162,8 +162,8 @@ def sort_address(dtype: np.dtype) -> int | None:
         table = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(numpy_function(_TABLE_OF))(dtype)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
-    found = ctypes.c_size_t.from_address(table + _SORT * ctypes.sizeof(ctypes.c_size_t)).value
-    return found if found and _sorts(found, dtype) else None
+    address = ctypes.c_size_t.from_address(table + _SORT * ctypes.sizeof(ctypes.c_size_t)).value
+    return address if address and _sorts(address, dtype) else None
 
 
 def _sorts(function: int, dtype: np.dtype) -> bool:
@@ -180,9 +180,9 @@ def symbol(dtype: np.dtype) -> str:
 def bind_sort_symbols(codes: Iterable[bytes]) -> None:
     """Bind the functions that objects call to their addresses in this process."""
     for name in {match.decode() for code in codes for match in _SORT_SYMBOL.findall(code)}:
-        found = sort_address(np.dtype(name))
-        assert found is not None, "objects of another version of NumPy are not loaded"
-        llvm().add_symbol(SORT_PREFIX + name, found)
+        address = sort_address(np.dtype(name))
+        assert address is not None, "objects of another version of NumPy are not loaded"
+        llvm().add_symbol(SORT_PREFIX + name, address)
 
 
 # ------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def bind_sort_symbols(codes: Iterable[bytes]) -> None:
 # compute on the calling thread meanwhile, and those of single large matrices on as many threads as a program has.
 # ------------------------------------------------------------------------------
 
-#: What the symbols of functions begin with.
+#: The prefix of the symbols of LAPACK's and BLAS's functions.
 LAPACK_PREFIX = "volta_lapack_"
 #: The symbols of OpenBLAS's functions that set and return its number of threads, and of the record in which routines keep it.
 SET_THREADS, GET_THREADS, THREADS = (f"{LAPACK_PREFIX}{name}" for name in ("setthreads", "getthreads", "threads"))
@@ -226,8 +226,8 @@ def lapack_address(name: str) -> int:
     capsule = _capsule(name)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    found: int = pointer(capsule, _signature(capsule))
-    return found
+    address: int = pointer(capsule, _signature(capsule))
+    return address
 
 
 def bind_lapack_symbols(codes: Iterable[bytes]) -> None:
@@ -288,14 +288,14 @@ def _argument(value: str | int | None) -> Any:
 
 def _capsule(name: str) -> Any:
     for module in ("scipy.linalg.cython_lapack", "scipy.linalg.cython_blas"):
-        found = load(module).__pyx_capi__
-        if name in found:
-            return found[name]
+        capsules = load(module).__pyx_capi__
+        if name in capsules:
+            return capsules[name]
     raise KeyError(name)
 
 
 def _signature(capsule: Any) -> bytes:
     name = ctypes.pythonapi.PyCapsule_GetName
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    found: bytes = name(capsule)
-    return found
+    signature: bytes = name(capsule)
+    return signature

@@ -43,15 +43,15 @@ def vector_of(type_: str, lanes: int) -> str:
     return f"<{lanes} x {type_}>" if lanes > 1 else type_
 
 
-#: Lines of a function, and calls in a module, beyond which it is called instead of copied: LLVM takes 5 ms for each copy of a sine. With so
-#: many, programs are as fast. Products, convolutions and losses have at most 6.
+#: Lines of a function, and calls in a module, beyond which it is called instead of inlined: LLVM takes 5 ms for each copy of a sine. With
+#: so many, programs are as fast. Products, convolutions and losses have at most 6.
 _SHORT, _MOST_COPIES = 16, 16
 
 
 class SharedFunction(NamedTuple):
-    """A function that modules share, as a module by itself.
+    """A function that modules share, as a separate module.
 
-    Its name says all that it depends on.
+    Its name determines its text.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SharedFunction(NamedTuple):
 
 
 class Module:
-    """Functions and declarations, each written once however often it is asked for."""
+    """Functions and declarations, each of which is written once."""
 
     def __init__(self) -> None:
         self._definitions: dict[str, str] = {}
@@ -72,7 +72,7 @@ class Module:
         self._definitions.setdefault(name, declaration)
 
     def define(self, name: str, write: Callable[[], None]) -> None:
-        """Have `write` add the function called `name`, unless it is there."""
+        """Have `write` add the function called `name`, unless it is defined."""
         if name not in self._definitions:
             self._definitions[name] = ""  # so that functions can call each other
             write()
@@ -164,7 +164,7 @@ class Function(IndexArithmetic[Value]):
         return i64(number)
 
     def known(self, x: Value) -> int | None:
-        """Return the number that a value is, if it is a constant."""
+        """Return the number of a constant; None for other values."""
         return None if x.name.startswith("%") else int(x.name)
 
     def print_index(self, operator: str, x: Value, y: Value) -> Value:
@@ -174,7 +174,7 @@ class Function(IndexArithmetic[Value]):
     # memory
 
     def alloca(self, type_: str, count: int = 1, align: int = 64) -> Value:
-        """Reserve stack memory, once per call of the function wherever it is asked for."""
+        """Reserve stack memory in the function's entry block, once per call."""
         self._count += 1
         name = f"%v{self._count}"
         self._entry.append(f"  {name} = alloca {type_}, i64 {count}, align {align}")

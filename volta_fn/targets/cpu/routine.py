@@ -21,7 +21,7 @@ class SignalWord(IntEnum):
 
     #: ``i64 handle(ptr record)`` has Python handle signals, at most once a second, and returns the status.
     HANDLE = 0
-    #: 0 as long as the program is to go on.
+    #: 0 unless the program is to end.
     STATUS = 1
     #: The second in which signals were last handled.
     SECOND = 2

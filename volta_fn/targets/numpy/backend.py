@@ -226,10 +226,10 @@ def _resident() -> int:
 def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
     programs = [subprogram(b, pipeline) for b in branches]
 
-    def run(index: Any, *operands: Any) -> tuple[Any, ...]:
+    def run_branch(index: Any, *operands: Any) -> tuple[Any, ...]:
         return programs[int(index)](*operands)
 
-    return run
+    return run_branch
 
 
 @structured_kernel("while")
@@ -238,7 +238,7 @@ def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJax
     count = cond_nconsts + body_nconsts
     step = _step(body_jaxpr, body_nconsts, len(body_jaxpr.out_avals), pipeline)
 
-    def run(*operands: Any, most: int | None = None, rest: Program = lambda *operands: operands) -> tuple[Any, ...]:
+    def run_loop(*operands: Any, most: int | None = None, rest: Program = lambda *operands: operands) -> tuple[Any, ...]:
         """Run the loop; one of more than `most` iterations is ended by `rest`."""
         cond_consts, body_consts, carry = operands[:cond_nconsts], operands[cond_nconsts:count], operands[count:]
         done = 0
@@ -246,13 +246,13 @@ def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJax
             while condition(*cond_consts, *carry)[0]:
                 if done == most:
                     break
-                carry = step.run(frame, done > 0, *body_consts, *carry)
+                carry = step.run_in_frame(frame, done > 0, *body_consts, *carry)
                 done += 1
             else:
                 return carry
         return rest(*cond_consts, *body_consts, *carry)
 
-    return run
+    return run_loop
 
 
 @structured_kernel("scan")
@@ -260,7 +260,7 @@ def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool,
     step = _step(jaxpr, num_consts, num_carry, pipeline)
     y_avals = jaxpr.out_avals[num_carry:]
 
-    def run(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    def run_scan(*operands: Any, out: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         consts, carry = operands[:num_consts], operands[num_consts : num_consts + num_carry]
         rows = operands[num_consts + num_carry :]
         targets = out[num_carry:] or (None,) * len(y_avals)
@@ -270,14 +270,14 @@ def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool,
         overwrite = False
         with _frame(step) as frame:
             for i, row in zip(order, steps, strict=True):
-                outs = step.run(frame, overwrite, *consts, *carry, *row)
+                outs = step.run_in_frame(frame, overwrite, *consts, *carry, *row)
                 overwrite = True
                 carry = outs[:num_carry]
                 for y, out in zip(ys, outs[num_carry:], strict=True):
                     y[i] = out
         return (*carry, *ys)
 
-    return run
+    return run_scan
 
 
 @contextmanager
@@ -304,15 +304,15 @@ def _step(closed: ClosedJaxpr, consts: int, carry: int, pipeline: Pipeline) -> P
 def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
     """Return which carries a step returns in new memory that it shares with no other."""
     sources: dict[Var, frozenset[Var]] = {}
-    made: set[Var] = set()
+    new_values: set[Var] = set()
     for eqn in closed.eqns:
         views = eqn.primitive.views
         shared = frozenset().union(*[sources.get(v, {v}) for v in eqn.invars if isinstance(v, Var)]) if views else frozenset()
         sources.update({v: shared | {v} for v in eqn.outvars})
-        made.update(() if views else eqn.outvars)
+        new_values.update(() if views else eqn.outvars)
     outs = closed.jaxpr.outvars[:carry]
     sharers = Counter(source for out in outs if isinstance(out, Var) for source in sources.get(out, {out}))
-    return [not isinstance(out, Literal) and out in made and sharers[out] == 1 for out in outs]
+    return [not isinstance(out, Literal) and out in new_values and sharers[out] == 1 for out in outs]
 
 
 # ------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ def reach(window: SlidingWindow, positions: slice, taps: slice) -> tuple[int, in
 def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
     """Write the correlation y as products of patches with weights."""
     with Scratch() as scratch:
-        _Products(x, w, y, windows, scratch).run()
+        _Products(x, w, y, windows, scratch).write()
 
 
 def without_gaps(
@@ -321,7 +321,7 @@ class _Products:
         self.multiply = product_for(self.x_dtype, self.w_dtype, y.dtype)
         self.patch = scratch.array((prod(self.tiling.lengths),), self.x_dtype)
 
-    def run(self) -> None:
+    def write(self) -> None:
         """Write y, block by block."""
         sizes, lengths, first_tap = self.sizes, self.tiling.lengths, 3 + len(self.windows)
         sums = blocks((sizes[2], *sizes[first_tap:]), (lengths[2], *lengths[first_tap:]))

@@ -19,7 +19,7 @@ from volta_fn.primitives.formulas.ciphers import FEW, encipher, encipher_one
 #
 # A *window* is the block of the operand that one index vector (a *start*) addresses; a start is *valid* if its window lies wholly inside
 # the operand. The starts of a call are one integer array, (addressed dimensions, *batch), and both kernels look at the operand through
-# `_windows`, a strided view that starts index: nothing is copied but what is asked for.
+# `_windows`, a strided view that starts index: only the indexed elements are copied.
 # ------------------------------------------------------------------------------
 
 Dims = tuple[int, ...]
@@ -55,9 +55,9 @@ def gather(
     if math.prod(indices.shape[:-1]) == 1:
         return _read_one(operand, indices, numbers, slice_sizes, absent, not fills, fill)
     if _is_along_axis(operand, indices, numbers):
-        found = _read_along_axis(operand, indices[..., 0], numbers.start_index_map[0], fills)
-        if found is not None:
-            return found
+        result = _read_along_axis(operand, indices[..., 0], numbers.start_index_map[0], fills)
+        if result is not None:
+            return result
     starts = _starts(indices, numbers.start_indices_batching_dims)
     limits = _limits(operand, dims, slice_sizes, starts.ndim)
     inside = _clamp(starts, limits)

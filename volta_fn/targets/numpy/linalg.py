@@ -34,8 +34,8 @@ def functions(names: Sequence[str], dtype: np.dtype) -> list[Any]:
     if not has_scipy():
         raise MissingDependencyError(f"{names[0]} computes on the host by the package scipy; install it: pip install scipy")
     names = [_unitary(name) for name in names] if dtype.kind == "c" else names
-    found: list[Any] = load("scipy.linalg.lapack").get_lapack_funcs(names, dtype=dtype)
-    return found
+    routines: list[Any] = load("scipy.linalg.lapack").get_lapack_funcs(names, dtype=dtype)
+    return routines
 
 
 def _unitary(name: str) -> str:
@@ -52,9 +52,9 @@ def each(compute: Callable[..., Any], stacks: Sequence[tuple[np.ndarray, int]], 
     first, rank = stacks[0]
     for index in np.ndindex(first.shape[: first.ndim - rank]):
         elements = [stack[index] for stack, _ in stacks]
-        if all(np.isfinite(element).all() for element in elements) and any(one[index].size for one in out):
-            for one, value in zip(out, compute(*elements), strict=True):
-                one[index] = value
+        if all(np.isfinite(element).all() for element in elements) and any(result[index].size for result in out):
+            for result, value in zip(out, compute(*elements), strict=True):
+                result[index] = value
     return out
 
 
@@ -73,8 +73,8 @@ def schur(x: np.ndarray, *, compute_vectors: bool) -> Result:
     (gees,) = functions(["gees"], x.dtype)
 
     def compute(m: np.ndarray) -> Any:
-        found = gees(lambda *_: None, m, compute_v=compute_vectors)
-        form, vectors = (found[0], found[-3]) if not found[-1] else (np.nan, np.nan)
+        outputs = gees(lambda *_: None, m, compute_v=compute_vectors)
+        form, vectors = (outputs[0], outputs[-3]) if not outputs[-1] else (np.nan, np.nan)
         return (form, vectors) if compute_vectors else (form,)
 
     return each(compute, [(x, 2)], [(x.shape, x.dtype)] * (1 + compute_vectors))
@@ -233,11 +233,11 @@ def _each(function: Callable[[np.ndarray], Result], x: np.ndarray, results: Sequ
     out = tuple(np.full(shape, np.nan, dtype) for shape, dtype in results)
     for index in np.ndindex(x.shape[:-2]):
         try:
-            found = function(x[index])
+            values = function(x[index])
         except np.linalg.LinAlgError:
             continue
-        for stack, one in zip(out, found, strict=True):
-            stack[index] = one
+        for stack, value in zip(out, values, strict=True):
+            stack[index] = value
     return out
 
 
@@ -336,7 +336,7 @@ def _factor_columns(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _size(x: np.ndarray) -> np.ndarray:
-    """Return what pivots are compared by: |re| + |im|, as in LAPACK."""
+    """Return the size by which pivots are compared: |re| + |im|, as in LAPACK."""
     return abs(x.real) + abs(x.imag) if x.dtype.kind == "c" else abs(x)
 
 

@@ -96,7 +96,7 @@ class Scratch:
 # The memory that routines of NumPy and SciPy need for themselves.
 # ------------------------------------------------------------------------------
 
-#: Prime factors up to this are transforms of their own to pocketfft; lengths with others become convolutions of twice the length.
+#: The prime factors that pocketfft transforms directly; lengths with others become convolutions of twice the length.
 _SMALL_PRIMES = (2, 3, 5, 7, 11)
 
 
@@ -159,7 +159,7 @@ _WORKSPACES: dict[str, Callable[[Sequence[ShapedArray], Sequence[ShapedArray], d
 # ------------------------------------------------------------------------------
 # Plans as Python functions: a statement per step, registers as local variables.
 #
-# The values that lie in the plan's block are arrays made before it runs, its *frame*: steps write into them.
+# The values in the plan's block are arrays that exist before it runs, its *frame*: steps write into them.
 # ------------------------------------------------------------------------------
 
 #: How a primitive becomes a function of buffers: (primitive, operand avals, params) -> function.
@@ -179,7 +179,7 @@ class PlannedProgram:
         self.block = plan.block
         self.in_block = [(value.aval.shape, value.aval.dtype, value.offset) for value in plan.buffers]
         #: The same with the frame as leading argument, for callers that run it many times.
-        self.run = (
+        self.run_in_frame = (
             _compile_in_chunks(plan, make_kernel) if len(plan.steps) > _STEPS_PER_FUNCTION else _Writer(make_kernel).single_function(plan)
         )
 
@@ -189,12 +189,12 @@ class PlannedProgram:
 
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """Return the plan as a plain function."""
-        return self.__call__ if self.in_block else partial(self.run, ())
+        return self.__call__ if self.in_block else partial(self.run_in_frame, ())
 
     def __call__(self, donate: bool, *inputs: Any) -> tuple[Any, ...]:
         block = take(self.block)
         try:
-            return self.run(self.frame(block), donate, *inputs)
+            return self.run_in_frame(self.frame(block), donate, *inputs)
         finally:
             give(block)
 
@@ -219,11 +219,11 @@ class _Writer:
 
     def name(self, prefix: str, value: Any) -> str:
         """Return a global name for a value."""
-        found = self.kernels.get(id(value))
-        if found is None:
-            found = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
-            self.globals[found] = value
-        return found
+        global_name = self.kernels.get(id(value))
+        if global_name is None:
+            global_name = self.kernels[id(value)] = f"{prefix}{len(self.globals)}"
+            self.globals[global_name] = value
+        return global_name
 
     def operand(self, operand: Operand) -> str:
         """Return the expression that reads an operand."""
@@ -285,7 +285,7 @@ def _compile_in_chunks(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tu
     count = 1 + max([r for s in plan.steps for r in (*s.results, *s.frees)] + [*plan.inputs, *[r for r, _ in plan.constants]], default=0)
     constants = [(r, host_buffer(value)) for r, value in plan.constants]
 
-    def run(frame: Sequence[np.ndarray], donate: bool, *inputs: Any) -> tuple[Any, ...]:
+    def run_chunks(frame: Sequence[np.ndarray], donate: bool, *inputs: Any) -> tuple[Any, ...]:
         registers: list[Any] = [None] * count
         for register, value in zip(plan.inputs, inputs, strict=True):
             registers[register] = value
@@ -295,4 +295,4 @@ def _compile_in_chunks(plan: Plan, make_kernel: KernelMaker) -> Callable[..., tu
             function(frame, donate, registers)
         return tuple([host_buffer(o.val) if isinstance(o, Literal) else registers[o] for o in plan.outputs])
 
-    return run
+    return run_chunks

@@ -76,14 +76,14 @@ def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
     return {name: partial(_typed, PRIMITIVES[name], step) for name, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
 
-#: So many rows are summed in blocks, so that rounding errors do not add up.
+#: The least rows that are summed in blocks, which bounds the rounding error.
 _MANY = 256
 
 
 def _sum_by_axes(inner: tuple[int, ...], outer: tuple[int, ...], x: np.ndarray) -> np.ndarray:
     """Sum along the last axes, then along each of the outer ones.
 
-    NumPy sums the last axes pairwise. Of outer axes it adds all rows one after another, and with them their rounding errors.
+    NumPy sums the last axes pairwise, but the rows of outer axes sequentially, so that their rounding errors add up.
     """
     total: np.ndarray = np.add.reduce(x, axis=inner) if inner else x
     for axis in reversed(outer):
@@ -92,7 +92,7 @@ def _sum_by_axes(inner: tuple[int, ...], outer: tuple[int, ...], x: np.ndarray) 
 
 
 def _sum_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Sum along the first axis; many rows by sums of blocks."""
+    """Sum along the first axis, many rows in blocks."""
     total: np.ndarray
     if len(rows) < _MANY:
         total = np.add.reduce(rows, axis=0)
@@ -191,11 +191,11 @@ def _sort_values(x: np.ndarray, axis: int, is_stable: bool) -> np.ndarray:
     if not is_stable or x.dtype.kind != "f":
         return np.sort(x, axis=axis)
     if x.ndim == 1:
-        found = x.copy()
-        found.sort()
-        second = int(found.searchsorted(x.dtype.type(0))) + 1
-        several = second < found.size and found[second] == 0
-        return np.sort(x, kind="stable") if several and _has_negative_zero(x) else found
+        result = x.copy()
+        result.sort()
+        second = int(result.searchsorted(x.dtype.type(0))) + 1
+        several = second < result.size and result[second] == 0
+        return np.sort(x, kind="stable") if several and _has_negative_zero(x) else result
     return np.sort(x, axis=axis, kind="stable" if _has_negative_zero(x) else None)
 
 
@@ -232,7 +232,7 @@ def _extreme(find: Callable[..., Any], operand: np.ndarray, axes: tuple[int, ...
 # Sliding windows reduced, and the derivatives of such reductions: pooling.
 #
 # Windows run over every axis of the operand (with one tap along axes that are not pooled). A tap meets a strided view of the operand,
-# so windows are reduced by combining as many views as they have taps, along one axis after another. Padding is never made: positions at
+# so windows are reduced by combining one view per tap, along one axis after another. Padding is never built: positions at
 # which a tap would leave the operand are left out. A block of positions at a time keeps intermediate results in the caches.
 #
 # Maxima and minima have a *winner*: the first element of a window, in row-major order, that equals its extremum (NaN wins over numbers).
@@ -244,7 +244,7 @@ _BLOCK_ELEMENTS = 1 << 18  # of the operand, that one block of positions meets
 
 
 class Geometry(TypedDict):
-    """How windows lie on the operand, per axis."""
+    """The geometry of windows on the operand, per axis."""
 
     window_dimensions: Ints
     window_strides: Ints
@@ -306,16 +306,16 @@ def select_and_scatter_add(
     return out
 
 
-def _scatter(given: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
-    """Add the values given for a block's windows to the sums at their winners."""
+def _scatter(cotangents: np.ndarray, values: np.ndarray, sums: np.ndarray, block: _Block, select: str) -> None:
+    """Add the cotangents of a block's windows to the sums at their winners."""
     with Scratch() as scratch:
-        zero, room = np.zeros((), given.dtype), scratch.array(given.shape, given.dtype)
-        for positions, met, wins in _winners(values, given.shape, block, select, scratch):
-            sums[met] += choose(wins, zero, given[positions], out=room[positions])
+        zero, room = np.zeros((), cotangents.dtype), scratch.array(cotangents.shape, cotangents.dtype)
+        for positions, met, wins in _winners(values, cotangents.shape, block, select, scratch):
+            sums[met] += choose(wins, zero, cotangents[positions], out=room[positions])
 
 
 def _values(operand: np.ndarray, block: _Block) -> np.ndarray:
-    """Return what a block meets, in the dtype in which it is compared and summed."""
+    """Return the elements of a block, in the dtype of comparisons and sums."""
     return operand[block.source].astype(working_dtype(operand.dtype), copy=False)
 
 
@@ -328,8 +328,10 @@ def _blocks(shape: Ints, counts: Ints, geometry: Geometry) -> Iterator[_Block]:
         positions = [range(size)[p.positions] for size, p in zip(counts, phase, strict=True)]
         windows = [p.window for p in phase]
         for block in sliding_blocks([len(p) for p in positions], windows, taps, shape, _BLOCK_ELEMENTS):
-            here = [_as_slice(axis_positions[block_slice]) for axis_positions, block_slice in zip(positions, block.positions, strict=True)]
-            yield _Block((*here, ...), (*block.source, ...), taps, block.windows)
+            slices = [
+                _as_slice(axis_positions[block_slice]) for axis_positions, block_slice in zip(positions, block.positions, strict=True)
+            ]
+            yield _Block((*slices, ...), (*block.source, ...), taps, block.windows)
 
 
 def _as_slice(positions: range) -> slice:
@@ -362,20 +364,20 @@ def _reduce_axis(x: np.ndarray, axis: int, taps: int, window: SlidingWindow, op:
         _, met = meeting(0, SlidingWindow(window.dilation, 0, window.low), taps, x.shape[axis])
         combine.reduce(x[*before, met], axis=axis, keepdims=True, dtype=x.dtype, initial=start, out=out)
         return
-    found = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
-    full = [met for positions, met in found if positions == slice(0, count)][:2]
+    meetings = [meeting(tap, window, count, x.shape[axis]) for tap in range(taps)]
+    full = [met for positions, met in meetings if positions == slice(0, count)][:2]
     if len(full) == 2:
         combine(x[*before, full[0]], x[*before, full[1]], out=out)
     else:
         out[...] = x[*before, full[0]] if full else start
-    for positions, met in found:
+    for positions, met in meetings:
         if met not in full:
             target = out[*before, positions]
             combine(target, x[*before, met], out=target)
 
 
 def _winners(x: np.ndarray, counts: Ints, block: _Block, select: str, scratch: Scratch) -> Iterator[tuple[Slices, Slices, np.ndarray]]:
-    """Yield for every tap positions, the elements that it meets, and which win.
+    """Yield for every tap its positions, the elements that it meets, and which win.
 
     Taps come in row-major order; the arrays are valid until the next.
     """

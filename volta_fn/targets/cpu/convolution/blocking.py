@@ -154,11 +154,11 @@ def _entry(module: Module, symbol: str, jobs: Sequence[Job], workspace: bool) ->
     for job in jobs:
         start, stop = most(f, plus(f, begin, -first), 0), least(f, plus(f, end, -first), job.tasks)
 
-        def one(index: Value, _: list[Value], job: Job = job) -> list[Value]:
+        def call_job(index: Value, _: list[Value], job: Job = job) -> list[Value]:
             f.run(job.symbol, *pointers, index)
             return []
 
-        f.loop(value(start), value(stop), 1, [], one)
+        f.loop(value(start), value(stop), 1, [], call_job)
         first += job.tasks
     f.finish()
 
@@ -176,10 +176,10 @@ def write_zeros(builder: CorrelationBuilder) -> None:
                 return
             (size, stride), *inner = rest
 
-            def one(index: Index) -> None:
+            def iteration(index: Index) -> None:
                 loops(inner, step(f, at, stored_as(builder.y_dtype), times(f, index, stride)))
 
-            repeat(f, size, one)
+            repeat(f, size, iteration)
 
         loops(sides, builder.at(f, "y", args.y, task))
 
@@ -194,7 +194,7 @@ def write_zeros(builder: CorrelationBuilder) -> None:
 TILE = 48 * 1024
 SUMS = 48 * 1024
 
-#: Steps of a summation that are worth loading and storing the sums for.
+#: Steps of a summation from which on it pays to load and store the sums.
 STEPS = 256
 
 
@@ -212,7 +212,7 @@ class CacheBlocks:
         return self.channels == c.channels and prod(self.taps) == c.taps
 
     def reach(self, c: Correlation) -> int:
-        """Return how many elements of x a block meets."""
+        """Return the number of elements of x that a block reads."""
         spans = [axis.reach(p, k) for axis, p, k in zip(c.axes, self.positions, self.taps, strict=True)]
         return self.images * self.channels * prod(spans)
 
@@ -354,31 +354,31 @@ def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value,
     mask = None if left is None else first_lanes(left, work.lanes) if isinstance(left, int) else between(f, work.lanes, 0, 0, left)
     if stride == 1 and isinstance(left, Value):
 
-        def some(mask: Value | None) -> list[Value]:
+        def store_lanes(mask: Value | None) -> list[Value]:
             write(f, work, dtype, vector, work.lanes, to, mask)
             return []
 
-        f.branch(f.compare("icmp sge", left, Value("i64", str(work.lanes))), lambda: some(None), lambda: some(mask))
+        f.branch(f.compare("icmp sge", left, Value("i64", str(work.lanes))), lambda: store_lanes(None), lambda: store_lanes(mask))
     elif stride == 1:
         write(f, work, dtype, vector, work.lanes, to, mask)
     elif is_itself(work, dtype):
         scattered(f, vector, to, work.type, work.itemsize, stride, work.lanes, mask or everywhere(work.lanes))
     else:
-        _one_by_one(f, work, dtype, vector, to, stride, mask)
+        _store_lanes_singly(f, work, dtype, vector, to, stride, mask)
 
 
-def _one_by_one(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, mask: Value | None) -> None:
+def _store_lanes_singly(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, mask: Value | None) -> None:
     for lane in range(work.lanes):
 
-        def one(lane: int = lane) -> list[Value]:
+        def store_lane(lane: int = lane) -> list[Value]:
             number = f.let(work.type, f"extractelement {vector}, i64 {lane}")
             write(f, work, dtype, number, 1, step(f, to, stored_as(dtype), lane * stride))
             return []
 
         if mask is None:
-            one()
+            store_lane()
         else:
-            f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), one)
+            f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), store_lane)
 
 
 def store_transposed(
@@ -397,19 +397,19 @@ def store_transposed(
     """
     lanes = work.lanes
     for start in range(0, len(rows), lanes):
-        some = list(rows[start : start + lanes])
-        mask = first_lanes(len(some), lanes) if remain is None else between(f, lanes, start, 0, remain)
-        some += [work.zero()] * (lanes - len(some))
-        for lane, column in enumerate(transposed(f, some)):
+        square = list(rows[start : start + lanes])
+        mask = first_lanes(len(square), lanes) if remain is None else between(f, lanes, start, 0, remain)
+        square += [work.zero()] * (lanes - len(square))
+        for lane, column in enumerate(transposed(f, square)):
 
-            def one(lane: int = lane, column: Value = column, start: int = start, mask: Value | None = mask) -> list[Value]:
+            def store_column(lane: int = lane, column: Value = column, start: int = start, mask: Value | None = mask) -> list[Value]:
                 write(f, work, dtype, column, lanes, step(f, to, stored_as(dtype), lane * stride + start), mask)
                 return []
 
             if isinstance(left, Value):
-                f.branch(f.compare("icmp sgt", left, Value("i64", str(lane))), one)
+                f.branch(f.compare("icmp sgt", left, Value("i64", str(lane))), store_column)
             elif left is None or lane < left:
-                one()
+                store_column()
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,7 @@ class SumTile:
 
     nest: TileLoops
     dtype: np.dtype
-    #: How many outputs remain at the start of the panel; None: as many as a panel has.
+    #: The outputs that remain at the start of the panel; None: all of a panel.
     left: Index | None
 
     def result(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
@@ -437,25 +437,25 @@ class SumTile:
                 else:
                     store_vector(f, work, self.dtype, vectors[0], to, along, left)
 
-    def keep(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
-        """Store sums to the workspace, for `kept`."""
-        for k, pointer in enumerate(self._kept_at(f, at.y, [row.y for row in self.nest.positions(counts)])):
+    def store_sums(self, f: Function, at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
+        """Store sums to the workspace, for `load_sums`."""
+        for k, pointer in enumerate(self._sum_addresses(f, at.y, [row.y for row in self.nest.positions(counts)])):
             f.store(sums[k], pointer, self.nest.work.itemsize)
 
-    def kept(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
+    def load_sums(self, f: Function, at: Value, counts: Mapping[str, int]) -> list[Value]:
         """Load the sums so far."""
         work = self.nest.work
-        return [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, [row.y for row in self.nest.positions(counts)])]
+        return [f.load(work.vector, p, work.itemsize) for p in self._sum_addresses(f, at, [row.y for row in self.nest.positions(counts)])]
 
-    def added(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
+    def load_splits(self, f: Function, at: Value, counts: Mapping[str, int], splits: int, stride: int) -> list[Value]:
         """Load and add the splits of sums, which have a `stride` in elements."""
         work, rows = self.nest.work, [row.x for row in self.nest.positions(counts)]
-        total = [f.load(work.vector, p, work.itemsize) for p in self._kept_at(f, at, rows)]
+        total = [f.load(work.vector, p, work.itemsize) for p in self._sum_addresses(f, at, rows)]
         for split in range(1, splits):
-            more = self._kept_at(f, step(f, at, work.type, split * stride), rows)
+            more = self._sum_addresses(f, step(f, at, work.type, split * stride), rows)
             total = [work.add(f, x, f.load(work.vector, p, work.itemsize)) for x, p in zip(total, more, strict=True)]
         return total
 
-    def _kept_at(self, f: Function, at: Value, rows: Sequence[int]) -> list[Value]:
+    def _sum_addresses(self, f: Function, at: Value, rows: Sequence[int]) -> list[Value]:
         work = self.nest.work
         return [step(f, at, work.type, row + v * work.lanes) for row in rows for v in range(self.nest.vectors)]

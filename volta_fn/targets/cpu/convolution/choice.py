@@ -1,6 +1,6 @@
-"""Which algorithm computes a convolution.
+"""The choice of the algorithm of a convolution.
 
-Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other way round.
+Correlations of one tap are matrix products: outputs by channels with channels by positions, or the other plan round.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OVERHEAD = 1.3
 
 
 def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """Generate the routine of a convolution; None for what NumPy computes.
+    """Generate the routine of a convolution; None if NumPy computes it.
 
-    That is: dtypes other than floats, operands or results without elements, and what is computed by Fourier transforms.
+    NumPy computes dtypes other than floats, operands or results without elements, and convolutions by Fourier transforms.
     """
     lhs, rhs = avals
     algorithm, preferred = params.get("algorithm", "auto"), params["preferred_element_type"]
@@ -44,16 +44,16 @@ def conv_general_dilated(avals: tuple[ShapedArray, ...], params: dict[str, Any])
     dtypes = (lhs.dtype, rhs.dtype, y_dtype)
     if work is None or work.type not in ("float", "double") or not all(map(readable, dtypes)) or any(d.kind in "iub" for d in dtypes):
         return None
-    found = correlations(lhs.shape, rhs.shape, params)
-    if 0 in lhs.shape or 0 in rhs.shape or not found or any(0 in (c.images, c.positions) for c in found):
+    problems = correlations(lhs.shape, rhs.shape, params)
+    if 0 in lhs.shape or 0 in rhs.shape or not problems or any(0 in (c.images, c.positions) for c in problems):
         return None
-    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, found))):
+    if algorithm == "fft" or (algorithm == "auto" and any(map(_by_spectra, problems))):
         return None
-    if algorithm in ("auto", "igemm") and len(found) == 1 and is_product(found[0], work):
-        return product(found[0], work, dtypes)
+    if algorithm in ("auto", "igemm") and len(problems) == 1 and is_product(problems[0], work):
+        return product(problems[0], work, dtypes)
     module, builders, workspace = Module(), [], 0
-    for number, c in enumerate(found):
-        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(found), workspace)
+    for number, c in enumerate(problems):
+        builder = CorrelationBuilder(f"part{number}", module, c, work, lhs.dtype, rhs.dtype, y_dtype, ROOM // len(problems), workspace)
         if c.taps == 0:
             write_zeros(builder)
         else:
@@ -71,12 +71,12 @@ def _by_spectra(c: Correlation) -> bool:
 
 
 class Algorithm(NamedTuple):
-    """A way to compute a correlation.
+    """A plan to compute a correlation.
 
     Attributes:
-        name: what a convolution's parameter `algorithm` calls it.
+        name: its name in a convolution's parameter `algorithm`.
         nanoseconds: the estimated time; infinite if it is not chosen unless it is asked for.
-        writer: what makes the writer of its code.
+        writer: the constructor of the writer of its code.
     """
 
     name: str
@@ -85,38 +85,38 @@ class Algorithm(NamedTuple):
 
 
 def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
-    """Return the ways to compute a correlation.
+    """Return the algorithms that apply to a correlation.
 
-    With `slow`, return those that are never the fastest, too.
+    With `slow`, include those that are never the fastest.
     """
     c, work = builder.c, builder.work
-    found = []
+    candidates = []
     for other in (False, True) if slow else (False,):
         if blocks := igemm_plan(c, work, builder.room, other=other):
             time = inf if other else max(blocks.cycles * _CYCLE, c.products * NANOSECONDS * _OVERHEAD)
-            found.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
+            candidates.append(Algorithm("igemm", time, partial(Igemm, builder, blocks)))
     for scheme in schemes_for(c, work):
-        found.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
+        candidates.append(Algorithm("winograd", time_of(c, scheme), partial(_winograd, builder, scheme)))
     for tiling in tilings_of(c, work):
-        found.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
+        candidates.append(Algorithm("winograd", tiling.nanoseconds, partial(WinogradSums, builder, tiling)))
     full = 1.3 * c.outputs > -(-c.outputs // work.lanes) * work.lanes  # vectors along the outputs
-    for way in direct_plans(c, work, builder.w_dtype):
-        found.append(Algorithm("direct", inf if full else way.cycles * _CYCLE * 1.2, partial(Direct, builder, way)))
-    return found
+    for plan in direct_plans(c, work, builder.w_dtype):
+        candidates.append(Algorithm("direct", inf if full else plan.cycles * _CYCLE * 1.2, partial(Direct, builder, plan)))
+    return candidates
 
 
 def _winograd(builder: CorrelationBuilder, scheme: Scheme) -> Winograd:
     return Winograd(builder, winograd_plan(builder.c, builder.work, scheme))
 
 
-def fastest(found: Sequence[Algorithm], wanted: str) -> Algorithm:
-    """Return the fastest way by the algorithm asked for, or of all for "auto".
+def fastest(candidates: Sequence[Algorithm], wanted: str) -> Algorithm:
+    """Return the fastest candidate of an algorithm, or of all for "auto".
 
-    What does not apply is replaced by implicit GEMM.
+    If none applies, return implicit GEMM.
     """
     if wanted != "auto":
-        found = [a for a in found if a.name == wanted] or [a for a in found if a.name == "igemm"]
-    return min(found, key=lambda a: a.nanoseconds)
+        candidates = [a for a in candidates if a.name == wanted] or [a for a in candidates if a.name == "igemm"]
+    return min(candidates, key=lambda a: a.nanoseconds)
 
 
 #: The numbers of the routine's buffers.

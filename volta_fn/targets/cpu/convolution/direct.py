@@ -66,11 +66,8 @@ class DirectPlan:
     def grid(self) -> list[int]:
         """The number of blocks of groups, images, and positions along every axis."""
         groups = -(-self.c.groups // self.lanes) if self.along == "g" else self.c.groups
-        return [groups, self.c.images, *self._position_blocks]
-
-    @property
-    def _position_blocks(self) -> list[int]:
-        return [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.positions, strict=True)]
+        positions = [-(-axis.positions // size) for axis, size in zip(self.c.axes, self.blocks.positions, strict=True)]
+        return [groups, self.c.images, *positions]
 
     @property
     def iterations(self) -> list[int]:
@@ -90,7 +87,7 @@ def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[D
     """
     if not is_itself(work, w_dtype):
         return []
-    return [way for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (way := _along(c, work, along)) is not None]
+    return [plan for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (plan := _along(c, work, along)) is not None]
 
 
 def _along(c: Correlation, work: ComputeType, along: str) -> DirectPlan | None:
@@ -138,34 +135,34 @@ def _planned(c: Correlation, work: ComputeType, along: str, groups: int) -> Dire
 class Direct:
     """The writer of one correlation's code."""
 
-    def __init__(self, builder: CorrelationBuilder, way: DirectPlan) -> None:
-        self.builder, self.way, self.c, self.work = builder, way, builder.c, builder.work
-        c, block = builder.c, way.blocks
+    def __init__(self, builder: CorrelationBuilder, plan: DirectPlan) -> None:
+        self.builder, self.plan, self.c, self.work = builder, plan, builder.c, builder.work
+        c, block = builder.c, plan.blocks
         spans = {3 + i: axis.reach(p, k) for i, (axis, p, k) in enumerate(zip(c.axes, block.positions, block.taps, strict=True))}
-        groups = {0: way.lanes} if way.along == "g" else {}
-        self.vector = 0 if groups else 3 + int(way.along[1:])
+        groups = {0: plan.lanes} if plan.along == "g" else {}
+        self.vector = 0 if groups else 3 + int(plan.along[1:])
         self.x_tile: InputTile | None = tile_of(c, self.work, {2: block.channels, **groups, **spans}, innermost=self.vector)
-        full = way.lanes % (way.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
+        full = plan.lanes % (plan.tile.vectors * self.work.lanes) == 0  # else vectors would be read beyond the end of x
         if full and all(axis.inside for axis in c.axes) and is_itself(self.work, builder.x_dtype) and c.x.strides[self.vector] == 1:
             self.x_tile = None
         self.tile_room = self.sum_room = 0
 
     def write(self) -> None:
         """Add the stage to the builder."""
-        way, builder, size = self.way, self.builder, self.work.itemsize
-        units = prod(way.grid)
-        tasks = builder.tasks(units, self._own + self._sums)
-        self.tile_room = builder.reserve(tasks * self._own, size)
-        if prod(way.iterations) > 1:
+        plan, builder, size = self.plan, self.builder, self.work.itemsize
+        units = prod(plan.grid)
+        tasks = builder.tasks(units, self._tile_elements + self._sums)
+        self.tile_room = builder.reserve(tasks * self._tile_elements, size)
+        if prod(plan.iterations) > 1:
             self.sum_room = builder.reserve(tasks * self._sums, size)
 
         def body(f: Function, args: Arguments, task: Value) -> None:
             builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
-        builder.job("sum", tasks, max(way.cycles / 2.7, self.c.products * NANOSECONDS), body)
+        builder.job("sum", tasks, max(plan.cycles / 2.7, self.c.products * NANOSECONDS), body)
 
     @property
-    def _own(self) -> int:
+    def _tile_elements(self) -> int:
         """Elements of a task's tile, with room for vectors read beyond its end."""
         return self.x_tile.elements + 4 * self.work.lanes if self.x_tile else 0
 
@@ -174,78 +171,78 @@ class Direct:
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         """Emit a block's sums, in one iteration or more."""
-        way, c, work = self.way, self.c, self.work
-        first, image, *coordinates = split(f, unit, way.grid)
-        group = times(f, first, way.lanes) if way.along == "g" else first
+        plan, c, work = self.plan, self.c, self.work
+        first, image, *coordinates = split(f, unit, plan.grid)
+        group = times(f, first, plan.lanes) if plan.along == "g" else first
         positions = [
             least(f, times(f, at, size), axis.positions - size) if axis.positions > size else 0
-            for at, axis, size in zip(coordinates, c.axes, way.blocks.positions, strict=True)
+            for at, axis, size in zip(coordinates, c.axes, plan.blocks.positions, strict=True)
         ]
         y = self.builder.at(f, "y", args.y, group, image, 0, *positions)
-        if prod(way.iterations) == 1:
+        if prod(plan.iterations) == 1:
             nest = self._nest(c.y.strides, stored_as(self.builder.y_dtype))
             operands = self._operands(f, args, task, (group, image, positions), [0, 0], y)
-            self._each_tile(f, nest, operands, lambda at, sums: nest.run(f, at, lambda *args: sums.result(f, *args)))
+            self._each_tile(f, nest, operands, lambda at, sums: nest.emit(f, at, lambda *args: sums.result(f, *args)))
             return
         nest = self._nest(self._sum_strides(), work.type)
         room = args.room(f, self.sum_room, self._sums * work.itemsize, task)
         repeat(f, self._sums, lambda k: f.store(work.zero(), step(f, room, work.type, k), work.itemsize), 0, work.lanes)
 
-        def one_tile(at: Operands, sums: SumTile) -> None:
-            nest.run(f, at, lambda *args: sums.keep(f, *args), lambda there, counts: sums.kept(f, there.y, counts))
+        def sum_tile(at: Operands, sums: SumTile) -> None:
+            nest.emit(f, at, lambda *args: sums.store_sums(f, *args), lambda operands, counts: sums.load_sums(f, operands.y, counts))
 
         def iteration(index: Index) -> None:
-            operands = self._operands(f, args, task, (group, image, positions), split(f, index, way.iterations), room)
-            self._each_tile(f, nest, operands, one_tile)
+            operands = self._operands(f, args, task, (group, image, positions), split(f, index, plan.iterations), room)
+            self._each_tile(f, nest, operands, sum_tile)
 
-        repeat(f, prod(way.iterations), iteration)
+        repeat(f, prod(plan.iterations), iteration)
         self._write_out(f, room, y)
 
     def _operands(
         self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index]], iteration: list[Index], y: Value
     ) -> Operands:
         """Emit the addresses of an iteration's operands, after copying x to a tile."""
-        way, c = self.way, self.c
+        plan, c = self.plan, self.c
         group, image, positions = at
-        channel, tap = times(f, iteration[0], way.blocks.channels), times(f, iteration[1], way.blocks.taps[0])
+        channel, tap = times(f, iteration[0], plan.blocks.channels), times(f, iteration[1], plan.blocks.taps[0])
         starts = [plus(f, times(f, p, axis.stride), -axis.low) for p, axis in zip(positions, c.axes, strict=True)]
         starts[0] = plus(f, starts[0], times(f, tap, c.axes[0].dilation))
         w = self.builder.at(f, "w", args.w, group, 0, channel, tap)
         if self.x_tile is None:
             return Operands(self.builder.at(f, "x", args.x, group, image, channel, *starts), w, y)
         x = self.builder.at(f, "x", args.x, group, image, channel)
-        to = args.room(f, self.tile_room, self._own * self.work.itemsize, task)
+        to = args.room(f, self.tile_room, self._tile_elements * self.work.itemsize, task)
         gather(f, self.work, self.builder.x_dtype, c, self.x_tile, x, starts, [axis.inside for axis in c.axes], to)
         return Operands(to, w, y)
 
     def _nest(self, y: tuple[int, ...], y_type: str) -> TileLoops:
         """Return the loops of a block, for y's strides."""
-        way, c, x = self.way, self.c, self._x_stride
-        dims = {"o": LoopIndex(c.outputs, 0, c.w.strides[1], y[2]), "c": LoopIndex(way.blocks.channels, x(2), c.w.strides[2])}
-        if way.along == "g":
-            dims["g"] = LoopIndex(way.lanes, 1, 1, y[0])
+        plan, c, x = self.plan, self.c, self._x_stride
+        dims = {"o": LoopIndex(c.outputs, 0, c.w.strides[1], y[2]), "c": LoopIndex(plan.blocks.channels, x(2), c.w.strides[2])}
+        if plan.along == "g":
+            dims["g"] = LoopIndex(plan.lanes, 1, 1, y[0])
         for i, axis in enumerate(c.axes):
-            dims[f"p{i}"] = LoopIndex(way.blocks.positions[i], x(3 + i) * axis.stride, 0, y[3 + i])
-            dims[f"k{i}"] = LoopIndex(way.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
+            dims[f"p{i}"] = LoopIndex(plan.blocks.positions[i], x(3 + i) * axis.stride, 0, y[3 + i])
+            dims[f"k{i}"] = LoopIndex(plan.blocks.taps[i], x(3 + i) * axis.dilation, c.w.strides[3 + i])
         depth = ("c", *(f"k{i}" for i in range(len(c.axes))))
-        unrolled = {way.along, *dict(way.tile.rows), *depth}
-        rows = tuple(sorted(way.tile.rows, key=lambda row: row[0] == "o"))
-        return TileLoops(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, way.along, way.tile.vectors, depth)
+        unrolled = {plan.along, *dict(plan.tile.rows), *depth}
+        rows = tuple(sorted(plan.tile.rows, key=lambda row: row[0] == "o"))
+        return TileLoops(self.work, y_type, dims, tuple(sorted(set(dims) - unrolled)), rows, plan.along, plan.tile.vectors, depth)
 
     def _each_tile(self, f: Function, nest: TileLoops, at: Operands, body: Callable[[Operands, SumTile], None]) -> None:
         """Call `body` for the vectors of each tile along a block, with what remains there."""
-        span, size, dim = nest.vectors * self.work.lanes, self.way.lanes, nest.dims[self.way.along]
+        span, size, dim = nest.vectors * self.work.lanes, self.plan.lanes, nest.dims[self.plan.along]
 
-        def one_tile(k: Index) -> None:
+        def tile(k: Index) -> None:
             left = None if size % span == 0 else plus(f, size, times(f, k, -span))
             body(at.moved(f, self.work, nest.y_type, dim, times(f, k, span)), SumTile(nest, self.builder.y_dtype, left))
 
-        repeat(f, -(-size // span), one_tile)
+        repeat(f, -(-size // span), tile)
 
     # sums that are kept in the workspace: by positions, outputs, and the index along vectors
 
     def _sum_strides(self) -> tuple[int, ...]:
-        sizes = [1 if 3 + i == self.vector else size for i, size in enumerate(self.way.blocks.positions)]
+        sizes = [1 if 3 + i == self.vector else size for i, size in enumerate(self.plan.blocks.positions)]
         outputs, *positions = dense([self.c.outputs, *sizes], self._row)
         positions = [1 if 3 + i == self.vector else stride for i, stride in enumerate(positions)]
         return (1, 0, outputs, *positions)
@@ -253,22 +250,22 @@ class Direct:
     @property
     def _row(self) -> int:
         """Elements along the vectors, in full tiles."""
-        span = self.way.tile.vectors * self.work.lanes
-        return -(-self.way.lanes // span) * span
+        span = self.plan.tile.vectors * self.work.lanes
+        return -(-self.plan.lanes // span) * span
 
     @property
     def _sums(self) -> int:
         """Elements of the sums of a block."""
-        return prod(size for i, size in enumerate(self.way.blocks.positions) if 3 + i != self.vector) * self.c.outputs * self._row
+        return prod(size for i, size in enumerate(self.plan.blocks.positions) if 3 + i != self.vector) * self.c.outputs * self._row
 
     def _write_out(self, f: Function, room: Value, y: Value) -> None:
         """Bring a block's sums into the result."""
         nest = self._nest(self.c.y.strides, stored_as(self.builder.y_dtype))
-        kept = self._nest(self._sum_strides(), self.work.type)
-        dims = {name: dim._replace(x=kept.dims[name].y, w=0) for name, dim in nest.dims.items()}
+        workspace_nest = self._nest(self._sum_strides(), self.work.type)
+        dims = {name: dim._replace(x=workspace_nest.dims[name].y, w=0) for name, dim in nest.dims.items()}
         nest = replace(nest, dims=dims, depth=())
 
-        def one_tile(at: Operands, sums: SumTile) -> None:
-            nest.run(f, at, lambda *args: sums.result(f, *args), lambda there, counts: sums.added(f, there.x, counts, 1, 0))
+        def write_tile(at: Operands, sums: SumTile) -> None:
+            nest.emit(f, at, lambda *args: sums.result(f, *args), lambda operands, counts: sums.load_splits(f, operands.x, counts, 1, 0))
 
-        self._each_tile(f, nest, Operands(room, room, y), one_tile)
+        self._each_tile(f, nest, Operands(room, room, y), write_tile)

@@ -17,10 +17,10 @@ from volta_fn.targets.cpu.scalars.values import overload
 # ------------------------------------------------------------------------------
 # Indices, loops, transposes and strided copies in generated code.
 #
-# Indices that are known are Python integers, so that constants are folded.
+# Constant indices are Python integers, so that arithmetic on them is folded.
 # ------------------------------------------------------------------------------
 
-#: A number known now, or an i64 known when the code runs.
+#: A constant, or an i64 in generated code.
 Index = int | Value
 
 
@@ -31,8 +31,8 @@ def value(index: Index) -> Value:
 
 def plus(f: Function, *terms: Index) -> Index:
     """Emit the sum of indices."""
-    known = sum(term for term in terms if isinstance(term, int))
-    total: Index = known
+    constant = sum(term for term in terms if isinstance(term, int))
+    total: Index = constant
     for term in terms:
         if isinstance(term, Value):
             total = term if total == 0 else f.binary("add nsw", term, value(total))
@@ -69,18 +69,18 @@ def most(f: Function, x: Index, y: Index) -> Index:
 
 def split(f: Function, x: Index, sizes: Sequence[int]) -> list[Index]:
     """Emit the indices of a flat index into an array of the given sizes."""
-    found: list[Index] = []
+    indices: list[Index] = []
     for size in reversed(sizes[1:]):
         if size == 1:
-            found.append(0)
+            indices.append(0)
         elif isinstance(x, int):
             x, rest = divmod(x, size)
-            found.append(rest)
+            indices.append(rest)
         else:
             quotient = f.binary("udiv", x, i64(size))
-            found.append(f.binary("sub nsw", x, f.binary("mul nsw", quotient, i64(size))))
+            indices.append(f.binary("sub nsw", x, f.binary("mul nsw", quotient, i64(size))))
             x = quotient
-    return [x, *reversed(found)]
+    return [x, *reversed(indices)]
 
 
 def step(f: Function, pointer: Value, type_: str, offset: Index) -> Value:
@@ -112,10 +112,10 @@ def each_even_chunk(f: Function, total: int, at_most: int, body: Callable[[Index
     for size, number in even_chunks(total, at_most):
         stop = start + size * number
 
-        def one(index: Index, size: int = size) -> None:
+        def chunk(index: Index, size: int = size) -> None:
             body(index, size)
 
-        repeat(f, stop, one, start, size)
+        repeat(f, stop, chunk, start, size)
         start = stop
 
 
@@ -160,22 +160,22 @@ def everywhere(lanes: int) -> Value:
 
 
 def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """Emit the columns of as many vectors as each has lanes (a power of two)."""
+    """Emit the transpose of a square of vectors (a power of two of them)."""
     lanes = len(rows)
-    found = list(rows)
+    vectors = list(rows)
     half = 1
     while half < lanes:
-        following = list(found)
+        following = list(vectors)
         for i in range(lanes):
             if i & half:
                 continue
             low = [lanes + lane - half if lane & half else lane for lane in range(lanes)]
             high = [lanes + lane if lane & half else lane + half for lane in range(lanes)]
-            following[i] = f.taken(found[i], low, found[i + half])
-            following[i + half] = f.taken(found[i], high, found[i + half])
-        found = following
+            following[i] = f.taken(vectors[i], low, vectors[i + half])
+            following[i + half] = f.taken(vectors[i], high, vectors[i + half])
+        vectors = following
         half *= 2
-    return found
+    return vectors
 
 
 # ------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class TileLoops:
     #: Indices that are summed over, outermost first.
     depth: tuple[str, ...]
 
-    def run(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
+    def emit(self, f: Function, operands: Operands, store: Store, load: Load | None = None) -> None:
         """Emit the loops. Sums start from what `load` gives, or else from zero."""
 
         def loops(names: Sequence[str], at: Operands) -> None:
@@ -275,11 +275,11 @@ class TileLoops:
 
     def positions(self, counts: Mapping[str, int]) -> list[LoopIndex]:
         """Return the offsets of each row of a tile from the first, in the operands."""
-        found = [LoopIndex(1)]
+        offsets = [LoopIndex(1)]
         for name, _ in self.rows:
             dim = self.dims[name]
-            found = [LoopIndex(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in found for k in range(counts[name])]
-        return found
+            offsets = [LoopIndex(1, at.x + k * dim.x, at.w + k * dim.w, at.y + k * dim.y) for at in offsets for k in range(counts[name])]
+        return offsets
 
 
 class _Sum:
@@ -311,9 +311,9 @@ class _Sum:
         return [(k * dim.x + a, k * dim.w + b) for k in range(count) for a, b in steps]
 
     def _shared(self, steps: Sequence[tuple[int, int]]) -> bool:
-        """Return True if rows meet the same elements of x in several steps.
+        """Return True if several steps read the same elements of x.
 
-        These would wait for them in registers that there are not.
+        Keeping these for later steps would take more registers than there are.
         """
         met = [a + row.x for a, _ in steps for row in self.rows]
         return self.along.x == 0 and len(set(met)) < len(met)
@@ -330,8 +330,8 @@ class _Sum:
             steps = self._repeated(dim, count, unrolled) if not inner else unrolled
 
             def body(index: Value, carried: list[Value]) -> list[Value]:
-                there = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
-                return self._loops(inner, unroll, steps, *there, carried)
+                pointers = step(f, x, type_, times(f, index, dim.x)), step(f, w, type_, times(f, index, dim.w))
+                return self._loops(inner, unroll, steps, *pointers, carried)
 
             return body
 
@@ -382,7 +382,7 @@ def dense(sizes: Sequence[int], innermost: int = 1) -> list[int]:
 
 
 # ------------------------------------------------------------------------------
-# Tiles of x: the elements that a block meets, copied next to each other.
+# Tiles of x: contiguous copies of the elements that a block reads.
 #
 # Elements outside x are zeros. A tile keeps the order of x in memory (unless told otherwise), so that complete rows are copied.
 # ------------------------------------------------------------------------------
@@ -453,7 +453,7 @@ def gather(
 
 
 class _RowCopier:
-    """A tile being filled line by line."""
+    """A tile being filled row by row."""
 
     def __init__(
         self,
@@ -495,34 +495,34 @@ class _RowCopier:
 
         def band(start: Index, height: int) -> None:
             assert self.adjacent is not None
-            there = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
-            self._loops(self.outer, *there, None, lambda x, to, good: self._transposed(x, to, good, start, height))
+            pointers = step(f, x, self.stored, times(f, start, self.last.source)), step(f, to, self.work.type, start)
+            self._loops(self.outer, *pointers, None, lambda x, to, inside: self._transposed(x, to, inside, start, height))
 
         _each_chunk(f, self.last.extent, self.work.lanes, band)
 
     def _loops(
-        self, sides: list[TileSide], x: Value, to: Value, good: Value | None, body: Callable[[Value, Value, Value | None], None]
+        self, sides: list[TileSide], x: Value, to: Value, inside: Value | None, body: Callable[[Value, Value, Value | None], None]
     ) -> None:
-        """Emit `body` for every combination of the sides, which says if it is within x."""
+        """Emit `body` for every combination of the sides, with whether it is within x."""
         f = self.f
         if not sides:
-            body(x, to, good)
+            body(x, to, inside)
             return
         side, rest = sides[0], sides[1:]
 
-        def one(index: Index) -> None:
-            where, still = index, good
+        def iteration(index: Index) -> None:
+            where, still_inside = index, inside
             if side.which > 2:
                 where = plus(f, self.starts[side.which - 3], index)
                 if not self.sure[side.which - 3]:
                     within = f.compare("icmp ult", value(where), i64(self.c.axes[side.which - 3].size))
-                    still = within if good is None else f.binary("and", good, within)
-            there = step(f, x, self.stored, times(f, where, side.source))
-            self._loops(rest, there, step(f, to, self.work.type, times(f, index, side.stride)), still, body)
+                    still_inside = within if inside is None else f.binary("and", inside, within)
+            source = step(f, x, self.stored, times(f, where, side.source))
+            self._loops(rest, source, step(f, to, self.work.type, times(f, index, side.stride)), still_inside, body)
 
-        repeat(f, side.extent, one)
+        repeat(f, side.extent, iteration)
 
-    def _limits(self, side: TileSide, good: Value | None, per: int = 1) -> tuple[Index, Index]:
+    def _limits(self, side: TileSide, inside: Value | None, per: int = 1) -> tuple[Index, Index]:
         """Emit the range of a side's elements (`per` to a step) that are in x."""
         f, low, high = self.f, 0, side.extent * per
         first: Index = low
@@ -533,64 +533,64 @@ class _RowCopier:
             last = least(f, times(f, plus(f, self.c.axes[side.which - 3].size, times(f, start, -1)), per), high)
         elif side.which <= 2 and side is self.last and self.left is not None:
             last = least(f, self.left, high)
-        if good is not None:
-            last = f.select(good, value(last), i64(0))
+        if inside is not None:
+            last = f.select(inside, value(last), i64(0))
         return (first, last) if (first, last) == (0, high) else (first, most(f, first, last))
 
-    def _copy_row(self, x: Value, to: Value, good: Value | None) -> None:
-        """Copy a line, vector by vector."""
+    def _copy_row(self, x: Value, to: Value, inside: Value | None) -> None:
+        """Copy a row, vector by vector."""
         if self.merged:
-            low, high = self._limits(self.merged, good, self.last.extent)
+            low, high = self._limits(self.merged, inside, self.last.extent)
             length, source = self.merged.extent * self.last.extent, 1
         else:
-            low, high = self._limits(self.last, good)
+            low, high = self._limits(self.last, inside)
             length, source = self.last.extent, self.last.source
         f, work = self.f, self.work
 
-        def some(index: Index, count: int | Index) -> None:
+        def copy_vector(index: Index, count: int | Index) -> None:
             mask = first_lanes(count, work.lanes) if isinstance(count, int) else between(f, work.lanes, 0, 0, count)
             at = step(f, x, self.stored, times(f, index, source))
             f.store(strided(f, work, self.dtype, at, source, mask), step(f, to, work.type, index), work.itemsize)
 
         if (low, high) == (0, length):
-            _each_chunk(f, length, work.lanes, some)
+            _each_chunk(f, length, work.lanes, copy_vector)
             return
         # Vectors may be written beyond the end of a row: the next row is written after them.
         zero = functools.partial(f.store, work.zero(), align=work.itemsize)
         full_vectors = times(f, f.binary("sdiv", value(plus(f, high, times(f, low, -1))), i64(work.lanes)), work.lanes)
         rest = plus(f, low, full_vectors)
         repeat(f, low, lambda k: zero(pointer=step(f, to, work.type, k)), 0, work.lanes)
-        repeat(f, rest, lambda k: some(k, work.lanes), low, work.lanes)
-        some(rest, plus(f, high, times(f, rest, -1)))
+        repeat(f, rest, lambda k: copy_vector(k, work.lanes), low, work.lanes)
+        copy_vector(rest, plus(f, high, times(f, rest, -1)))
         repeat(f, length, lambda k: zero(pointer=step(f, to, work.type, k)), plus(f, rest, work.lanes), work.lanes)
 
-    def _transposed(self, x: Value, to: Value, good: Value | None, start: Index, height: int) -> None:
+    def _transposed(self, x: Value, to: Value, inside: Value | None, start: Index, height: int) -> None:
         """Emit the copy of rows that x has along another side than the tile's last.
 
         `height` neighbours of the last side are copied, from `start` on.
         """
         assert self.adjacent is not None
         f, work, lanes, side = self.f, self.work, self.work.lanes, self.adjacent
-        low, high = self._limits(side, good)
-        known = (low, high) == (0, side.extent)
+        low, high = self._limits(side, inside)
+        full_side = (low, high) == (0, side.extent)
         first, last = self._limits(self.last, None)
-        all_there = (first, last) == (0, self.last.extent)
+        full_last = (first, last) == (0, self.last.extent)
 
         def square(at: Index, width: int) -> None:
-            mask = first_lanes(width, lanes) if known else between(f, lanes, at, low, high)
+            mask = first_lanes(width, lanes) if full_side else between(f, lanes, at, low, high)
             rows = []
             for k in range(height):
                 some = mask
-                if not all_there:
+                if not full_last:
                     index = value(plus(f, start, k))
                     within = f.binary("and", f.compare("icmp sge", index, value(first)), f.compare("icmp slt", index, value(last)))
                     some = f.splat(within, lanes) if mask is None else f.binary("and", f.splat(within, lanes), mask)
-                there = step(f, x, self.stored, plus(f, at, k * self.last.source))
-                rows.append(read(f, work, self.dtype, there, lanes, some))
+                address = step(f, x, self.stored, plus(f, at, k * self.last.source))
+                rows.append(read(f, work, self.dtype, address, lanes, some))
             columns = transposed(f, rows + [work.zero()] * (lanes - height))
             for k in range(width):
-                there = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
-                f.store(columns[k], there, work.itemsize)  # rows of a transposed tile are full vectors
+                address = step(f, to, work.type, times(f, plus(f, at, k), side.stride))
+                f.store(columns[k], address, work.itemsize)  # rows of a transposed tile are full vectors
 
         _each_chunk(f, side.extent, lanes, square)
 
@@ -611,7 +611,7 @@ def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: 
     if is_itself(work, dtype):
         chosen = mask or Value(vector_of("i1", work.lanes), "splat (i1 true)")
         return gathered(f, at, work.type, work.itemsize, stride, work.lanes, chosen)
-    found = Value(vector, "zeroinitializer")
+    result = Value(vector, "zeroinitializer")
     for lane in range(work.lanes):
 
         def element(lane: int = lane) -> list[Value]:
@@ -621,5 +621,5 @@ def strided(f: Function, work: ComputeType, dtype: np.dtype, at: Value, stride: 
             (number,) = element()
         else:
             (number,) = f.branch(f.let("i1", f"extractelement {mask}, i64 {lane}"), element, lambda: [Value(work.type, "0.0")])
-        found = f.let(vector, f"insertelement {found}, {number}, i64 {lane}")
-    return found
+        result = f.let(vector, f"insertelement {result}, {number}, i64 {lane}")
+    return result

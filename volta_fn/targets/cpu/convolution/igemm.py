@@ -76,11 +76,11 @@ class IgemmPlan:
 
     @property
     def depth(self) -> list[tuple[str, int]]:
-        """What a block sums over: by name, with sizes. The index that is cut is first.
+        """The indices that a block sums over, with sizes; the blocked index is first.
 
-        Of panels made once, channels are last if they are adjacent in x, else first; and taps along axes that are unrolled come before
-        others: steps that are unrolled then meet different elements of x, where the same ones, kept for the next steps, would fill the
-        registers. Panels made again and again are in w's own order, in which they are quickly filled.
+        In panels that are packed once, channels are last if they are adjacent in x, else first. Taps along unrolled axes come before
+        others, so that unrolled steps read different elements of x: the same elements, kept for the next steps, would fill the registers.
+        Panels that are packed for every block are in w's own order, in which packing is fast.
         """
         block = self.blocks
         sizes = {"c": block.channels, **{f"k{i}": size for i, size in enumerate(block.taps)}}
@@ -144,17 +144,17 @@ def igemm_plan(c: Correlation, work: ComputeType, room: int, *, other: bool = Fa
     same_row = None if c.x.strides[2] == 1 or not packed else contiguous[0] if contiguous else ""
     tile = register_tile(rows, -(-c.outputs // work.lanes), steps, quick, same_row=same_row)
     panels = -(-c.outputs // (tile.vectors * work.lanes))
-    found = IgemmPlan(c, work, blocks, tile, panels, panels, packed, 1)
+    plan = IgemmPlan(c, work, blocks, tile, panels, panels, packed, 1)
     if not packed:
-        one = replace(found, panel_block=1)
-        found = replace(found, panel_block=max(1, min(panels, SUMS // one.sums)))
-    if not packed and prod(found.grid) < _FEW:  # each split reads its own range of x; by panels, all of it would be read again
-        iterations = prod(iterations_of(found))
-        most = max(1, room // 4 // (found.sums * prod(found.grid) * work.itemsize))
-        found = replace(found, splits=max(1, min(-(-_FEW // prod(found.grid)), iterations, most)))
-    while prod(found.grid) < _FEW and found.panel_block > 1:
-        found = replace(found, panel_block=-(-found.panel_block // 2))
-    return found
+        single_panel = replace(plan, panel_block=1)
+        plan = replace(plan, panel_block=max(1, min(panels, SUMS // single_panel.sums)))
+    if not packed and prod(plan.grid) < _FEW:  # each split reads its own range of x; by panels, all of it would be read again
+        iterations = prod(iterations_of(plan))
+        most = max(1, room // 4 // (plan.sums * prod(plan.grid) * work.itemsize))
+        plan = replace(plan, splits=max(1, min(-(-_FEW // prod(plan.grid)), iterations, most)))
+    while prod(plan.grid) < _FEW and plan.panel_block > 1:
+        plan = replace(plan, panel_block=-(-plan.panel_block // 2))
+    return plan
 
 
 def iterations_of(plan: IgemmPlan) -> list[int]:
@@ -206,19 +206,19 @@ def _loops(
         return
     dim = depth[0]
 
-    def one(index: Index) -> None:
-        there = step(f, w, stored_as(dtype), times(f, index, dim.w)), step(f, to, work.type, times(f, index, dim.y))
-        _loops(f, work, dtype, depth[1:], *there, body)
+    def iteration(index: Index) -> None:
+        pointers = step(f, w, stored_as(dtype), times(f, index, dim.w)), step(f, to, work.type, times(f, index, dim.y))
+        _loops(f, work, dtype, depth[1:], *pointers, body)
 
-    repeat(f, dim.size, one)
+    repeat(f, dim.size, iteration)
 
 
 def _vectors(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: Index, width: int, at: Value, to: Value) -> None:
     """Emit one step of a panel, by vectors along the outputs."""
     for start in range(0, width, work.lanes):
         mask = _mask(f, work, start, left)
-        found = strided(f, work, dtype, step(f, at, stored_as(dtype), start * along), along, mask)
-        f.store(found, step(f, to, work.type, start), work.itemsize)
+        elements = strided(f, work, dtype, step(f, at, stored_as(dtype), start * along), along, mask)
+        f.store(elements, step(f, to, work.type, start), work.itemsize)
 
 
 def _mask(f: Function, work: ComputeType, start: int, left: Index) -> Value | None:
@@ -235,11 +235,11 @@ def _numbers(f: Function, work: ComputeType, dtype: np.dtype, along: int, left: 
             return [read(f, work, dtype, step(f, at, stored_as(dtype), k * along), 1)]
 
         if isinstance(left, int):
-            (found,) = element() if k < left else [Value(work.type, "0.0")]
+            (number,) = element() if k < left else [Value(work.type, "0.0")]
         else:
-            there = f.compare("icmp sgt", left, Value("i64", str(k)))
-            (found,) = f.branch(there, element, lambda: [Value(work.type, "0.0")])
-        f.store(found, step(f, to, work.type, k), work.itemsize)
+            exists = f.compare("icmp sgt", left, Value("i64", str(k)))
+            (number,) = f.branch(exists, element, lambda: [Value(work.type, "0.0")])
+        f.store(number, step(f, to, work.type, k), work.itemsize)
 
 
 def _transposed(
@@ -252,9 +252,9 @@ def _transposed(
         def square(index: Index, count: int, start: int = start) -> None:
             rows = []
             for k in range(lanes):
-                there = step(f, at, stored, plus(f, index, (start + k) * along))
+                address = step(f, at, stored, plus(f, index, (start + k) * along))
                 inside = between(f, lanes, index, 0, run.size) if not isinstance(run.size, int) else first_lanes(count, lanes)
-                rows.append(read(f, work, dtype, there, lanes, _if_left(f, lanes, inside, left, start + k)))
+                rows.append(read(f, work, dtype, address, lanes, _if_left(f, lanes, inside, left, start + k)))
             columns = transposed(f, rows)
             for k in range(count):
                 offset = plus(f, times(f, plus(f, index, k), run.y), start)
@@ -273,15 +273,15 @@ def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int)
     """Emit the mask `inside` where output `k` exists."""
     if isinstance(left, int):
         return inside if k < left else Value(vector_of("i1", lanes), "zeroinitializer")
-    there = f.splat(f.compare("icmp sgt", left, Value("i64", str(k))), lanes)
-    return there if inside is None else f.binary("and", there, inside)
+    exists = f.splat(f.compare("icmp sgt", left, Value("i64", str(k))), lanes)
+    return exists if inside is None else f.binary("and", exists, inside)
 
 
 # ------------------------------------------------------------------------------
 # Implicit GEMM: matrix products of tiles of x with panels of w.
 #
-# Vectors are along the outputs. No matrix of patches is made: the rows of the product are read from the tile of x, each at its
-# positions and taps. Forward and by the input, w is small: its panels are made once, and a block of positions sums over everything. The
+# Vectors are along the outputs. No matrix of patches is built: the rows of the product are read from the tile of x, each at its
+# positions and taps. Forward and by the input, w is small: its panels are packed once, and a block of positions sums over all terms. The
 # weight gradient sums over images and positions. It is computed block by block: each block packs its panels and adds to accumulators in
 # the workspace. If there are few results for the tasks, the sum is split, and the partial sums are added at the end in order.
 # ------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class Igemm:
         self.panel_room = self.tile_room = self.w_room = self.sum_room = 0
 
     @property
-    def own(self) -> int:
+    def tile_elements(self) -> int:
         """Elements of a task's room for what it reads of x."""
         return self.x_tile.elements if self.x_tile else 0
 
@@ -308,8 +308,10 @@ class Igemm:
         """Add the stages to the builder."""
         plan, builder, size = self.plan, self.builder, self.work.itemsize
         units = prod(plan.grid)
-        own = self.own if plan.packed else self.own + plan.panel_block * plan.panel + (plan.sums if plan.splits == 1 else 0)
-        tasks = builder.tasks(units, own)
+        task_elements = self.tile_elements
+        if not plan.packed:
+            task_elements += plan.panel_block * plan.panel + (plan.sums if plan.splits == 1 else 0)
+        tasks = builder.tasks(units, task_elements)
         if plan.packed:
             count = self.c.groups * plan.panels
             self.panel_room = builder.reserve(count * plan.panel, size)
@@ -322,8 +324,12 @@ class Igemm:
         else:
             self.w_room = builder.reserve(tasks * plan.panel_block * plan.panel, size)
             self.sum_room = builder.reserve((units if plan.splits > 1 else tasks) * plan.sums, size)
-        self.tile_room = builder.reserve(tasks * self.own, size)
-        builder.job("sum", tasks, self.c.products * NANOSECONDS, lambda f, args, task: self._sum(f, args, task, units, tasks))
+        self.tile_room = builder.reserve(tasks * self.tile_elements, size)
+
+        def sums(f: Function, args: Arguments, task: Value) -> None:
+            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
+
+        builder.job("sum", tasks, self.c.products * NANOSECONDS, sums)
         if plan.splits > 1:
             blocks = units // plan.splits
             builder.job("finish", blocks, units * plan.sums * 0.3, self._finish)
@@ -336,13 +342,13 @@ class Igemm:
         `index` has sizes that are known only when the code runs.
         """
         names, sizes = zip(*self.plan.depth, strict=True)
-        panel = dense(sizes, self.plan.width)
-        found = []
-        for name, size, stride in zip(names, sizes, panel, strict=True):
+        panel_strides = dense(sizes, self.plan.width)
+        indices = []
+        for name, size, stride in zip(names, sizes, panel_strides, strict=True):
             axis = 2 if name == "c" else 3 + int(name[1:])
             x = self._x_stride(axis) * (1 if name == "c" else self.c.axes[axis - 3].dilation)
-            found.append(LoopIndex(index.get(name, size), x, stride, self.c.w.strides[axis]))
-        return found
+            indices.append(LoopIndex(index.get(name, size), x, stride, self.c.w.strides[axis]))
+        return indices
 
     def _x_stride(self, index: int) -> int:
         return self.x_tile.stride(index) if self.x_tile else self.c.x.strides[index]
@@ -363,9 +369,6 @@ class Igemm:
         self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
 
     # sums
-
-    def _sum(self, f: Function, args: Arguments, task: Value, units: int, tasks: int) -> None:
-        self.builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
 
     def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
         """Emit a block's first image and positions.
@@ -444,7 +447,7 @@ class Igemm:
         ]
         if tile is None:
             return self.builder.at(f, "x", args.x, group, image, channel, *first)
-        to = args.room(f, self.tile_room, self.own * self.work.itemsize, task)
+        to = args.room(f, self.tile_room, self.tile_elements * self.work.itemsize, task)
         sure = [axis.inside and axis.taps % block == 0 for axis, block in zip(c.axes, self.plan.blocks.taps, strict=True)]
         x = self.builder.at(f, "x", args.x, group, image, channel)
         gather(f, self.work, self.builder.x_dtype, c, tile, x, first, sure, to)
@@ -457,14 +460,14 @@ class Igemm:
         strides = [c.y.strides[1], *c.y.strides[3:]] if self.plan.packed else self._sum_strides()
         nest = self._nest(strides, c.y.strides[2] if self.plan.packed else 1, dict(zip(names, depth, strict=True)))
 
-        def one(k: Index) -> None:
+        def multiply_panel(k: Index) -> None:
             along = LoopIndex(1, 0, plan.panel, plan.width * nest.dims["o"].y)
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)) if self.plan.packed else None)
-            load = None if self.plan.packed else lambda at, counts: tile.kept(f, at.y, counts)
-            store = tile.result if self.plan.packed else tile.keep
-            nest.run(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
+            load = None if self.plan.packed else lambda at, counts: tile.load_sums(f, at.y, counts)
+            store = tile.result if self.plan.packed else tile.store_sums
+            nest.emit(f, operands.moved(f, self.work, nest.y_type, along, k), lambda *args: store(f, *args), load)
 
-        repeat(f, plan.panel_block, one)
+        repeat(f, plan.panel_block, multiply_panel)
 
     def _nest(self, y_strides: list[int], along: int, depth: dict[str, LoopIndex]) -> TileLoops:
         """Return the loops over a block and one panel, with y's strides."""
@@ -498,15 +501,18 @@ class Igemm:
         dims = {name: dim._replace(x=strides.get(name, 0)) for name, dim in nest.dims.items()} | {"o": nest.dims["o"]._replace(x=1, w=0)}
         nest = replace(nest, y_type=stored_as(self.builder.y_dtype), dims=dims)
 
-        def one(k: Index) -> None:
+        def write_panel(k: Index) -> None:
             tile = SumTile(nest, self.builder.y_dtype, self._left(f, plus(f, panel, k)))
             at = Operands(step(f, sums, self.work.type, times(f, k, plan.width)), sums, y)
             at = at._replace(y=step(f, y, nest.y_type, times(f, k, plan.width * c.y.strides[2])))
-            nest.run(
-                f, at, lambda *args: tile.result(f, *args), lambda there, counts: tile.added(f, there.x, counts, plan.splits, plan.sums)
+            nest.emit(
+                f,
+                at,
+                lambda *args: tile.result(f, *args),
+                lambda operands, counts: tile.load_splits(f, operands.x, counts, plan.splits, plan.sums),
             )
 
-        repeat(f, plan.panel_block, one)
+        repeat(f, plan.panel_block, write_panel)
 
     def _finish(self, f: Function, args: Arguments, task: Value) -> None:
         """Emit the addition of the splits of one block's sums."""

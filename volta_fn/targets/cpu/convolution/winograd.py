@@ -90,7 +90,8 @@ def schemes_for(c: Correlation, work: ComputeType) -> list[Scheme]:
     """Return the schemes that apply."""
     if len(c.axes) != 2 or any(axis.stride != 1 for axis in c.axes) or c.axes[0].taps != c.axes[1].taps:
         return []
-    return [scheme for scheme in _schemes(c.axes[0].taps) if _fits(c, work, scheme)]
+    bytes_of_term = c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize
+    return [scheme for scheme in _schemes(c.axes[0].taps) if scheme.terms * bytes_of_term <= _TAPS]
 
 
 def _schemes(taps: int) -> list[Scheme]:
@@ -98,10 +99,6 @@ def _schemes(taps: int) -> list[Scheme]:
         return [Scheme(4, 3, 1)]
     undivided = [Scheme(points, points - taps + 1, 1) for points in (6, 4) if 2 < taps < points]
     return undivided or ([Scheme(6, 3, -(-(taps - 1) // 3))] if 5 < taps <= 10 else [])
-
-
-def _fits(c: Correlation, work: ComputeType, scheme: Scheme) -> bool:
-    return scheme.terms * c.groups * max(c.channels, 16) * max(c.outputs, 16) * work.itemsize <= _TAPS
 
 
 def time_of(c: Correlation, scheme: Scheme) -> float:
@@ -118,7 +115,7 @@ def time_of(c: Correlation, scheme: Scheme) -> float:
 
 
 def tiles_of(axis: Axis, scheme: Scheme) -> int:
-    """Return the tiles along an axis: as many for every residue by the dilation."""
+    """Return the tiles along an axis, equally many for each residue by the dilation."""
     return -(-axis.positions // (scheme.positions * axis.dilation)) * axis.dilation
 
 
@@ -180,7 +177,7 @@ class WinogradPlan:
         return [tiles_of(axis, self.scheme) for axis in self.c.axes]
 
     @property
-    def met(self) -> list[int]:
+    def input_tiles(self) -> list[int]:
         """Tiles along both axes that a block's tiles meet in x, with any part of the taps."""
         return [size + (self.scheme.segments - 1) * axis.dilation for size, axis in zip(self.tiles, self.c.axes, strict=True)]
 
@@ -188,7 +185,7 @@ class WinogradPlan:
     def spans(self) -> list[int]:
         """Elements along both axes that a block meets."""
         more = self.points - self.positions
-        return [size * self.positions + more * axis.dilation for size, axis in zip(self.met, self.c.axes, strict=True)]
+        return [size * self.positions + more * axis.dilation for size, axis in zip(self.input_tiles, self.c.axes, strict=True)]
 
     @property
     def count(self) -> int:
@@ -203,18 +200,18 @@ class WinogradPlan:
         return [("n", self.images), ("t0", self.tiles[0]), ("t1", self.tiles[1])]
 
     @property
-    def tapped(self) -> int:
+    def tap_elements(self) -> int:
         """Elements of one group's taps at one point."""
         return odd_vectors(self.panels * self.segments * self.channels * self.width, self.work.lanes)
 
     @property
-    def entered(self) -> int:
+    def input_elements(self) -> int:
         """Elements of x at one point."""
-        tiles = self.count if self.spread else self.images * prod(self.met)
+        tiles = self.count if self.spread else self.images * prod(self.input_tiles)
         return odd_vectors(tiles * self.channels, self.work.lanes)
 
     @property
-    def multiplied(self) -> int:
+    def product_elements(self) -> int:
         """Elements of the products at one point."""
         return odd_vectors(self.count * self.outputs, self.work.lanes)
 
@@ -254,7 +251,7 @@ def _fitting(tiles: int, at_most: int, dilation: int) -> int:
 
 
 class VectorAlgebra:
-    """Arithmetic of vectors with known factors."""
+    """Arithmetic of vectors with constant factors."""
 
     def __init__(self, f: Function, work: ComputeType) -> None:
         self.f, self.work = f, work
@@ -274,7 +271,7 @@ class VectorAlgebra:
         return self.work.multiply_add(self.f, y, self.number(factor), x)
 
     def number(self, factor: float) -> Value:
-        """Return a known number in all lanes."""
+        """Return a constant in all lanes."""
         bits = np.float64(np.float32(factor) if self.work.type == "float" else factor).view(np.uint64)
         return self.f.splat(Value(self.work.type, f"0x{int(bits):016X}"), self.work.lanes)
 
@@ -291,38 +288,38 @@ def transform_weights(f: Function, builder: CorrelationBuilder, shape: WinogradP
     work, c, segments = shape.work, shape.c, shape.scheme.segments
     group, panel, row, column, channel = split(f, unit, [c.groups, shape.panels, segments, segments, shape.channels])
     index = unit if c.groups == 1 else plus(f, unit, times(f, group, -shape.panels * shape.segments * shape.channels))
-    point_stride = shape.tapped
+    point_stride = shape.tap_elements
     to = args.room(f, room, work.itemsize, plus(f, times(f, group, shape.points**2 * point_stride), times(f, index, shape.width)))
     first = times(f, panel, shape.width)
-    known = f.compare("icmp slt", value(channel), i64(c.channels))
-    left = f.select(known, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
+    is_channel = f.compare("icmp slt", value(channel), i64(c.channels))
+    left = f.select(is_channel, value(plus(f, c.outputs, times(f, first, -1))), i64(0))
     start = [times(f, segment, shape.positions) for segment in (row, column)]
     w = builder.at(f, "w", args.w, group, first, channel, *start)
     a, stored, taps = VectorAlgebra(f, work), stored_as(builder.w_dtype), min(shape.scheme.taps, c.axes[0].taps)
-    there = [[_there(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
+    tap_flags = [[_has_tap(f, shape, segment, k) for k in range(taps)] for segment in (row, column)]
 
     def vector(v: Index) -> None:
         output = times(f, v, work.lanes)
         mask = between(f, work.lanes, output, 0, left)
-        here = step(f, w, stored, times(f, output, c.w.strides[1]))
+        vector_start = step(f, w, stored, times(f, output, c.w.strides[1]))
 
         def tap(i: int, j: int) -> Value:
             some = mask
-            for inside in (there[0][i], there[1][j]):
+            for inside in (tap_flags[0][i], tap_flags[1][j]):
                 some = some if inside is None else f.binary("and", some, f.splat(inside, work.lanes))
-            at = step(f, here, stored, i * c.w.strides[3] + j * c.w.strides[4])
+            at = step(f, vector_start, stored, i * c.w.strides[3] + j * c.w.strides[4])
             return strided(f, work, builder.w_dtype, at, c.w.strides[1], some)
 
         columns = [of_taps(a, [tap(i, j) for i in range(taps)], shape.points) for j in range(taps)]
         for i in range(shape.points):
-            for j, found in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
-                f.store(found, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
+            for j, point_value in enumerate(of_taps(a, [one[i] for one in columns], shape.points)):
+                f.store(point_value, step(f, to, work.type, plus(f, output, (i * shape.points + j) * point_stride)), work.itemsize)
 
     repeat(f, shape.vectors, vector)
 
 
-def _there(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
-    """Emit whether a segment has a tap; None if it surely has.
+def _has_tap(f: Function, shape: WinogradPlan, segment: Index, tap: int) -> Value | None:
+    """Emit whether a segment has a tap; None if it always has.
 
     All segments but the last have as many taps as tiles have positions, and the last has the rest.
     """
@@ -378,7 +375,7 @@ class OutputTransform:
         """Emit the transform of the products of one image of a block."""
         shape, work = self.shape, self.work
         n, m = shape.points, shape.positions
-        point_stride = shape.multiplied
+        point_stride = shape.product_elements
         a = VectorAlgebra(f, work)
         strides = dense([size * m for size in shape.tiles], shape.outputs)
 
@@ -386,16 +383,16 @@ class OutputTransform:
             at = step(f, products, work.type, plus(f, times(f, number, shape.outputs), output))
             first_pass = []
             for j in range(n):
-                found = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
-                first_pass.append(to_outputs(a, found, m))
+                column = [f.load(work.vector, step(f, at, work.type, (i * n + j) * point_stride), work.itemsize) for i in range(n)]
+                first_pass.append(to_outputs(a, column, m))
             for i in range(m):
-                for j, found_value in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
+                for j, result in enumerate(to_outputs(a, [column_sums[i] for column_sums in first_pass], m)):
                     spot = [plus(f, start, k * axis.dilation) for start, k, axis in zip(first, (i, j), self.c.axes, strict=True)]
                     if self.transposed:
                         inside = plus(f, output, *[times(f, s, stride) for s, stride in zip(spot, strides, strict=True)])
-                        f.store(found_value, step(f, room, work.type, inside), work.itemsize)
+                        f.store(result, step(f, room, work.type, inside), work.itemsize)
                     else:
-                        self._store(f, y, positions, spot, output, found_value)
+                        self._store(f, y, positions, spot, output, result)
 
         each_tile(f, shape, shape.tiles, shape.outputs, tile)
         if self.transposed:
@@ -406,27 +403,27 @@ class OutputTransform:
         length = self.shape.tiles[axis] * self.shape.positions
         return least(f, plus(f, self.c.axes[axis].positions, times(f, positions[axis], -1)), length)
 
-    def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, found: Value) -> None:
+    def _store(self, f: Function, y: Value, positions: list[Index], spot: list[Index], output: Index, vector: Value) -> None:
         """Emit the store of outputs at a position, if it exists."""
         c, lanes = self.c, self.work.lanes
         to = step(
             f, y, stored_as(self.builder.y_dtype), plus(f, output, *[times(f, s, t) for s, t in zip(spot, c.y.strides[3:], strict=True)])
         )
         left = None if c.outputs % lanes == 0 and self.shape.outputs == c.outputs else plus(f, c.outputs, times(f, output, -1))
-        good: Value | None = None
+        exists: Value | None = None
         for axis in (0, 1):
             if c.axes[axis].positions % (self.shape.positions * c.axes[axis].dilation):
-                there = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
-                good = there if good is None else f.binary("and", good, there)
+                inside = f.compare("icmp slt", value(spot[axis]), value(self._room(f, positions, axis)))
+                exists = inside if exists is None else f.binary("and", exists, inside)
 
-        def yes() -> list[Value]:
-            store_vector(f, self.work, self.builder.y_dtype, found, to, 1, left)
+        def store_outputs() -> list[Value]:
+            store_vector(f, self.work, self.builder.y_dtype, vector, to, 1, left)
             return []
 
-        if good is None:
-            yes()
+        if exists is None:
+            store_outputs()
         else:
-            f.branch(good, yes)
+            f.branch(exists, store_outputs)
 
     def _transpose_output(self, f: Function, room: Value, strides: list[int], y: Value, positions: list[Index]) -> None:
         """Emit the copy of one image's positions, outputs innermost, to the result."""
@@ -439,21 +436,21 @@ class OutputTransform:
         def outputs(output: Index) -> None:
             left = None if c.outputs % lanes == 0 else plus(f, c.outputs, times(f, output, -1))
 
-            def one_row(row: Index) -> None:
-                def some(column: Index, remain: Index | None = None) -> None:
+            def copy_row(row: Index) -> None:
+                def copy_square(column: Index, remain: Index | None = None) -> None:
                     at = step(f, room, work.type, plus(f, times(f, row, strides[0]), times(f, column, strides[1]), output))
                     offsets = [times(f, i, s) for i, s in zip((output, row, column), (c.y.strides[2], *steps), strict=True)]
                     self._square(f, at, strides[1], step(f, y, stored, plus(f, *offsets)), remain, left)
 
                 if steps[1] != 1:
-                    repeat(f, sizes[1], some)
+                    repeat(f, sizes[1], copy_square)
                     return
                 full_vectors = rounded_down(f, sizes[1], lanes)
-                repeat(f, full_vectors, some, 0, lanes)
+                repeat(f, full_vectors, copy_square, 0, lanes)
                 rest = plus(f, sizes[1], times(f, full_vectors, -1))
-                repeat(f, sizes[1], lambda column: some(column, rest), full_vectors, lanes)
+                repeat(f, sizes[1], lambda column: copy_square(column, rest), full_vectors, lanes)
 
-            repeat(f, sizes[0], one_row)
+            repeat(f, sizes[0], copy_row)
 
         repeat(f, c.outputs, outputs, 0, lanes)
 
@@ -491,14 +488,14 @@ class Winograd:
         #: Elements of a task's rooms: x, x at the points, the products there, and positions before they are transposed.
         self.output_transform = OutputTransform(builder, shape)
         transposed = (prod(shape.tiles) * m * m + self.work.lanes) * shape.outputs if self.output_transform.transposed else 0
-        self.rooms = [self.x_tile.elements, n * n * shape.entered, n * n * shape.multiplied, transposed]
-        self.taps_room = self.task_room = self.entered_room = self.multiplied_room = 0
+        self.rooms = [self.x_tile.elements, n * n * shape.input_elements, n * n * shape.product_elements, transposed]
+        self.taps_room = self.task_room = self.input_room = self.product_room = 0
 
     def write(self) -> None:
         """Add the stages to the builder."""
         shape, builder, size = self.shape, self.builder, self.work.itemsize
         count = self.c.groups * shape.panels * shape.segments * shape.channels
-        self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tapped, size)
+        self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tap_elements, size)
         tap_tasks = builder.tasks(count, 0)
 
         def prepare(f: Function, args: Arguments, task: Value) -> None:
@@ -524,11 +521,11 @@ class Winograd:
     def _write_spread(self, cost: float) -> None:
         """Add stages in which all blocks are transformed, multiplied by point, and stored."""
         builder, shape, size, points = self.builder, self.shape, self.work.itemsize, self.shape.points**2
-        x_room, entered, multiplied, transposed = self.rooms
+        x_room, input_elements, product_elements, transposed = self.rooms
         units = prod(shape.grid)
         tasks = builder.tasks(units, max(x_room, transposed))
         self.task_room = builder.reserve(tasks * max(x_room, transposed), size)
-        self.entered_room, self.multiplied_room = builder.reserve(entered, size), builder.reserve(multiplied, size)
+        self.input_room, self.product_room = builder.reserve(input_elements, size), builder.reserve(product_elements, size)
 
         def stage(step: Callable[[Function, Arguments, Value, Index], None]) -> Callable[[Function, Arguments, Value], None]:
             def body(f: Function, args: Arguments, task: Value) -> None:
@@ -541,16 +538,16 @@ class Winograd:
             x, taps, to = [
                 args.room(f, room, elements * size, task)
                 for room, elements in (
-                    (self.entered_room, shape.entered),
-                    (self.taps_room, shape.tapped),
-                    (self.multiplied_room, shape.multiplied),
+                    (self.input_room, shape.input_elements),
+                    (self.taps_room, shape.tap_elements),
+                    (self.product_room, shape.product_elements),
                 )
             ]
             self._multiply(f, x, taps, to, 1)
 
-        builder.job("enter", tasks, cost * 0.15, stage(self._enter_block))
+        builder.job("enter", tasks, cost * 0.15, stage(self._transform_input_block))
         builder.job("sum", points, cost * 0.7, multiply)
-        builder.job("finish", tasks, cost * 0.15, stage(self._leave_block))
+        builder.job("finish", tasks, cost * 0.15, stage(self._transform_output_block))
 
     def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
         """Emit a block's group, first image and first tiles.
@@ -572,70 +569,72 @@ class Winograd:
         group, image, tiles = self._at(f, unit)
         each = prod(shape.tiles)
 
-        def enter(k: Index) -> None:
-            to = step(f, room[1], type_, times(f, k, prod(shape.met) * shape.channels))
-            self._enter_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
+        def transform_input(k: Index) -> None:
+            to = step(f, room[1], type_, times(f, k, prod(shape.input_tiles) * shape.channels))
+            self._transform_input_image(f, args, room[0], (group, plus(f, image, k), tiles), to)
 
-        def leave(k: Index) -> None:
+        def transform_output(k: Index) -> None:
             products = step(f, room[2], type_, times(f, k, each * shape.outputs))
-            self._leave_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
+            self._transform_output_image(f, args, products, (group, plus(f, image, k), tiles), room[3])
 
-        repeat(f, shape.images, enter)
-        taps = args.room(f, self.taps_room, shape.points**2 * shape.tapped * self.work.itemsize, group)
+        repeat(f, shape.images, transform_input)
+        taps = args.room(f, self.taps_room, shape.points**2 * shape.tap_elements * self.work.itemsize, group)
         self._multiply(f, room[1], taps, room[2], shape.points**2)
-        repeat(f, shape.images, leave)
+        repeat(f, shape.images, transform_output)
 
     def _first_tile(self, f: Function, at: tuple[Index, Index, list[Index]]) -> Index:
         """Emit the number of a block's first tile."""
         rows, columns = self.shape.all_tiles
         return plus(f, times(f, at[1], rows * columns), times(f, at[2][0], columns), at[2][1])
 
-    def _enter_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+    def _transform_input_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
         at = self._at(f, unit)
-        entered = step(f, args.room(f, self.entered_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
-        self._enter_image(f, args, room, at, entered)
+        to = step(f, args.room(f, self.input_room), self.work.type, times(f, self._first_tile(f, at), self.shape.channels))
+        self._transform_input_image(f, args, room, at, to)
 
-    def _leave_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
+    def _transform_output_block(self, f: Function, args: Arguments, room: Value, unit: Index) -> None:
         at = self._at(f, unit)
-        products = step(f, args.room(f, self.multiplied_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
-        self._leave_image(f, args, products, at, room)
+        products = step(f, args.room(f, self.product_room), self.work.type, times(f, self._first_tile(f, at), self.shape.outputs))
+        self._transform_output_image(f, args, products, at, room)
 
-    def _enter_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
+    def _transform_input_image(self, f: Function, args: Arguments, room: Value, at: tuple[Index, Index, list[Index]], to: Value) -> None:
         """Emit the copy and the transform of a block's tiles of one image."""
         shape, c = self.shape, self.c
         group, image, tiles = at
         starts = [plus(f, times(f, t, shape.positions), -axis.low) for t, axis in zip(tiles, c.axes, strict=True)]
         sure = [axis.inside and axis.positions % (shape.positions * axis.dilation) == 0 for axis in c.axes]
         gather(f, self.work, self.builder.x_dtype, c, self.x_tile, self.builder.at(f, "x", args.x, group, image), starts, sure, room)
-        self._enter(f, room, to)
+        self._transform_input(f, room, to)
 
-    def _leave_image(self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value) -> None:
+    def _transform_output_image(
+        self, f: Function, args: Arguments, products: Value, at: tuple[Index, Index, list[Index]], room: Value
+    ) -> None:
         """Emit the output transform of a block's products of one image."""
         group, image, tiles = at
         positions = [times(f, t, self.shape.positions) for t in tiles]
         self.output_transform.write(f, products, self.builder.at(f, "y", args.y, group, image, 0, *positions), positions, room)
 
-    def _enter(self, f: Function, x: Value, to: Value) -> None:
+    def _transform_input(self, f: Function, x: Value, to: Value) -> None:
         """Emit the input transform of the tiles of one image of a block."""
         shape, work = self.shape, self.work
         n, rows, columns = shape.points, self.x_tile.stride(3), self.x_tile.stride(4)
-        point_stride = shape.entered
+        point_stride = shape.input_elements
         a = VectorAlgebra(f, work)
 
         down, along = [axis.dilation * stride for axis, stride in zip(self.c.axes, (rows, columns), strict=True)]
 
         def tile(number: Index, first: tuple[Index, Index], channel: Index) -> None:
             at = step(f, x, work.type, plus(f, times(f, first[0], rows), times(f, first[1], columns), channel))
-            here = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
+            target = step(f, to, work.type, plus(f, times(f, number, shape.channels), channel))
             first_pass = []
             for j in range(n):
-                found = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
-                first_pass.append(of_input(a, found))
+                column = [f.load(work.vector, step(f, at, work.type, i * down + j * along), work.itemsize) for i in range(n)]
+                first_pass.append(of_input(a, column))
             for i in range(n):
-                for j, found_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
-                    f.store(found_value, step(f, here, work.type, (i * n + j) * point_stride), work.itemsize)
+                for j, point_value in enumerate(of_input(a, [column_sums[i] for column_sums in first_pass])):
+                    f.store(point_value, step(f, target, work.type, (i * n + j) * point_stride), work.itemsize)
 
-        each_tile(f, shape, shape.met, shape.channels, tile)
+        each_tile(f, shape, shape.input_tiles, shape.channels, tile)
 
     def _multiply(self, f: Function, x: Value, taps: Value, to: Value, points: int) -> None:
         """Emit at `points` points the products of tiles × channels and channels × outputs."""
@@ -644,7 +643,7 @@ class Winograd:
         depth = self._depth()
         panel = shape.segments * shape.channels * shape.width
         dims = {
-            "e": LoopIndex(points, shape.entered, shape.tapped, shape.multiplied),
+            "e": LoopIndex(points, shape.input_elements, shape.tap_elements, shape.product_elements),
             "panel": LoopIndex(shape.panels, 0, panel, shape.width),
             **self._rows(),
             "o": LoopIndex(shape.width, 0, 1, 1),
@@ -653,14 +652,14 @@ class Winograd:
         loops = ("e", "panel", *(name for name, _ in shape.rows if name not in dict(tile.rows)))
         nest = TileLoops(work, work.type, dims, loops, tile.rows, "o", shape.vectors, tuple(depth))
         sums = SumTile(nest, self.builder.y_dtype, None)
-        nest.run(f, Operands(x, taps, to), lambda *args: sums.keep(f, *args))
+        nest.emit(f, Operands(x, taps, to), lambda *args: sums.store_sums(f, *args))
 
     def _rows(self) -> dict[str, LoopIndex]:
         """Return the rows of the products, as indices of tiles in x and in y."""
         shape = self.shape
         names, sizes = zip(*shape.rows, strict=True)
         steps = dense(sizes, shape.outputs)
-        met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.met], shape.channels)
+        met = [shape.channels] if shape.segments == 1 else dense([shape.images, *shape.input_tiles], shape.channels)
         return {name: LoopIndex(size, x, 0, y) for name, size, x, y in zip(names, sizes, met, steps, strict=True)}
 
     def _depth(self) -> dict[str, LoopIndex]:
@@ -669,6 +668,6 @@ class Winograd:
         channels = LoopIndex(self.c.channels, 1, shape.width, 0)
         if segments == 1:
             return {"c": channels}
-        row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.met, shape.channels), strict=True)]
+        row, column = [axis.dilation * stride for axis, stride in zip(self.c.axes, dense(shape.input_tiles, shape.channels), strict=True)]
         each = shape.channels * shape.width
         return {"k0": LoopIndex(segments, row, segments * each, 0), "k1": LoopIndex(segments, column, each, 0), "c": channels}

@@ -49,7 +49,7 @@ from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 #: Positions along an axis.
 _POSITIONS = 3
 
-#: Terms that are summed one after another, at most: the rounding errors of longer sums are larger.
+#: The most terms of a block of the blocked summation, which bounds the rounding error.
 _TERMS = 256
 
 
@@ -110,8 +110,8 @@ class WinogradSumsPlan:
     @property
     def sizes(self) -> list[int]:
         """Elements at one point: of x, of w, and of the products."""
-        found = (self.depth * self.images, self.depth * self.panels * self.width, self.c.images * self.panels * self.width)
-        return [odd_vectors(elements, self.work.lanes) for elements in found]
+        counts = (self.depth * self.images, self.depth * self.panels * self.width, self.c.images * self.panels * self.width)
+        return [odd_vectors(elements, self.work.lanes) for elements in counts]
 
     @property
     def bytes(self) -> int:
@@ -156,17 +156,17 @@ class WinogradSums:
         def prepare(f: Function, args: Arguments, task: Value) -> None:
             builder.shared(f, task, rows, builder.tasks(rows, 0), lambda row: self._taps(f, args, row))
 
-        def enter(f: Function, args: Arguments, task: Value) -> None:
+        def transform_input(f: Function, args: Arguments, task: Value) -> None:
             room = args.room(f, self.task_room, self.x_tile.elements * size, task)
-            builder.shared(f, task, strips, enterers, lambda strip: self._enter(f, args, room, split(f, strip, grid)))
+            builder.shared(f, task, strips, enterers, lambda strip: self._transform_input(f, args, room, split(f, strip, grid)))
 
-        def finish(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._leave(f, args, image))
+        def transform_output(f: Function, args: Arguments, task: Value) -> None:
+            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._transform_output(f, args, image))
 
         builder.job("prepare", builder.tasks(rows, 0), cost * 0.15, prepare)
-        builder.job("enter", enterers, cost * 0.15, enter)
+        builder.job("enter", enterers, cost * 0.15, transform_input)
         builder.job("sum", tiling.points**2, cost * 0.6, self._multiply)
-        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, finish)
+        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, transform_output)
 
     def _taps(self, f: Function, args: Arguments, row: Index) -> None:
         """Emit the transform of a row of tiles of a channel's taps: by point, panel, tile."""
@@ -193,12 +193,12 @@ class WinogradSums:
         work, c, a = self.work, self.c, VectorAlgebra(f, self.work)
 
         def tap(offsets: tuple[int, int]) -> Value:
-            there = left
+            remaining = left
             for axis, start, offset in zip(c.axes, starts, offsets, strict=True):
                 if axis.taps % self.tiling.taps:
-                    known = f.compare("icmp slt", value(plus(f, start, offset)), i64(axis.taps))
-                    there = f.select(known, value(there), i64(0))
-            mask = between(f, work.lanes, 0, 0, there)
+                    is_tap = f.compare("icmp slt", value(plus(f, start, offset)), i64(axis.taps))
+                    remaining = f.select(is_tap, value(remaining), i64(0))
+            mask = between(f, work.lanes, 0, 0, remaining)
             position = sum(offset * stride for offset, stride in zip(offsets, c.w.strides[3:], strict=True))
             return strided(f, work, self.builder.w_dtype, step(f, w, stored_as(self.builder.w_dtype), position), c.w.strides[1], mask)
 
@@ -207,10 +207,10 @@ class WinogradSums:
         self._store_points(f, [of_taps(a, list(column), points) for column in zip(*columns, strict=True)], to, self.tiling.sizes[1])
 
     def _store_points(self, f: Function, points_by_row: list[list[Value]], to: Value, point_stride: int) -> None:
-        for point, found in enumerate([found for column in points_by_row for found in column]):
-            f.store(found, step(f, to, self.work.type, point * point_stride), self.work.itemsize)
+        for point, vector in enumerate([vector for column in points_by_row for vector in column]):
+            f.store(vector, step(f, to, self.work.type, point * point_stride), self.work.itemsize)
 
-    def _enter(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
+    def _transform_input(self, f: Function, args: Arguments, room: Value, at: list[Index]) -> None:
         """Emit the copy and the transform of some tiles of a row, by point and tile.
 
         They are of one channel and all images. The last tiles end at the end, if need be by computing some again.
@@ -255,16 +255,16 @@ class WinogradSums:
         at = Operands(*[args.room(f, room, size * work.itemsize, point) for room, size in rooms])
 
         def add(at: Operands, counts: Mapping[str, int], sums: list[Value]) -> None:
-            before = tile.kept(f, at.y, counts)
-            tile.keep(f, at, counts, [work.add(f, x, y) for x, y in zip(before, sums, strict=True)])
+            before = tile.load_sums(f, at.y, counts)
+            tile.store_sums(f, at, counts, [work.add(f, x, y) for x, y in zip(before, sums, strict=True)])
 
         if terms == tiling.depth:
-            nest.run(f, at, lambda *found: tile.keep(f, *found))
+            nest.emit(f, at, lambda *args: tile.store_sums(f, *args))
             return
         repeat(f, self.c.images * outputs, lambda k: f.store(work.zero(), step(f, at.y, work.type, k), work.itemsize), 0, work.lanes)
-        nest.run(f, at, add)
+        nest.emit(f, at, add)
 
-    def _leave(self, f: Function, args: Arguments, image: Index) -> None:
+    def _transform_output(self, f: Function, args: Arguments, image: Index) -> None:
         """Emit the output transform of the products of one image."""
         tiling, work, c, dtype = self.tiling, self.work, self.c, self.builder.y_dtype
         a, points, positions = VectorAlgebra(f, work), range(tiling.points), range(_POSITIONS)
@@ -272,13 +272,15 @@ class WinogradSums:
         *_, along, rows, columns = c.y.strides
         products = step(f, args.room(f, self.y_room), work.type, times(f, image, outputs))
 
-        def some(output: Index) -> None:
+        def transform_outputs(output: Index) -> None:
             at = step(f, products, work.type, output)
             points_by_row = []
             for j in points:
-                found = [f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * point_stride), work.itemsize) for i in points]
-                points_by_row.append(to_outputs(a, found, _POSITIONS))
-            results = [found for column in zip(*points_by_row, strict=True) for found in to_outputs(a, list(column), _POSITIONS)]
+                values = [
+                    f.load(work.vector, step(f, at, work.type, (i * tiling.points + j) * point_stride), work.itemsize) for i in points
+                ]
+                points_by_row.append(to_outputs(a, values, _POSITIONS))
+            results = [values for column in zip(*points_by_row, strict=True) for values in to_outputs(a, list(column), _POSITIONS)]
             to = self.builder.at(f, "y", args.y, 0, image, output)
             left = None if c.outputs % work.lanes == 0 else plus(f, c.outputs, times(f, output, -1))
             if (rows, columns) == (_POSITIONS, 1) and along != 1:
@@ -289,4 +291,4 @@ class WinogradSums:
                     position = step(f, to, stored_as(dtype), i * rows + j * columns)
                     store_vector(f, work, dtype, results[i * _POSITIONS + j], position, along, left)
 
-        repeat(f, c.outputs, some, 0, work.lanes)
+        repeat(f, c.outputs, transform_outputs, 0, work.lanes)

@@ -1,4 +1,4 @@
-"""Fourier transforms, as many signals at a time as a vector has lanes.
+"""Fourier transforms of several signals at a time, one per lane of a vector.
 
 In the order in which to read: `signals` reads and writes the elements of neighbouring signals as vectors, and makes half spectra of real
 signals. `butterflies` has transforms of a few numbers, one for each factor of a length. `routine` says which transforms are generated and

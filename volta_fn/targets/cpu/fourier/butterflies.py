@@ -34,8 +34,8 @@ class Roots:
         """Emit the power of an exponent from 0 to n - 1, in every lane."""
         f = self._buffers.f
         fine = self._entry(self._fine, f.binary("and", exponent, i64((1 << self._bits) - 1)))
-        found = self._entry(self._coarse, f.binary("lshr", exponent, i64(self._bits))).grown(fine)
-        narrow = [f.cast("fptrunc", component.value, self._buffers.element) for component in found]
+        product = self._entry(self._coarse, f.binary("lshr", exponent, i64(self._bits))).times_one_plus(fine)
+        narrow = [f.cast("fptrunc", component.value, self._buffers.element) for component in product]
         return Complex(*[Lanes(f, f.splat(component, self._buffers.lanes)) for component in narrow])
 
     def _entry(self, table: Value, number: Value) -> Complex:
@@ -45,14 +45,14 @@ class Roots:
 
 
 # ------------------------------------------------------------------------------
-# Groups of as many neighbours as a vector has lanes.
+# Groups of neighbours, one per lane of a vector.
 #
 # Neighbours are signals, columns, rows or numbers.
 # ------------------------------------------------------------------------------
 
 
 class Groups(NamedTuple):
-    """The groups of so many neighbours, at least as many as there are lanes.
+    """The groups of `size` neighbours, at least one per lane.
 
     The last group is as large as the others: it computes some of the group before again. Both are in one run, so that what is stored last
     does not depend on threads.
@@ -67,7 +67,7 @@ class Groups(NamedTuple):
         return self.size // self.lanes
 
     def emit(self, f: Function, run: Value, group: Callable[[Value], None]) -> None:
-        """Emit the groups of a run; `group` is given the number of the first neighbour."""
+        """Emit the groups of a run; `group` takes the number of the first neighbour."""
         first = f.times(run, self.lanes)
         end = f.plus(first, i64(self.lanes))
         if self.size % self.lanes:
@@ -76,14 +76,14 @@ class Groups(NamedTuple):
 
 
 # ------------------------------------------------------------------------------
-# Signals side by side in memory, and tables of roots of unity.
+# Interleaved signals in memory, and tables of roots of unity.
 # ------------------------------------------------------------------------------
 
 
 class Buffers:
-    """Writes accesses of signals side by side.
+    """The writer of accesses of interleaved signals.
 
-    In memory are, of each element, the real components of all signals, then the imaginary ones.
+    Memory holds, for each element, the real components of all signals and then the imaginary ones.
     """
 
     def __init__(self, f: Function, element: str, lanes: int, inverse: bool = False) -> None:
@@ -122,7 +122,8 @@ class Buffers:
     def table(self, name: str, steps: np.ndarray, n: int, each: int = 1, element: str = "", *, less_one: bool = False) -> Value:
         """Return the table of exp(-2πi s / n) for some steps s, of exact angles.
 
-        Of so many numbers `each`, the real components are followed by the imaginary ones. Numbers less one are factors for `Complex.grown`.
+        The real components of every `each` numbers are followed by their imaginary components. With `less_one`, the table holds the numbers
+        minus one, as `Complex.times_one_plus` takes them.
         """
         steps, symbol = np.ravel(steps) % n, f"vf.twiddles.{name}"
         values = np.exp(-2j * np.pi / n * steps)
@@ -158,7 +159,7 @@ class Complex(NamedTuple):
         """Return the difference."""
         return Complex(self.re - other.re, self.im - other.im)
 
-    def turned(self) -> Complex:
+    def times_minus_i(self) -> Complex:
         """Return the product with -i."""
         return Complex(self.im, -self.re)
 
@@ -167,8 +168,8 @@ class Complex(NamedTuple):
         re = self.re.fma(other.re, -(self.im * other.im))
         return Complex(re, self.re.fma(other.im, self.im * other.re))
 
-    def grown(self, factor: Complex) -> Complex:
-        """Return the product with 1 + a number, whose error is small if that number is."""
+    def times_one_plus(self, factor: Complex) -> Complex:
+        """Return self * (1 + factor), precisely if `factor` is small."""
         return self.plus(self.times(factor))
 
     def scaled(self, factor: float) -> Complex:
@@ -197,9 +198,9 @@ def _rotated(z: Complex, k: int, r: int) -> Complex:
     if not k:
         return z
     if 4 * k == r:
-        return z.turned()
-    turned = z.plus(z.turned()).scaled(math.sqrt(0.5))
-    return turned if 8 * k == r else turned.turned()
+        return z.times_minus_i()
+    turned = z.plus(z.times_minus_i()).scaled(math.sqrt(0.5))
+    return turned if 8 * k == r else turned.times_minus_i()
 
 
 def _odd(x: Sequence[Complex]) -> list[Complex]:
@@ -219,7 +220,7 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
             cosines = Complex(both.re.fma(c, cosines.re), both.im.fma(c, cosines.im))
             sines = between.scaled(s) if sines is None else Complex(between.re.fma(s, sines.re), between.im.fma(s, sines.im))
         assert sines is not None
-        results[k], results[r - k] = cosines.plus(sines.turned()), cosines.minus(sines.turned())
+        results[k], results[r - k] = cosines.plus(sines.times_minus_i()), cosines.minus(sines.times_minus_i())
     return results
 
 
@@ -253,26 +254,26 @@ def long_butterfly(buffers: Buffers, r: int, read: Callable[[Value], Complex], w
     table = buffers.table(f"prime.{r}", np.concatenate(steps), r)
 
     def results(start: Value, count: int) -> None:
-        """Emit so many results, and their mirror images."""
+        """Emit `count` results, and their mirror images."""
 
         def term(j: Value, carried: list[Value]) -> list[Value]:
-            both, between, found = buffers.load(sums, j), buffers.load(differences, j), []
+            both, between, accumulators = buffers.load(sums, j), buffers.load(differences, j), []
             for k in range(count):
                 number = f.plus(f.times(start, half), f.plus(f.times(j, count), i64(k)))
                 root = buffers.twiddle(table, number)
                 cosines, sines = (_complex(buffers, carried[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
-                found += _values(Complex(both.re.fma(root.re, cosines.re), both.im.fma(root.re, cosines.im)))
-                found += _values(Complex(between.re.fma(root.im, sines.re), between.im.fma(root.im, sines.im)))
-            return found
+                accumulators += _values(Complex(both.re.fma(root.re, cosines.re), both.im.fma(root.re, cosines.im)))
+                accumulators += _values(Complex(between.re.fma(root.im, sines.re), between.im.fma(root.im, sines.im)))
+            return accumulators
 
         zero = first.re.like(0.0)
         begun = [*_values(first), *_values(Complex(zero, zero))] * count
-        made = f.loop(i64(0), i64(half), 1, begun, term, once=True)
+        totals = f.loop(i64(0), i64(half), 1, begun, term, once=True)
         for k in range(count):
-            cosines, sines = (_complex(buffers, made[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
+            cosines, sines = (_complex(buffers, totals[4 * k + at : 4 * k + at + 2]) for at in (0, 2))
             number = f.plus(start, i64(k + 1))
-            write(number, cosines.minus(sines.turned()))
-            write(f.minus(i64(r), number), cosines.plus(sines.turned()))
+            write(number, cosines.minus(sines.times_minus_i()))
+            write(f.minus(i64(r), number), cosines.plus(sines.times_minus_i()))
 
     blocks = half // width
     f.loop(i64(0), i64(blocks), 1, [], lambda block, _: results(f.times(block, width), width))

@@ -28,7 +28,7 @@ from volta_fn.targets.cpu.scalars.number import element
 
 #: Factors up to this are butterflies in registers.
 _LONGEST_UNROLLED = 8
-#: The longest prime factor; a butterfly takes as many operations for a number as it has numbers.
+#: The longest prime factor; the operations of a butterfly grow with the square of its length.
 _LONGEST_PRIME = 127
 #: Factors of lengths, the most profitable first.
 _FACTORS = (8, 4, 2, 5, 3, 7, *[n for n in range(11, _LONGEST_PRIME + 1, 2) if all(n % k for k in range(3, n, 2))])
@@ -36,34 +36,34 @@ _FACTORS = (8, 4, 2, 5, 3, 7, *[n for n in range(11, _LONGEST_PRIME + 1, 2) if a
 
 def factors_of(length: int) -> tuple[int, ...] | None:
     """Return factors whose product is a length; None if it has others."""
-    found = []
+    factors = []
     for factor in _FACTORS:
         while length % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             length //= factor
-    return tuple(found) if length == 1 else None
+    return tuple(factors) if length == 1 else None
 
 
 class Passes(Buffers):
-    """Writes the passes over signals side by side."""
+    """The writer of the passes over interleaved signals."""
 
     def __init__(self, f: Function, element: str, lanes: int, factors: Sequence[int], inverse: bool = False) -> None:
         super().__init__(f, element, lanes, inverse)
         self.factors = factors
 
-    def emit(self, given: Value, other: Value) -> Value:
-        """Emit a transform of the elements at an address.
+    def emit(self, source: Value, target: Value) -> Value:
+        """Emit a transform of the elements at `source`, with `target` as scratch memory.
 
-        Return the address of the results: this one, or the other.
+        Return the address of the results, one of the two.
         """
         length, stride = int(np.prod(self.factors)), 1
         for factor in self.factors:
-            self._one(given, other, factor, length // factor, stride)
-            given, other = other, given
+            self._pass(source, target, factor, length // factor, stride)
+            source, target = target, source
             length, stride = length // factor, stride * factor
-        return given
+        return source
 
-    def _one(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
+    def _pass(self, source: Value, target: Value, factor: int, rest: int, stride: int) -> None:
         """Emit the pass of one factor: `rest` blocks of `stride` butterflies."""
         f = self.f
         angles = np.outer(np.arange(rest), np.arange(1, factor))
@@ -76,7 +76,7 @@ class Passes(Buffers):
 
             roots = [root(i64(k)) for k in range(1, factor)] if unrolled else []
 
-            def one(q: Value, _: list[Value]) -> None:
+            def butterfly_at(q: Value, _: list[Value]) -> None:
                 def read(j: Value) -> Complex:
                     return self.load(source, f.plus(q, f.times(f.plus(p, f.times(j, rest)), stride)))
 
@@ -93,7 +93,7 @@ class Passes(Buffers):
                 else:
                     long_butterfly(self, factor, read, write)
 
-            f.loop(i64(0), i64(stride), 1, [], one, once=True)
+            f.loop(i64(0), i64(stride), 1, [], butterfly_at, once=True)
 
         f.loop(i64(0), i64(rest), 1, [], block, once=True)
 
@@ -101,7 +101,7 @@ class Passes(Buffers):
 # ------------------------------------------------------------------------------
 # Fourier transforms of long signals, each as a matrix of complex numbers.
 #
-# A signal of rows · columns numbers is a matrix with so many rows. Its spectrum is that of the columns, times powers of a root of
+# A signal of rows · columns numbers is a row-major matrix. Its spectrum is that of the columns, times powers of a root of
 # unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
 # signals are below. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
 # ------------------------------------------------------------------------------
@@ -144,12 +144,12 @@ class Origin(NamedTuple):
     first: Value
 
 
-#: Emits what is done for neighbouring columns or rows: passes, their memory, and where the first one is read and written.
+#: Emits the transforms of neighbouring columns or rows, with passes, their memory, and where the first one is read and written.
 Group = Callable[[Passes, tuple[Value, Value], Origin, Origin], None]
 
 
 class LongTransform:
-    """A transform of signals one after another in memory.
+    """A transform of contiguous signals.
 
     Attributes:
         kind: as the primitive has it.
@@ -196,21 +196,21 @@ class LongTransform:
         return max(self.matrix) * self.lanes * self.dtype.itemsize
 
     def _launch(self, writer: RoutineWriter, side: int, length: int, arrays: tuple[int, int], group: Group) -> None:
-        """Add the transforms of `side` columns or rows, each of so many numbers."""
+        """Add the transforms of `side` columns or rows of `length` numbers."""
         groups, factors = Groups(side, self.lanes), factors_of(length)
         assert factors is not None
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
             passes = Passes(f, self.element, self.lanes, factors)
             base = f.at(pointers[_BETWEEN], "i8", i64(self._between_bytes))
-            here, there = (f.at(base, f"[{self._buffer_bytes} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2))
+            buffer, scratch = (f.at(base, f"[{self._buffer_bytes} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2))
 
-            def one(index: Value, _: list[Value]) -> None:
+            def transform_run(index: Value, _: list[Value]) -> None:
                 signal, inside = f.divided(index, groups.runs)
                 source, target = (f.at(pointers[k], f"[{self.length * self.dtype.itemsize} x i8]", signal) for k in arrays)
-                groups.emit(f, inside, lambda first: group(passes, (here, there), Origin(source, first), Origin(target, first)))
+                groups.emit(f, inside, lambda first: group(passes, (buffer, scratch), Origin(source, first), Origin(target, first)))
 
-            f.loop(*task_range(f, number, self.count * groups.runs, self.tasks), 1, [], one)
+            f.loop(*task_range(f, number, self.count * groups.runs, self.tasks), 1, [], transform_run)
 
         writer.launch(self.tasks, _PASS * self.count * self.length * (2 + len(factors)), task)
 
@@ -219,29 +219,29 @@ class LongTransform:
         f, (rows, columns), lanes = passes.f, self.matrix, self.lanes
         signals = Signals(self.dtype, rows, columns)
         signals.read_all(self._outside(f), signals.start(f, source.start, i64(0), source.first), memory[0])
-        found = passes.emit(*memory)
+        results = passes.emit(*memory)
         table = passes.table(f"lanes.{rows}", np.outer(np.arange(rows), np.arange(lanes)), self.length, lanes, less_one=True)
         roots = Roots(passes, self.length)
 
-        def turned(row: Value, z: Complex) -> Complex:
-            return z.times(roots.power(f.binary("mul", row, source.first)).grown(passes.load(table, row)))
+        def twiddled(row: Value, z: Complex) -> Complex:
+            return z.times(roots.power(f.binary("mul", row, source.first)).times_one_plus(passes.load(table, row)))
 
-        signals.write_all(passes, signals.start(f, target.start, i64(0), target.first), found, turned)
+        signals.write_all(passes, signals.start(f, target.start, i64(0), target.first), results, twiddled)
 
     def _rows(self, passes: Passes, memory: tuple[Value, Value], source: Origin, target: Origin) -> None:
         """Emit the transforms of neighbouring rows, stored as columns."""
         f, (rows, columns) = passes.f, self.matrix
-        given, made = Signals(self.dtype, columns, 1), Signals(self.dtype, columns, rows)
-        given.read_all(passes, given.start(f, source.start, i64(0), source.first), memory[0])
-        found = passes.emit(*memory)
+        source_signals, target_signals = Signals(self.dtype, columns, 1), Signals(self.dtype, columns, rows)
+        source_signals.read_all(passes, source_signals.start(f, source.start, i64(0), source.first), memory[0])
+        results = passes.emit(*memory)
 
         def scaled(_: Value, z: Complex) -> Complex:
             return z.scaled(1 / self.length) if self.inverse else z
 
-        made.write_all(self._outside(f), made.start(f, target.start, i64(0), target.first), found, scaled)
+        target_signals.write_all(self._outside(f), target_signals.start(f, target.start, i64(0), target.first), results, scaled)
 
     def _outside(self, f: Function) -> Buffers:
-        """Return what reads signals and writes results.
+        """Return the buffers through which signals are read and results are written.
 
         An inverse transform is a forward one of numbers whose components are swapped.
         """
@@ -251,8 +251,8 @@ class LongTransform:
 # ------------------------------------------------------------------------------
 # Routines of Fourier transforms along an axis.
 #
-# Neighbouring signals are the lanes of vectors. A group of as many signals as there are lanes is copied, its numbers side by side, to
-# memory that a processor's second cache holds, transformed there, and copied to the result. Each signal is transformed separately.
+# Neighbouring signals are the lanes of vectors. A group of signals, one per lane, is copied to interleaved memory that
+# fits a level-2 cache, transformed there, and copied to the result. Each signal is transformed separately.
 # ------------------------------------------------------------------------------
 
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.
@@ -276,7 +276,7 @@ def fft(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | Non
     if length <= _LONGEST and transform.signals >= transform.lanes:
         return transform.routine()
     matrix = matrix_of(length, transform.lanes)
-    if matrix is None or transform.given.inner > 1 or (kind in ("RFFT", "IRFFT") and not paired):
+    if matrix is None or transform.operand.inner > 1 or (kind in ("RFFT", "IRFFT") and not paired):
         return None
     return LongTransform(kind, dtypes.complex_dtype(operand.dtype), transform.signals, matrix).routine()
 
@@ -289,7 +289,7 @@ class _Transform:
         self.factors = factors
         self.length = math.prod(factors)
         outer, inner = (math.prod(sizes) for sizes in (operand.shape[:axis], operand.shape[axis + 1 :]))
-        self.given, self.made = (Signals(aval.dtype, aval.shape[axis], inner) for aval in (operand, result))
+        self.operand, self.result = (Signals(aval.dtype, aval.shape[axis], inner) for aval in (operand, result))
         self.real = dtypes.real_dtype(operand.dtype)
         self.lanes = host().lanes(self.real.itemsize)
         #: The blocks, and the signals of each.
@@ -308,11 +308,11 @@ class _Transform:
             passes = Passes(f, element(self.real), self.lanes, self.factors)
             memory = [f.at(pointers[2], f"[{half} x i8]", f.plus(f.times(number, 2), i64(k))) for k in range(2)]
 
-            def run(index: Value, _: list[Value]) -> None:
+            def transform_run(index: Value, _: list[Value]) -> None:
                 block, inside = f.divided(index, self.groups.runs)
                 self.groups.emit(f, inside, lambda first: self._group(passes, pointers, memory, block, first))
 
-            f.loop(begin, end, 1, [], run)
+            f.loop(begin, end, 1, [], transform_run)
 
         writer.launch(tasks, 0.2 * self.blocks * self.signals * self.length * math.log2(2 * self.length), task)
         return writer.routine(tasks * 2 * half)
@@ -320,20 +320,20 @@ class _Transform:
     def _group(self, passes: Passes, pointers: Sequence[Value], memory: Sequence[Value], block: Value, first: Value) -> None:
         """Emit the transforms of neighbouring signals."""
         f = passes.f
-        source, target = (array.start(f, base, block, first) for array, base in zip((self.given, self.made), pointers, strict=False))
-        self.given.read_all(passes, source, memory[0])
-        self.made.write_all(passes, target, self._transformed(passes, *memory))
+        source, target = (array.start(f, base, block, first) for array, base in zip((self.operand, self.result), pointers, strict=False))
+        self.operand.read_all(passes, source, memory[0])
+        self.result.write_all(passes, target, self._transformed(passes, *memory))
 
-    def _transformed(self, passes: Passes, here: Value, there: Value) -> Value:
+    def _transformed(self, passes: Passes, source: Value, target: Value) -> Value:
         """Emit a transform in memory, and return where its results are."""
-        if self.kind == "IRFFT" and self.made.is_paired:
-            spectra.join(passes, here, there, self.length)
-            here, there = there, here
+        if self.kind == "IRFFT" and self.result.is_paired:
+            spectra.join(passes, source, target, self.length)
+            source, target = target, source
         elif self.kind == "IRFFT":
-            spectra.complete(passes, here, self.length)
-        found = Passes(passes.f, passes.element, self.lanes, self.factors, self.kind in ("IFFT", "IRFFT")).emit(here, there)
-        if self.kind != "RFFT" or not self.given.is_paired:
-            return found
-        other = there if found is here else here
-        spectra.split(passes, found, other, self.length)
+            spectra.complete(passes, source, self.length)
+        results = Passes(passes.f, passes.element, self.lanes, self.factors, self.kind in ("IFFT", "IRFFT")).emit(source, target)
+        if self.kind != "RFFT" or not self.operand.is_paired:
+            return results
+        other = target if results is source else source
+        spectra.split(passes, results, other, self.length)
         return other

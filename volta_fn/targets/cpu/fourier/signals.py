@@ -18,10 +18,10 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 # ------------------------------------------------------------------------------
 # Signals in memory: elements of neighbouring signals as vectors.
 #
-# A signal of an even number of real numbers counts as one of half as many complex ones, whose components are neighbours.
+# An even number of real numbers is read as half as many complex numbers, whose components are adjacent.
 # ------------------------------------------------------------------------------
 
-#: Makes another number of the one of an index.
+#: Maps an index and its number to the number that is stored.
 Change = Callable[[Value, Complex], Complex]
 
 
@@ -50,7 +50,7 @@ class Signals(NamedTuple):
 
     @property
     def distance(self) -> int:
-        """How many elements lie from one signal to the next."""
+        """The stride from one signal to the next, in elements."""
         return self.size if self.inner == 1 else 1
 
     def start(self, f: Function, base: Value, block: Value, first: Value) -> Value:
@@ -67,45 +67,45 @@ class Signals(NamedTuple):
         return [self._at(f, start, f.times(element, self.inner)) for element in elements]
 
     def read_all(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the load of as many signals as there are lanes."""
+        """Emit the load of a group of signals, one per lane."""
         f = buffers.f
 
-        def one(number: Value, _: list[Value]) -> None:
-            found = [load(f, self.dtype, at, buffers.lanes, stride=self.distance) for at in self._addresses(f, start, number)]
-            components = [Lanes(f, component) for number in found for component in number.components]
+        def read_number(number: Value, _: list[Value]) -> None:
+            numbers = [load(f, self.dtype, at, buffers.lanes, stride=self.distance) for at in self._addresses(f, start, number)]
+            components = [Lanes(f, component) for number in numbers for component in number.components]
             buffers.store(memory, number, Complex(components[0], components[1] if components[1:] else components[0].like(0.0)))
 
         if self._is_tiled(buffers.lanes):
             self._read_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], one, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], read_number, once=True)
 
     def write_all(self, buffers: Buffers, start: Value, memory: Value, change: Change | None = None) -> None:
-        """Emit the store of as many signals as there are lanes.
+        """Emit the store of a group of signals, one per lane.
 
-        `change` makes the numbers that are stored.
+        `change` maps numbers to those that are stored.
         """
         f = buffers.f
 
-        def one(number: Value, _: list[Value]) -> None:
+        def write_number(number: Value, _: list[Value]) -> None:
             z = buffers.load(memory, number)
             components = tuple(component.value for component in (change(number, z) if change else z))
             numbers = [components] if self.dtype.kind == "c" else [(component,) for component in components]
-            for number_of_one, address in zip(numbers, self._addresses(f, start, number), strict=False):
-                store(f, Number(self.dtype, number_of_one), address, stride=self.distance)
+            for components_of_one, address in zip(numbers, self._addresses(f, start, number), strict=False):
+                store(f, Number(self.dtype, components_of_one), address, stride=self.distance)
 
         if change is None and self._is_tiled(buffers.lanes):
             self._write_tiles(buffers, start, memory)
         else:
-            f.loop(i64(0), i64(self.length), 1, [], one, once=True)
+            f.loop(i64(0), i64(self.length), 1, [], write_number, once=True)
 
-    # signals whose numbers lie side by side: squares of as many numbers as there are lanes are transposed
+    # contiguous signals: squares of `lanes` by `lanes` numbers are transposed in registers
 
     def _is_tiled(self, lanes: int) -> bool:
         return self.inner == 1 and 2 * self.length >= lanes and (self.dtype.kind == "c" or self.is_paired)
 
     def _read_tiles(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the load of as many signals as there are lanes."""
+        """Emit the load of a group of signals, one per lane."""
         f = buffers.f
 
         def tile(column: Value) -> None:
@@ -116,7 +116,7 @@ class Signals(NamedTuple):
         self._tiles(buffers, tile)
 
     def _write_tiles(self, buffers: Buffers, start: Value, memory: Value) -> None:
-        """Emit the store of as many signals as there are lanes."""
+        """Emit the store of a group of signals, one per lane."""
         f = buffers.f
 
         def tile(column: Value) -> None:
@@ -151,17 +151,17 @@ class Signals(NamedTuple):
 Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
 
 
-def split_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+def split_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return X[k] and X[m-k] by those of Z."""
-    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
-    turned = odd.turned().times(root)
+    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
+    turned = odd.times_minus_i().times(root)
     return even.plus(turned), even.minus(turned).conjugate()
 
 
-def join_pair(here: Complex, there: Complex, root: Complex) -> tuple[Complex, Complex]:
+def join_pair(at_k: Complex, at_mirror: Complex, root: Complex) -> tuple[Complex, Complex]:
     """Return Z[k] and Z[m-k] by those of X."""
-    even, odd = here.plus(there).scaled(0.5), here.minus(there).scaled(0.5)
-    turned = odd.times(root.conjugate()).turned()
+    even, odd = at_k.plus(at_mirror).scaled(0.5), at_k.minus(at_mirror).scaled(0.5)
+    turned = odd.times(root.conjugate()).times_minus_i()
     return even.minus(turned), even.plus(turned).conjugate()
 
 
@@ -194,10 +194,10 @@ def complete(buffers: Buffers, x: Value, n: int) -> None:
     f, first = buffers.f, buffers.load(x, i64(0))
     buffers.store(x, i64(0), Complex(first.re, first.re.like(0.0)))
 
-    def one(k: Value, _: list[Value]) -> None:
+    def mirror(k: Value, _: list[Value]) -> None:
         buffers.store(x, f.minus(i64(n), k), buffers.load(x, k).conjugate())
 
-    f.loop(i64(1), i64(n // 2 + 1), 1, [], one)
+    f.loop(i64(1), i64(n // 2 + 1), 1, [], mirror)
 
 
 def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -> None:
@@ -209,13 +209,13 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
         return
     table = buffers.table(f"half.{m}", np.arange((m + 1) // 2), 2 * m)
 
-    def one(k: Value, _: list[Value]) -> None:
+    def emit_pair(k: Value, _: list[Value]) -> None:
         mirror = f.minus(i64(m), k)
-        here, there = buffers.load(source, k), buffers.load(source, mirror).conjugate()
-        for number, value in zip((k, mirror), pair(here, there, buffers.twiddle(table, k)), strict=True):
+        at_k, at_mirror = buffers.load(source, k), buffers.load(source, mirror).conjugate()
+        for number, value in zip((k, mirror), pair(at_k, at_mirror, buffers.twiddle(table, k)), strict=True):
             buffers.store(target, number, value)
 
-    f.loop(i64(1), i64((m + 1) // 2), 1, [], one, once=True)
+    f.loop(i64(1), i64((m + 1) // 2), 1, [], emit_pair, once=True)
 
 
 # ------------------------------------------------------------------------------
@@ -230,9 +230,9 @@ _NUMBER = 0.5
 
 
 class Pairs:
-    """Makes half spectra X of spectra Z of m pairs, or joins them to those.
+    """The conversion of spectra Z of m pairs to half spectra X, or back.
 
-    Both are in memory as complex numbers one after another, X with one more.
+    Both are contiguous complex numbers; X has one more than Z.
     """
 
     def __init__(self, dtype: np.dtype, lanes: int, m: int, joins: bool) -> None:
@@ -242,7 +242,7 @@ class Pairs:
         self.joins = joins
 
     def launch(self, writer: RoutineWriter, count: int, source: int, target: int) -> None:
-        """Add an entry point for so many spectra, with the numbers of two of its arrays."""
+        """Add an entry point for `count` spectra, from array `source` to array `target`."""
         pairs = (self.m - 1) // 2
         groups = Groups(pairs, self.lanes)
         tasks = min(_MOST_TASKS, count * groups.runs)
@@ -252,51 +252,51 @@ class Pairs:
             table = buffers.table("lanes.half", np.arange(self.lanes), 2 * self.m, self.lanes, less_one=True)
             roots = Roots(buffers, 2 * self.m)
 
-            def one(index: Value, _: list[Value]) -> None:
+            def emit_run(index: Value, _: list[Value]) -> None:
                 signal, inside = f.divided(index, groups.runs)
-                given, made = (
+                operand, result = (
                     f.at(pointers[which], f"[{self.dtype.itemsize * (self.m + more)} x i8]", signal)
                     for which, more in ((source, self.joins), (target, not self.joins))
                 )
 
                 def group(first: Value) -> None:
                     k = f.plus(first, i64(1))
-                    self._group(f, given, made, k, roots.power(k).grown(buffers.load(table, i64(0))))
+                    self._group(f, operand, result, k, roots.power(k).times_one_plus(buffers.load(table, i64(0))))
 
-                f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, given, made))
+                f.branch(f.compare("icmp eq", inside, i64(0)), lambda: self._ends(f, operand, result))
                 groups.emit(f, inside, group)
 
-            f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], one)
+            f.loop(*task_range(f, number, count * groups.runs, tasks), 1, [], emit_run)
 
         writer.launch(tasks, _NUMBER * count * self.m, task)
 
-    def _ends(self, f: Function, given: Value, made: Value) -> None:
+    def _ends(self, f: Function, operand: Value, result: Value) -> None:
         """Emit the numbers without a partner."""
-        m, first = self.m, self._load(f, given, i64(0), 1)
+        m, first = self.m, self._load(f, operand, i64(0), 1)
         if self.joins:
-            self._store(f, made, i64(0), join_ends(first, self._load(f, given, i64(m), 1)))
+            self._store(f, result, i64(0), join_ends(first, self._load(f, operand, i64(m), 1)))
         else:
             for number, end in zip((0, m), split_ends(first), strict=True):
-                self._store(f, made, i64(number), end)
+                self._store(f, result, i64(number), end)
         if m % 2 == 0:
-            self._store(f, made, i64(m // 2), self._load(f, given, i64(m // 2), 1).conjugate())
+            self._store(f, result, i64(m // 2), self._load(f, operand, i64(m // 2), 1).conjugate())
 
-    def _group(self, f: Function, given: Value, made: Value, k: Value, root: Complex) -> None:
+    def _group(self, f: Function, operand: Value, result: Value, k: Value, root: Complex) -> None:
         """Emit numbers from k on, and their partners, which are in descending order."""
         mirror = f.minus(i64(self.m - self.lanes + 1), k)
-        here, there = self._load(f, given, k, self.lanes), self._load(f, given, mirror, self.lanes)
+        at_k, at_mirror = self._load(f, operand, k, self.lanes), self._load(f, operand, mirror, self.lanes)
         rule = join_pair if self.joins else split_pair
-        first, second = rule(here, self._reversed(there).conjugate(), root)
-        self._store(f, made, k, first)
-        self._store(f, made, mirror, self._reversed(second))
+        first, second = rule(at_k, self._reversed(at_mirror).conjugate(), root)
+        self._store(f, result, k, first)
+        self._store(f, result, mirror, self._reversed(second))
 
     def _reversed(self, z: Complex) -> Complex:
         return Complex(*[component.taken(range(self.lanes - 1, -1, -1)) for component in z])
 
     def _load(self, f: Function, base: Value, number: Value, lanes: int) -> Complex:
         """Emit the load of neighbouring numbers."""
-        found = load(f, self.dtype, self._at(f, base, number), lanes)
-        return Complex(*[Lanes(f, component) for component in found.components])
+        numbers = load(f, self.dtype, self._at(f, base, number), lanes)
+        return Complex(*[Lanes(f, component) for component in numbers.components])
 
     def _store(self, f: Function, base: Value, number: Value, z: Complex) -> None:
         """Emit the store of neighbouring numbers."""

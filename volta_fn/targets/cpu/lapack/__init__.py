@@ -27,8 +27,8 @@ _MAKERS: tuple[RoutineMaker, ...] = (
     *(triangular_solve, tridiagonal, tridiagonal_solve),
 )
 
-#: By a primitive's name what makes its routine; without SciPy there are none, and NumPy computes the equations.
+#: Makers of routines, by the names of primitives. Without SciPy they return None, and NumPy computes the equations.
 ROUTINES: dict[str, RoutineMaker] = {maker.__name__: if_available(maker) for maker in _MAKERS}
 
-#: By a primitive's name the operand whose memory the result may be.
+#: The operands whose memory the result may be, by the names of primitives.
 IN_PLACE: dict[str, int] = {"cholesky": 0, "triangular_solve": 1}

@@ -74,7 +74,7 @@ def _constant(f: Function, argument: str | int) -> Value:
 
 
 def bytes_at(f: Function, pointer: Value, offset: int) -> Value:
-    """Emit a pointer so many bytes on."""
+    """Emit the address `offset` bytes after a pointer."""
     return f.at(pointer, "i8", i64(offset)) if offset else pointer
 
 
@@ -135,7 +135,7 @@ def _set_threads(f: Function) -> None:
 
 
 def _locked(f: Function, work: Callable[[], None]) -> None:
-    """Emit work that one thread does at a time."""
+    """Emit work that holds the lock."""
     f.module.declare(THREADS, f"@{THREADS} = external global [{WORDS} x i64]")
     wait, done = f.fresh("wait"), f.fresh("locked")
     f.do(f"br label %{wait}")
@@ -197,7 +197,7 @@ def _transposition(itemsize: int) -> SharedFunction:
 
 
 def copy(f: Function, dtype: np.dtype, to: Value, source: Value, count: int) -> None:
-    """Emit a copy of so many numbers, unless they are there already."""
+    """Emit a copy of `count` numbers, unless source and target are the same."""
     elsewhere = f.compare("icmp ne", to, source)
     f.branch(elsewhere, lambda: copy_bytes(f, to, source, i64(count * dtype.itemsize), alignment(unit(dtype.itemsize))))
 
@@ -209,14 +209,14 @@ def fill(f: Function, dtype: np.dtype, to: Value, start: Value, end: Value, numb
 
 
 def conjugate(f: Function, dtype: np.dtype, x: Value, count: int) -> None:
-    """Emit the conjugation of so many complex numbers in place."""
+    """Emit the conjugation of `count` complex numbers in place."""
     type_, size = ("float", 4) if dtype.itemsize == 8 else ("double", 8)
 
-    def one(i: Value, _: list[Value]) -> None:
+    def negate_imaginary(i: Value, _: list[Value]) -> None:
         at = f.at(x, type_, f.plus(f.times(i, 2), i64(1)))
         f.store(f.let(type_, f"fneg {f.load(type_, at, size)}"), at, size)
 
-    f.loop(i64(0), i64(count), 1, [], one)
+    f.loop(i64(0), i64(count), 1, [], negate_imaginary)
 
 
 def zero_above(f: Function, dtype: np.dtype, matrix: Value, n: int) -> None:
@@ -234,14 +234,14 @@ def zero_below(f: Function, dtype: np.dtype, matrix: Value, rows: int, columns: 
 
 
 def _zero(f: Function, dtype: np.dtype, matrix: Value, start: Value, count: Value) -> None:
-    """Emit zeros in so many elements."""
+    """Emit zeros in `count` elements."""
     f.module.declare("llvm.memset.p0.i64", "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     at = f.at(matrix, unit(dtype.itemsize), start)
     f.run("llvm.memset.p0.i64", at, Value("i8", "0"), f.times(count, dtype.itemsize), Value("i1", "false"))
 
 
 def is_finite(f: Function, dtype: np.dtype, x: Value, count: int) -> Value:
-    """Emit whether so many numbers are all finite: zero times their sum is zero."""
+    """Emit whether `count` numbers are all finite: zero times their sum is zero."""
     real, size = ("float", 4) if dtype.name in ("float32", "complex64") else ("double", 8)
     width, lanes = count * dtype.itemsize // size, host().vector_bytes // size
     rounded = width - width % lanes
@@ -286,18 +286,18 @@ Body = Callable[[Function, list[Value], list[Value], list[Value]], None]
 
 #: Nanoseconds of a call of LAPACK, operations in a nanosecond, and nanoseconds that a task should take.
 _CALL, _SPEED, _TASK = 1000.0, 4.0, 20_000.0
-#: The most tasks, each of which has scratch arrays; and where these would take more than so many bytes.
+#: The most tasks, the most whatever scratch arrays they need, and the bytes of scratch arrays of more tasks than these.
 _MOST_TASKS, _FEW_TASKS, _SCRATCH = 64, 8, 1 << 26
-#: OpenBLAS leaves factorisations of so many rows to one thread.
+#: The most rows of factorisations that OpenBLAS computes on one thread.
 _SMALL = 64
-#: Several threads gain little for matrices of so many rows, and for LU and Cholesky's factors of more.
+#: The most rows of matrices for which several threads gain little, and the most for LU and Cholesky's factors.
 _MEDIUM, LARGE = 256, 512
-#: Scratch arrays begin at multiples of so many bytes.
+#: The alignment of scratch arrays, in bytes.
 _ALIGNMENT = 64
 
 
 def if_available(maker: RoutineMaker) -> RoutineMaker:
-    """Return a maker that makes nothing where there is no LAPACK to call."""
+    """Return a maker that returns None where LAPACK is not available."""
 
     def make(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
         return maker(operands, params) if is_available() else None
@@ -338,11 +338,13 @@ def stack_routine(
     writer = RoutineWriter(name, len(arrays) + bool(scratch))
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        here = [f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))]
+        scratch_arrays = [
+            f.at(pointers[-1], "i8", f.plus(f.times(number, sum(rounded)), i64(sum(rounded[:k])))) for k in range(len(rounded))
+        ]
 
         def matrix(i: Value, _: list[Value]) -> None:
-            found = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
-            body(f, found[: len(operands)], found[len(operands) :], here)
+            addresses = [f.at(p, "i8", f.times(i, stride)) for p, stride in zip(pointers, strides, strict=False)]
+            body(f, addresses[: len(operands)], addresses[len(operands) :], scratch_arrays)
 
         f.loop(*task_range(f, number, stack, tasks), 1, [], matrix)
 

@@ -60,10 +60,10 @@ def _permute(f: Function, exchanged: Value, order: Value, m: int, count: int) ->
     def exchange(i: Value, _: list[Value]) -> None:
         pivot = f.binary("sub", f.load("i32", f.at(exchanged, "i32", i), 4), Value("i32", "1"))
         f.store(pivot, f.at(exchanged, "i32", i), 4)
-        here, there = f.at(order, "i32", i), f.at(order, "i32", f.cast("sext", pivot, "i64"))
-        x, y = f.load("i32", here, 4), f.load("i32", there, 4)
-        f.store(y, here, 4)
-        f.store(x, there, 4)
+        entry, pivot_entry = f.at(order, "i32", i), f.at(order, "i32", f.cast("sext", pivot, "i64"))
+        x, y = f.load("i32", entry, 4), f.load("i32", pivot_entry, 4)
+        f.store(y, entry, 4)
+        f.store(x, pivot_entry, 4)
 
     f.loop(i64(0), i64(count), 1, [], exchange)
 
@@ -107,7 +107,7 @@ def qr(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
 # ------------------------------------------------------------------------------
 # Triangular solves, without transposed copies, and Cholesky's factorisation.
 #
-# BLAS sees the transposes of matrices that lie row by row, whose lower triangles are upper ones.
+# To BLAS a row-major matrix is its transpose, whose lower triangle is the upper one.
 # ------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from volta_fn.targets.cpu.library.sort import sort
 from volta_fn.targets.cpu.library.top_k import top_k
 from volta_fn.targets.cpu.routine import Routine
 
-#: By a primitive's name what makes its routine, of operands' avals and parameters; None for what there is no routine for.
+#: Makers of routines, by the names of primitives: of operands' avals and parameters, None if there is no routine for these.
 ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]] = {
     "gather": gather,
     "wrapped_gather": partial(gather, wraps=True),

@@ -33,11 +33,11 @@ class Scan(CumulativeOp):
 
         The first complex factor stays as it is: 1 times an infinite number has a component that is NaN.
         """
-        found = self.combine(f, before, x)
+        result = self.combine(f, before, x)
         if self.reduction.step != "mul" or self.dtype.kind != "c":
-            return found
+            return result
         first = f.splat(f.compare("icmp eq", i, i64(0)), x.lanes)
-        return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, found.components, strict=True)]))
+        return Number(x.dtype, tuple([f.select(first, a, b) for a, b in zip(x.components, result.components, strict=True)]))
 
     def neutral(self, f: Function, lanes: int) -> Number:
         """Emit the identity."""
@@ -56,7 +56,7 @@ class Scan(CumulativeOp):
 def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number, Number]:
     """Emit the scan of a vector, and its last number in all lanes.
 
-    `before` has in all lanes what came before the vector.
+    Every lane of `before` holds the total of the elements before the vector.
     """
     if scan.reduction.step != "logaddexp":
         return _combined(f, scan, before, x)
@@ -65,8 +65,8 @@ def scanned(f: Function, scan: Scan, before: Number, x: Number) -> tuple[Number,
     near = _op(f, "sub", greatest, start)
     close = f.compare("fcmp ole", near.value, f.splat(Value(element_of(near.value.type), "1.0"), x.lanes))
     one = f.let("i1", f"extractelement {close}, i64 0")
-    found = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
-    return Number(x.dtype, (found[0],)), Number(x.dtype, (found[1],))
+    vectors = f.branch(one, lambda: _both(_summed(f, scan, before, x, greatest)), lambda: _both(_combined(f, scan, before, x)))
+    return Number(x.dtype, (vectors[0],)), Number(x.dtype, (vectors[1],))
 
 
 def _both(pair: tuple[Number, Number]) -> list[Value]:
@@ -132,7 +132,7 @@ def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
 _CHUNK = 1 << 16
 _TASK = 1 << 14
 
-#: Vectors of columns that are accumulated side by side, and rows, where elements are taken one by one.
+#: Vectors of columns, or rows whose elements are accumulated one by one, that are interleaved.
 _VECTORS = 8
 _CHAINS = 4
 
@@ -157,7 +157,7 @@ def _cost(scan: Scan) -> float:
     return scan.rows * scan.size * scan.columns * each * scan.dtype.itemsize / 4
 
 
-def _turned(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
+def _position_of(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
     """Emit the position of element number `i` (or of `width` of them) in scan order."""
     return f.minus(i64(scan.size - width), i) if scan.reverse else i
 
@@ -185,9 +185,9 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
     """Emit the scans of vectors of neighbouring columns, of which some may not exist."""
     base = f.plus(f.times(row, scan.size * scan.columns), first)
 
-    def run(counts: list[Value | None]) -> None:
+    def scan_vectors(counts: list[Value | None]) -> None:
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            start = f.plus(base, f.times(_turned(f, scan, i), scan.columns))
+            start = f.plus(base, f.times(_position_of(f, scan, i), scan.columns))
             positions = [f.plus(start, i64(k * lanes)) for k in range(len(counts))]
             read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
             totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
@@ -197,18 +197,18 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
 
         f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
 
-    def full() -> None:
-        run([None] * vectors)
+    def full_block() -> None:
+        scan_vectors([None] * vectors)
 
     rest = scan.columns % (vectors * lanes)
 
-    def partly() -> None:
-        run([*[None] * (rest // lanes), *([i64(rest % lanes)] if rest % lanes else [])])
+    def masked_block() -> None:
+        scan_vectors([*[None] * (rest // lanes), *([i64(rest % lanes)] if rest % lanes else [])])
 
     if not rest:
-        full()
+        full_block()
     else:
-        f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full, partly)
+        f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full_block, masked_block)
 
 
 def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
@@ -237,7 +237,7 @@ def _along(scan: Scan) -> Routine:
             before = _earlier(f, scan, pointers[2], f.times(row, chunks), position)
         bounds = task_range(f, position, scan.size, chunks, 64)
         mine = task_range(f, row, scan.rows, rows)
-        nest(f, [scan.rows], lambda r: _run(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
+        nest(f, [scan.rows], lambda r: _scan_chunk(f, scan, pointers, f.times(r[0], scan.size), bounds, before, lanes), mine)
 
     if chunks > 1:
         writer.launch(rows * chunks, _cost(scan) / 2, sums)
@@ -261,12 +261,12 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
     Lanes beyond `count` hold the identity.
     """
     if count is None:
-        position = f.plus(row, _turned(f, scan, i, lanes))
+        position = f.plus(row, _position_of(f, scan, i, lanes))
         return position, scan.read(f, source, position, lanes)
     position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, neutral = scan.read(f, source, position, lanes, count), scan.neutral(f, lanes)
-    there = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
-    return position, Number(scan.dtype, tuple([f.select(there, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
+    valid = f.compare("icmp slt", counting(lanes), f.splat(count, lanes))
+    return position, Number(scan.dtype, tuple([f.select(valid, x, n) for x, n in zip(read.components, neutral.components, strict=True)]))
 
 
 def _fold(
@@ -296,7 +296,9 @@ def _total(f: Function, scan: Scan, source: Value, row: Value, bounds: tuple[Val
     return total
 
 
-def _run(f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int) -> None:
+def _scan_chunk(
+    f: Function, scan: Scan, pointers: list[Value], row: Value, bounds: tuple[Value, Value], before: Number, lanes: int
+) -> None:
     """Emit the accumulation of a chunk of a row, given what came before it."""
 
     def step(i: Value, count: Value | None, carried: Number) -> Number:
@@ -318,7 +320,7 @@ def _one_by_one(scan: Scan) -> Routine:
         firsts = [f.times(f.plus(row, i64(k)), scan.size) for k in range(count)]
 
         def step(i: Value, carried: list[Value]) -> list[Value]:
-            positions = [f.plus(first, _turned(f, scan, i)) for first in firsts]
+            positions = [f.plus(first, _position_of(f, scan, i)) for first in firsts]
             read = [scan.read(f, pointers[0], position, 1) for position in positions]
             totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
             for total, position in zip(totals, positions, strict=True):

@@ -100,18 +100,18 @@ def map_run(f: Function, begin: Value, end: Value, lanes: int, write: Callable[[
     Of the last one perhaps only `count` lanes exist.
     """
 
-    def full(i: Value, _: list[Value]) -> None:
+    def full_vector(i: Value, _: list[Value]) -> None:
         write(i, lanes, None)
 
     size = f.minus(end, begin)
     rest = f.remainder(size, lanes)
     last = f.minus(end, rest)
     if f.known(last) is None or f.known(last) != f.known(begin):
-        f.loop(begin, last, lanes, [], full)
+        f.loop(begin, last, lanes, [], full_vector)
     if f.known(rest) == 0:
         return
 
-    def partly() -> None:
+    def remainder() -> None:
         write(last, lanes, rest)
 
-    partly() if f.known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
+    remainder() if f.known(rest) else f.branch(f.compare("icmp sgt", rest, i64(0)), remainder)

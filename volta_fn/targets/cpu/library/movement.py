@@ -1,4 +1,4 @@
-"""Elements moved without looking at them, and scatters, which combine them."""
+"""Slices, gathers and scatters, which move or combine elements."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
 # ------------------------------------------------------------------------------
-# Moving elements without looking at them: an element is an integer of its size.
+# Moving elements: an element of any dtype is an integer of its size.
 # ------------------------------------------------------------------------------
 
 
 def unit(itemsize: int) -> str:
-    """Return the type that moves elements of so many bytes."""
+    """Return the type that moves elements of `itemsize` bytes."""
     return f"i{8 * itemsize}" if itemsize <= 8 else "<2 x i64>"
 
 
@@ -62,7 +62,7 @@ def alignment(type_: str) -> int:
 
 
 def copy_bytes(f: Function, target: Value, source: Value, count: Value, align: int) -> None:
-    """Copy so many bytes to memory that is not the source."""
+    """Copy `count` bytes to memory that does not overlap the source."""
     f.module.declare("llvm.memcpy.p0.p0.i64", "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     f.do(f"call void @llvm.memcpy.p0.p0.i64(ptr align {align} {target.name}, ptr align {align} {source.name}, {count}, i1 false)")
 
@@ -83,7 +83,7 @@ def copy_block(
     runs = bool(sizes) and target_strides[-1] == source_strides[-1] == 1
     depth = len(sizes) - runs
 
-    def run(indices: list[Value]) -> None:
+    def copy_run(indices: list[Value]) -> None:
         to = f.at(target, type_, f.dotted(indices, target_strides[:depth]))
         at = f.at(source, type_, f.dotted(indices, source_strides[:depth]))
         if not runs:
@@ -95,7 +95,7 @@ def copy_block(
             count = f.times(f.minus(end, begin), size_of(type_))
             copy_bytes(f, f.at(to, type_, begin), f.at(at, type_, begin), count, alignment(type_))
 
-    nest(f, sizes[:depth], run, first if depth else None)
+    nest(f, sizes[:depth], copy_run, first if depth else None)
 
 
 def fill_block(
@@ -109,10 +109,10 @@ def fill_block(
     """Store a constant throughout a block, of the given `merged` loops."""
     type_ = value.type
 
-    def one(indices: list[Value]) -> None:
+    def store_element(indices: list[Value]) -> None:
         f.store(value, f.at(target, type_, f.dotted(indices, strides)), alignment(type_))
 
-    nest(f, sizes, one, first)
+    nest(f, sizes, store_element, first)
 
 
 # ------------------------------------------------------------------------------
@@ -133,10 +133,10 @@ class StridedLanes(NamedTuple):
 
 def flags(f: Function, lanes: int, start: Value, stride: int, size: int, count: Value | None) -> Value:
     """Emit which of the first `count` of ``start, start + stride, …`` are in range."""
-    there = f.compare(
+    in_range = f.compare(
         "icmp ult", f.binary("add", f.splat(narrow(f, start), lanes), steps(lanes, stride)), f.splat(Value("i32", str(size)), lanes)
     )
-    return there if count is None else f.binary("and", there, first_lanes(f, lanes, count))
+    return in_range if count is None else f.binary("and", in_range, first_lanes(f, lanes, count))
 
 
 def first_lanes(f: Function, lanes: int, count: Value | None) -> Value:
@@ -172,12 +172,12 @@ def _read(f: Function, element: str, where: StridedLanes, align: int) -> Value:
     wide = vector_of(element, lanes * where.stride)
     mask = _spread(f, where.mask, where.stride)
     name = f"llvm.masked.load.{overload(wide)}.p0"
-    found = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
-    return found if where.stride == 1 else Lanes(f, found).taken(range(0, lanes * where.stride, where.stride)).value
+    vector = f.intrinsic(name, wide, where.pointer, Value("i32", str(align)), mask, Value(wide, "zeroinitializer"))
+    return vector if where.stride == 1 else Lanes(f, vector).taken(range(0, lanes * where.stride, where.stride)).value
 
 
 def _spread(f: Function, x: Value, stride: int) -> Value:
-    """Emit lanes a stride from each other, with zeros between them."""
+    """Emit lanes `stride` apart, with zeros between them."""
     if stride == 1:
         return x
     lanes = lanes_of(x.type)
@@ -360,11 +360,11 @@ class _Gather:
             source = f.at(operand, self.type, f.dotted(at, strides))
             target = f.at(result, self.type, f.dotted(at, steps))
 
-            def one(number: Value, _: list[Value]) -> None:
+            def copy_window(number: Value, _: list[Value]) -> None:
                 offset = f.load("i64", f.at(offsets, "i64", f.minus(number, begin)), 8)
                 self._window(f, source, f.at(target, self.type, window_offset(f, self.layout, number)), offset, None if sizes else first)
 
-            f.loop(begin, end, 1, [], one)
+            f.loop(begin, end, 1, [], copy_window)
 
         nest(f, sizes, lead, first)
 
@@ -372,25 +372,25 @@ class _Gather:
         """Emit the copies of windows of one element."""
         operand, indices, result = pointers
 
-        def one(number: Value, checked: bool = True) -> None:
+        def copy_element(number: Value, checked: bool = True) -> None:
             start = start_of(f, self.starts, indices, number, self.added, checked)
             value = f.load(self.type, f.at(operand, self.type, start.offset), alignment(self.type))
-            kept = value if start.valid is None else f.select(start.valid, value, self.fill)
-            f.store(kept, f.at(result, self.type, window_offset(f, self.layout, number)), alignment(self.type))
+            element = value if start.valid is None else f.select(start.valid, value, self.fill)
+            f.store(element, f.at(result, self.type, window_offset(f, self.layout, number)), alignment(self.type))
 
         def several(first: Value, _: list[Value]) -> None:
             def unchecked() -> None:
                 for distance in range(_UNROLLED):
-                    one(f.plus(first, i64(distance)), checked=False)
+                    copy_element(f.plus(first, i64(distance)), checked=False)
 
             def checked() -> None:
-                f.loop(first, f.plus(first, i64(_UNROLLED)), 1, [], lambda number, _: one(number))
+                f.loop(first, f.plus(first, i64(_UNROLLED)), 1, [], lambda number, _: copy_element(number))
 
             f.branch(are_inside(f, self.starts, indices, first, _UNROLLED), unchecked, checked)
 
         middle = f.plus(begin, rounded_down(f, f.minus(end, begin), _UNROLLED))
         f.loop(begin, middle, _UNROLLED, [], several)
-        f.loop(middle, end, 1, [], lambda number, _: one(number))
+        f.loop(middle, end, 1, [], lambda number, _: copy_element(number))
 
     def _window(self, f: Function, source: Value, target: Value, offset: Value, first: tuple[Value, Value] | None) -> None:
         sizes, steps, _ = self.layout.rest
@@ -429,15 +429,15 @@ def start_of(f: Function, starts: Starts, indices: Value, number: Value, added: 
 
 
 def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count: int) -> Value:
-    """Emit whether so many windows, from a number on, lie inside as they are."""
+    """Emit whether `count` windows from number `first` on are all in bounds."""
     kind, entries = starts.indices.dtype, len(starts.addressed)
     if not entries:
         return Value("i1", "true")
     type_, lanes = f"i{8 * kind.itemsize}", count * entries
     most = int(np.iinfo(kind).max)
     limits = ", ".join(f"{type_} {min(limit, most)}" for _ in range(count) for *_, limit in starts.addressed)
-    found = f.load(vector_of(type_, lanes), f.at(indices, type_, f.times(first, entries)), kind.itemsize)
-    inside = f.compare("icmp ule", found, Value(found.type, f"<{limits}>"))
+    positions = f.load(vector_of(type_, lanes), f.at(indices, type_, f.times(first, entries)), kind.itemsize)
+    inside = f.compare("icmp ule", positions, Value(positions.type, f"<{limits}>"))
     return f.intrinsic(f"llvm.vector.reduce.and.v{lanes}i1", "i1", inside)
 
 
@@ -449,7 +449,7 @@ def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count:
 # ------------------------------------------------------------------------------
 
 _MOST_TASKS = 8
-#: Windows of so many contiguous bytes are prefetched: the processor cannot predict where they are.
+#: The bytes of contiguous windows that are prefetched, since the processor cannot predict their addresses.
 _FETCHED = range(65, 2049)
 
 
@@ -526,8 +526,8 @@ def _task_count(window: int, updates: int, most: int) -> int:
 def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: Value, task: Value) -> None:
     """Emit all windows in order; those of the task are combined."""
     shared = problem.shared if problem.tasks > 1 else None
-    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
-    row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and here == there == (1,) else 0
+    sizes, update_strides, operand_strides = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    row = sizes[-1] * problem.dtype.itemsize if len(sizes) == 1 and update_strides == operand_strides == (1,) else 0
     fetched = row if row in _FETCHED else 0
 
     def begin(number: Value) -> tuple[WindowStart[Value], Value | None]:
@@ -536,8 +536,8 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
         mine = start.valid
         if shared:
             group = f.binary("and", f.binary("lshr", start.coordinates[shared[0]], i64(shared[1])), i64(problem.tasks - 1))
-            own = f.compare("icmp eq", group, task)
-            mine = own if mine is None else f.binary("and", mine, own)
+            is_owner = f.compare("icmp eq", group, task)
+            mine = is_owner if mine is None else f.binary("and", mine, is_owner)
         return start, mine
 
     def fetch_later(number: Value) -> None:
@@ -551,7 +551,7 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
         f.branch(mine, fetch) if mine is not None else fetch()
 
-    def one(number: Value, _: list[Value]) -> None:
+    def update_window(number: Value, _: list[Value]) -> None:
         if fetched:
             fetch_later(number)
         start, mine = begin(number)
@@ -563,17 +563,17 @@ def _walk(f: Function, problem: _Scatter, indices: Value, updates: Value, out: V
 
         f.branch(mine, update) if mine is not None else update()
 
-    f.loop(i64(0), i64(problem.starts.number), 1, [], one)
+    f.loop(i64(0), i64(problem.starts.number), 1, [], update_window)
 
 
 def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> None:
-    sizes, here, there = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
+    sizes, update_strides, operand_strides = (a + b for a, b in zip(problem.layout.lead, problem.layout.rest, strict=True))
     old, dtype = problem.operand.dtype, problem.dtype
     combines = problem.combines
     if combines is None:
-        copy_block(f, unit(dtype.itemsize), target, source, (sizes, there, here))
+        copy_block(f, unit(dtype.itemsize), target, source, (sizes, operand_strides, update_strides))
         return
-    runs = bool(sizes) and here[-1] == there[-1] == 1
+    runs = bool(sizes) and update_strides[-1] == operand_strides[-1] == 1
     loops = len(sizes) - runs
 
     def combined(lanes: int, to: Value, at: Value, count: Value | None) -> None:
@@ -581,30 +581,30 @@ def _window(f: Function, problem: _Scatter, source: Value, target: Value) -> Non
         before = load(f, dtype, to, lanes, count=count)
         store(f, apply(f, combines.step, (before, new), dtype, {}), to, count=count)
 
-    def run(indices: list[Value]) -> None:
-        to = f.at(target, unit(dtype.itemsize), f.dotted(indices, there[:loops]))
-        at = f.at(source, unit(old.itemsize), f.dotted(indices, here[:loops]))
+    def combine_run(indices: list[Value]) -> None:
+        to = f.at(target, unit(dtype.itemsize), f.dotted(indices, operand_strides[:loops]))
+        at = f.at(source, unit(old.itemsize), f.dotted(indices, update_strides[:loops]))
         if not runs:
             combined(1, to, at, None)
             return
 
-        def some(i: Value, lanes: int, count: Value | None) -> None:
+        def combine_vector(i: Value, lanes: int, count: Value | None) -> None:
             combined(lanes, f.at(to, unit(dtype.itemsize), i), f.at(at, unit(old.itemsize), i), count)
 
-        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), some)
+        map_run(f, i64(0), i64(sizes[-1]), lanes_for(dtype), combine_vector)
 
-    nest(f, sizes[:loops], run)
+    nest(f, sizes[:loops], combine_run)
 
 
 def _convert(writer: RoutineWriter, operand: ShapedArray, old: np.dtype, new: np.dtype, source: int, target: int) -> None:
     tasks = chunk_count(operand.size * 4, TASK_BYTES)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
-        def some(i: Value, lanes: int, count: Value | None) -> None:
+        def convert_vector(i: Value, lanes: int, count: Value | None) -> None:
             read = load(f, old, f.at(pointers[source], unit(old.itemsize), i), lanes, count=count)
             store(f, converted(f, read, new), f.at(pointers[target], unit(new.itemsize), i), count=count)
 
         begin, end = task_range(f, number, operand.size, tasks, 64)
-        map_run(f, begin, end, lanes_for(np.dtype(np.float32)), some)
+        map_run(f, begin, end, lanes_for(np.dtype(np.float32)), convert_vector)
 
     writer.launch(tasks, operand.size / 2, task)

@@ -25,17 +25,17 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 # Sliding windows: the rows and elements that a window meets.
 # ------------------------------------------------------------------------------
 
-#: Up to so many taps are written out one by one.
+#: The most taps that are unrolled.
 _UNROLLED = 9
 
 
 def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
     """Emit the position, along each vertical axis, of a row of windows."""
-    found: list[Value] = []
+    indices: list[Value] = []
     for axis in reversed(windows.vertical):
-        found.append(f.remainder(row, axis.positions))
+        indices.append(f.remainder(row, axis.positions))
         row = f.quotient(row, axis.positions)
-    return found[::-1]
+    return indices[::-1]
 
 
 #: ``body(row, tap, carried)`` gets the row of the operand that a tap of the vertical axes meets, the tap's number, and what is carried.
@@ -61,7 +61,7 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
                 carried = at(i64(k), carried)
             return carried
 
-        def one(k: Value, carried: list[Value]) -> list[Value]:
+        def iteration(k: Value, carried: list[Value]) -> list[Value]:
             if axis.base == 1:
                 return at(k, carried)
             element = f.plus(start, f.times(k, axis.dilation))
@@ -70,7 +70,7 @@ def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carr
 
         first = steps(f, f.minus(i64(0), start), axis.dilation)
         end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
-        return f.loop(first, end, 1, carried, one)
+        return f.loop(first, end, 1, carried, iteration)
 
     return level(0, i64(0), i64(0), carried)
 
@@ -98,10 +98,10 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
         last = f.minus(end, rest)
         f.loop(begin, last, lanes, [], full(1))
 
-        def partly() -> None:
+        def remainder() -> None:
             write(last, [rest])
 
-        f.branch(f.compare("icmp sgt", rest, i64(0)), partly)
+        f.branch(f.compare("icmp sgt", rest, i64(0)), remainder)
         return
     vector_end = a + (b - a) // (lanes * most) * lanes * most
     if vector_end > a:
@@ -115,7 +115,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
 # Reductions of windows: first down the rows, into a padded row, then along it.
 # ------------------------------------------------------------------------------
 
-#: The elements of a padded row that are made at once, at most (about).
+#: The most elements of a tile of a padded row, about.
 _TILE = 2048
 _MOST_BYTES = 1 << 15
 _VECTORS = 4
@@ -205,10 +205,10 @@ def _task(f: Function, pool: _Pool, pointers: list[Value], bounds: tuple[Value, 
 def _clear(f: Function, pool: _Pool, padded: Value, lanes: int) -> None:
     neutral = constant(f, pool.reduction.start(pool.dtype), lanes)
 
-    def some(i: Value, _: int, count: Value | None) -> None:
+    def clear_vector(i: Value, _: int, count: Value | None) -> None:
         store(f, neutral, f.at(padded, f"[{pool.dtype.itemsize} x i8]", i), count=count)
 
-    map_run(f, i64(0), i64(pool.span), lanes, some)
+    map_run(f, i64(0), i64(pool.span), lanes, clear_vector)
 
 
 def _fill(f: Function, pool: _Pool, operand: Value, row: Value, first: Value, padded: Value, lanes: int) -> None:
@@ -243,7 +243,7 @@ def _down(
     base = f.times(f.quotient(row, windows.results), windows.rows * windows.across.size)
     each = 2 if pool.dtype.kind == "c" else 1
 
-    def some(i: Value, counts: list[Value | None]) -> None:
+    def reduce_vectors(i: Value, counts: list[Value | None]) -> None:
         start = constant(f, pool.reduction.start(pool.dtype), lanes)
 
         def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
@@ -261,13 +261,13 @@ def _down(
             offset = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
             store(f, total, f.at(target, f"[{dtype.itemsize} x i8]", offset), count=count, stride=step)
 
-    groups(f, begin, end, lanes, _VECTORS, some)
+    groups(f, begin, end, lanes, _VECTORS, reduce_vectors)
 
 
 def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, first: Value, end: Value, lanes: int) -> None:
     axis = pool.windows.across
 
-    def some(i: Value, _: int, count: Value | None) -> None:
+    def reduce_vector(i: Value, _: int, count: Value | None) -> None:
         start = f.times(f.minus(i, first), axis.stride)
 
         def tap(k: Value) -> Number:
@@ -290,7 +290,7 @@ def _along(f: Function, pool: _Pool, padded: Value, result: Value, row: Value, f
         offset = f.plus(row, i)
         store(f, converted(f, total, pool.stored), f.at(result, f"[{pool.stored.itemsize} x i8]", offset), count=count)
 
-    map_run(f, first, end, lanes, some)
+    map_run(f, first, end, lanes, reduce_vector)
 
 
 def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: int) -> Number:
@@ -304,9 +304,8 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
 # ------------------------------------------------------------------------------
 # Pooling's cotangents: each element gets those of the windows that it wins.
 #
-# A task takes planes, one for each index of the outer axis: it finds the winner of each window, and then either goes through windows
-# and adds their cotangents to their winners, or, where windows are one element from each other, goes through elements and looks at all
-# windows around.
+# A task takes planes, one for each index of the outer axis: it finds the winner of each window, and then either scatters the windows'
+# cotangents to their winners or, for windows of stride 1, gathers for each element the cotangents of the windows around it.
 # ------------------------------------------------------------------------------
 
 _COTANGENT_TASK = 1 << 13
@@ -324,8 +323,8 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     plane, results = windows.rows * windows.across.size, windows.results * windows.across.positions
     work = plane + results * windows.taps
     tasks = chunk_count(windows.outer, max(1, _COTANGENT_TASK // work))
-    asks = windows.across.stride == 1
-    scratch = results * 4 if asks else plane * dtype.itemsize if dtype != source.dtype else 0
+    gathers = windows.across.stride == 1
+    scratch = results * 4 if gathers else plane * dtype.itemsize if dtype != source.dtype else 0
 
     def outer(f: Function, pointers: list[Value], number: Value, mine: Value) -> None:
         result = f.at(pointers[2], f"[{source.dtype.itemsize} x i8]", f.times(number, plane))
@@ -333,13 +332,16 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
         def use(row: Value, i: Value, winner: Value, count: Value | None) -> None:
             offset = f.plus(row, i)
-            _note(f, room, offset, winner, count) if asks else _give(f, selection, pointers[0], number, room, offset, winner, count)
+            if gathers:
+                store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
+            else:
+                _scatter_cotangents(f, selection, pointers[0], number, room, offset, winner, count)
 
-        if not asks:
+        if not gathers:
             _zero(f, room, dtype, plane)
         _each_window(f, selection, pointers, number, use)
-        if asks:
-            _ask(f, selection, pointers[0], number, room, result)
+        if gathers:
+            _gather_cotangents(f, selection, pointers[0], number, room, result)
         elif scratch:
             _round(f, room, dtype, result, source.dtype, plane)
 
@@ -358,11 +360,11 @@ def _zero(f: Function, sums: Value, dtype: np.dtype, size: int) -> None:
 
 
 def _round(f: Function, sums: Value, dtype: np.dtype, target: Value, stored: np.dtype, size: int) -> None:
-    def some(i: Value, lanes: int, count: Value | None) -> None:
+    def round_vector(i: Value, lanes: int, count: Value | None) -> None:
         total = load(f, dtype, f.at(sums, f"[{dtype.itemsize} x i8]", i), lanes, count=count)
         store(f, converted(f, total, stored), f.at(target, f"[{stored.itemsize} x i8]", i), count=count)
 
-    map_run(f, i64(0), i64(size), lanes_for(dtype), some)
+    map_run(f, i64(0), i64(size), lanes_for(dtype), round_vector)
 
 
 #: ``use(row, i, winners, count)``: the winners' offsets of windows from the i-th on, in the row of windows that begins at number `row`.
@@ -383,34 +385,30 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
             number = f.plus(number, f.times(index, step))
         first = f.times(number, windows.across.positions)
 
-        def some(i: Value, _: int, count: Value | None) -> None:
+        def select_vector(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
             (winner,) = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), (none,), offset)
             use(first, i, winner, count)
 
-        map_run(f, i64(0), i64(windows.across.positions), lanes, some)
+        map_run(f, i64(0), i64(windows.across.positions), lanes, select_vector)
 
     nest(f, counts, row)
 
 
-# elements ask windows
+# windows of stride 1: each element gathers the cotangents of the windows around it
 
 
-def _note(f: Function, room: Value, offset: Value, winner: Value, count: Value | None) -> None:
-    store(f, Number(np.dtype(np.int32), (winner,)), f.at(room, "i32", offset), count=count)
-
-
-def _turned(axis: Axis) -> Axis:
+def _inverse_axis(axis: Axis) -> Axis:
     """Return the axis with elements and windows swapped."""
     return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
 
 
-def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
-    """Emit each element's sum of what those windows have that it wins."""
+def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
+    """Emit for each element the sum of the cotangents of the windows that it wins."""
     windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
-    axes, across = [_turned(axis) for axis in windows.vertical], _turned(windows.across)
+    axes, across = [_inverse_axis(axis) for axis in windows.vertical], _inverse_axis(windows.across)
     sizes = [axis.size for axis in windows.vertical]
-    given = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
+    cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
         number = i64(0)
@@ -418,7 +416,7 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
             number = f.plus(number, f.times(index, step))
         first = f.times(number, windows.across.size)
 
-        def some(i: Value, _: int, count: Value | None) -> None:
+        def sum_vector(i: Value, _: int, count: Value | None) -> None:
             mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))
 
             def add(met: Value, _: Value, carried: list[Value]) -> list[Value]:
@@ -429,7 +427,7 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
                     at = f.plus(f.times(met, across.size), start)
                     winner = read(f, np.dtype(np.int32), StridedLanes(f.let("ptr", f"getelementptr i32, {room}, {at}"), 1, exist)).value
                     wins = f.binary("and", exist, f.compare("icmp eq", winner, mine))
-                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {given}, {at}")
+                    where = f.let("ptr", f"getelementptr [{selection.moved.itemsize} x i8], {cotangents}, {at}")
                     total = apply(f, "add", (total, converted(f, read(f, selection.moved, StridedLanes(where, 1, wins)), dtype)), dtype, {})
                 return list(total.components)
 
@@ -437,36 +435,36 @@ def _ask(f: Function, selection: WindowSelection, source: Value, outer: Value, r
             at = f.at(result, f"[{selection.moved.itemsize} x i8]", f.plus(first, i))
             store(f, converted(f, Number(dtype, tuple(sums)), selection.moved), at, count=count)
 
-        map_run(f, i64(0), i64(windows.across.size), lanes, some)
+        map_run(f, i64(0), i64(windows.across.size), lanes, sum_vector)
 
     nest(f, sizes, row)
 
 
-# windows give to elements
+# other windows: their cotangents are scattered to the winners
 
 
-def _give(
+def _scatter_cotangents(
     f: Function, selection: WindowSelection, source: Value, outer: Value, sums: Value, offset: Value, winner: Value, count: Value | None
 ) -> None:
-    """Emit the sums of what some windows have into their winners."""
+    """Emit the addition of some windows' cotangents to their winners."""
     windows = selection.windows
     at = f.plus(f.times(outer, windows.results * windows.across.positions), offset)
-    given = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
-    _add(f, sums, winner, converted(f, given, accumulator(selection.moved)).value)
+    cotangents = load(f, selection.moved, f.at(source, f"[{selection.moved.itemsize} x i8]", at), selection.lanes, count=count)
+    _add(f, sums, winner, converted(f, cotangents, accumulator(selection.moved)).value)
 
 
-def _add(f: Function, sums: Value, offsets: Value, given: Value) -> None:
+def _add(f: Function, sums: Value, offsets: Value, values: Value) -> None:
     """Emit the addition of numbers to elements one by one.
 
     Several windows may have one winner. Negative offsets are left out.
     """
-    lanes, element = lanes_of(offsets.type), element_of(given.type)
+    lanes, element = lanes_of(offsets.type), element_of(values.type)
     exist = f.compare("icmp sge", offsets, f.splat(Value("i32", "0"), lanes))
-    given = f.select(exist, given, Value(given.type, "zeroinitializer"))
+    values = f.select(exist, values, Value(values.type, "zeroinitializer"))
     offsets = f.cast("zext", f.select(exist, offsets, Value(offsets.type, "zeroinitializer")), vector_of("i64", lanes))
     for lane in range(lanes):
         at = f.at(sums, element, f.let("i64", f"extractelement {offsets}, i64 {lane}"))
-        more = f.let(element, f"extractelement {given}, i64 {lane}")
+        more = f.let(element, f"extractelement {values}, i64 {lane}")
         align = 4 if element == "float" else 8
         f.store(f.binary("fadd", f.load(element, at, align), more), at, align)
 
@@ -516,10 +514,10 @@ def selection_of(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any
     return WindowSelection(windows.upright() if windows.across.base > 1 else windows, moved.dtype, operand.dtype, params["select"])
 
 
-def _start(f: Function, selection: WindowSelection, some: WindowVector, tap: int) -> Value:
+def _start(f: Function, selection: WindowSelection, vector: WindowVector, tap: int) -> Value:
     """Emit the element across that a tap of the first window meets."""
     axis = selection.windows.across
-    return f.plus(f.times(some.first, axis.stride), i64(tap * axis.dilation - axis.low))
+    return f.plus(f.times(vector.first, axis.stride), i64(tap * axis.dilation - axis.low))
 
 
 def strided_lanes(f: Function, selection: WindowSelection, base: Value, dtype: np.dtype, at: Value, mask: Value) -> StridedLanes:
@@ -527,37 +525,40 @@ def strided_lanes(f: Function, selection: WindowSelection, base: Value, dtype: n
     return StridedLanes(f.let("ptr", f"getelementptr [{dtype.itemsize} x i8], {base}, {at}"), selection.windows.across.stride, mask)
 
 
-#: ``bring(offset, at, mask)`` emits what goes along with the elements that a tap meets: given the offsets of the first in its plane and in
-#: the array, and which of them exist.
+#: ``bring(offset, at, mask)`` emits the values that belong to the elements that a tap meets. `offset` and `at` are the offsets of the first
+#: element in its plane and in the array, `mask` tells which elements exist.
 Bring = Callable[[Value, Value, Value], list[Value]]
 
 
 def winners(
-    f: Function, selection: WindowSelection, operand: Value, some: WindowVector, along: Sequence[Value], bring: Bring
+    f: Function, selection: WindowSelection, operand: Value, vector: WindowVector, along: Sequence[Value], bring: Bring
 ) -> list[Value]:
-    """Emit what `bring` gives for the windows' winners; `along` where there is none."""
+    """Emit the values that `bring` gives for the windows' winners.
+
+    Windows without a winner have those of `along`.
+    """
     windows, axis, lanes = selection.windows, selection.windows.across, selection.lanes
-    base = f.times(some.outer, windows.rows * axis.size)
+    base = f.times(vector.outer, windows.rows * axis.size)
 
     def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
-        found, best, *with_it = carried
+        has_winner, best, *values = carried
         for k in range(axis.taps):
-            start = _start(f, selection, some, k)
+            start = _start(f, selection, vector, k)
             offset = f.plus(f.times(met, axis.size), start)
             at = f.plus(base, offset)
-            exist = first_lanes(f, lanes, some.number) if axis.inside else flags(f, lanes, start, axis.stride, axis.size, some.number)
+            exist = first_lanes(f, lanes, vector.number) if axis.inside else flags(f, lanes, start, axis.stride, axis.size, vector.number)
             value = read(f, selection.deciding, strided_lanes(f, selection, operand, selection.deciding, at, exist)).value
             other = bring(offset, at, exist)
             takes = f.binary(
-                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", found, first_lanes(f, lanes, None)))
+                "and", exist, f.binary("or", _ahead(f, selection, value, best), f.binary("xor", has_winner, first_lanes(f, lanes, None)))
             )
-            with_it = [f.select(takes, x, y) for x, y in zip(other, with_it, strict=True)]
-            best, found = f.select(takes, value, best), f.binary("or", found, exist)
-        return [found, best, *with_it]
+            values = [f.select(takes, x, y) for x, y in zip(other, values, strict=True)]
+            best, has_winner = f.select(takes, value, best), f.binary("or", has_winner, exist)
+        return [has_winner, best, *values]
 
     none = Value(f"<{lanes} x i1>", "zeroinitializer")
     zero = constant(f, np.zeros((), selection.deciding), lanes).value
-    _, _, *brought = over_taps(f, windows.vertical, some.position, [none, zero, *along], row)
+    _, _, *brought = over_taps(f, windows.vertical, vector.position, [none, zero, *along], row)
     return brought
 
 
@@ -583,16 +584,16 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     def row(f: Function, pointers: list[Value], number: Value) -> None:
         outer, position = f.quotient(number, windows.results), position_of(f, windows, number)
 
-        def some(i: Value, _: int, count: Value | None) -> None:
+        def gather_vector(i: Value, _: int, count: Value | None) -> None:
             def bring(_: Value, at: Value, mask: Value) -> list[Value]:
                 return list(read(f, selection.moved, strided_lanes(f, selection, pointers[0], selection.moved, at, mask)).components)
 
             nothing_yet = constant(f, np.zeros((), selection.moved), lanes).components
-            found = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
+            components = winners(f, selection, pointers[1], WindowVector(outer, position, i, count), nothing_yet, bring)
             at = f.plus(f.times(number, across), i)
-            store(f, Number(selection.moved, tuple(found)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
+            store(f, Number(selection.moved, tuple(components)), f.at(pointers[2], f"[{selection.moved.itemsize} x i8]", at), count=count)
 
-        map_run(f, i64(0), i64(across), lanes, some)
+        map_run(f, i64(0), i64(across), lanes, gather_vector)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         nest(f, [rows], lambda index: row(f, pointers, index[0]), task_range(f, number, rows, tasks))

@@ -39,32 +39,32 @@ class ScalarProgram(NamedTuple):
         """Emit the program, and return its outputs."""
         values = list(inputs)
         for kernel, operands in self.kernels:
-            made: list[Number] = []
+            numbers: list[Number] = []
             for node in kernel.nodes:
                 if isinstance(node, Load):
-                    made.append(values[operands[node.input]])
+                    numbers.append(values[operands[node.input]])
                 elif isinstance(node, Constant):
-                    made.append(constant(f, node.value, 1))
+                    numbers.append(constant(f, node.value, 1))
                 else:
                     assert isinstance(node, Apply)
-                    made.append(apply(f, node.op, [made[i] for i in node.operands], node.dtype, dict(node.params)))
-            values += [made[result.value] for result in kernel.stores]
+                    numbers.append(apply(f, node.op, [numbers[i] for i in node.operands], node.dtype, dict(node.params)))
+            values += [numbers[result.value] for result in kernel.stores]
         return [constant(f, out.value, 1) if isinstance(out, Constant) else values[out] for out in self.outputs]
 
 
 def loop_key(eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:
     """Return the key of the routine of a loop with these programs, or None."""
     scalar = [_scalar_program(program) for program in programs]
-    known = [program for program in scalar if program is not None]
-    if eqn.primitive.name not in ("scan", "while") or len(known) < len(scalar):
+    loop_programs = [program for program in scalar if program is not None]
+    if eqn.primitive.name not in ("scan", "while") or len(loop_programs) < len(scalar):
         return None
-    if sum([len(kernel.nodes) for program in known for kernel, _ in program.kernels]) > _MOST_NODES:
+    if sum([len(kernel.nodes) for program in loop_programs for kernel, _ in program.kernels]) > _MOST_NODES:
         return None
     avals = tuple([v.aval for v in eqn.invars])
     sizes = tuple(sorted([(name, value) for name, value in eqn.params.items() if isinstance(value, int)]))
-    key = ("scalar loop", eqn.primitive.name, sizes, *known)
+    key = ("scalar loop", eqn.primitive.name, sizes, *loop_programs)
     write = _scan if eqn.primitive.name == "scan" else _while
-    return RoutineKey(key, lambda: write(avals, dict(sizes), known))
+    return RoutineKey(key, lambda: write(avals, dict(sizes), loop_programs))
 
 
 def _scalar_program(program: LoweredProgram) -> ScalarProgram | None:

@@ -30,7 +30,7 @@ def key_bits(dtype: np.dtype) -> int:
 
 
 def key(f: Function, dtype: np.dtype, x: Value, faithful: bool = False) -> Value:
-    """Emit the key of the bits of a number (or of a vector of them), in as many bits."""
+    """Emit the key of the bits of a number or a vector, of the same width."""
     return sort_key(Lanes(f, x), dtype, faithful=faithful).value
 
 
@@ -94,31 +94,31 @@ def count(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, cou
     """Set `counts` (32-bit, one per bucket) to how often each digit occurs."""
     clear(f, counts, digit.buckets)
 
-    def one(i: Value, _: list[Value]) -> None:
+    def count_digit(i: Value, _: list[Value]) -> None:
         at = f.at(counts, "i32", digit.of(f, fetch(i)[1]))
         f.store(f.binary("add", f.load("i32", at, 4), Value("i32", "1")), at, 4)
 
-    f.loop(begin, end, 1, [], one)
+    f.loop(begin, end, 1, [], count_digit)
 
 
 def clear(f: Function, counts: Value, buckets: int) -> None:
     """Set all counts to zero."""
     lanes = min(host().lanes(4), buckets)
 
-    def some(i: Value, _: list[Value]) -> None:
+    def clear_vector(i: Value, _: list[Value]) -> None:
         f.store(Value(f"<{lanes} x i32>", "zeroinitializer"), f.at(counts, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], clear_vector, once=True)
 
 
 def bucket_starts(f: Function, counts: Value, buckets: int, positions: Value) -> None:
     """Emit where each bucket begins, if there is one chunk."""
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         f.store(carried[0], f.at(positions, "i32", i), 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(counts, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
 
 
 def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int, chunks: int, chunk: Value, positions: Value) -> None:
@@ -131,24 +131,24 @@ def bucket_starts_of_chunk(f: Function, counts: Value, buckets: int, stride: int
     totals = f.alloca("i32", buckets)
     zero = Value(type_, "zeroinitializer")
 
-    def some(i: Value, _: list[Value]) -> None:
+    def sum_counts(i: Value, _: list[Value]) -> None:
         def add(p: Value, carried: list[Value]) -> list[Value]:
-            found = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
-            before = f.select(f.compare("icmp slt", p, chunk), found, zero)
-            return [f.binary("add", carried[0], found), f.binary("add", carried[1], before)]
+            frequencies = f.load(type_, f.at(counts, "i32", f.plus(f.times(p, stride), i)), 4)
+            before = f.select(f.compare("icmp slt", p, chunk), frequencies, zero)
+            return [f.binary("add", carried[0], frequencies), f.binary("add", carried[1], before)]
 
         total, earlier = f.loop(i64(0), i64(chunks), 1, [zero, zero], add, once=True)
         f.store(total, f.at(totals, "i32", i), 4)
         f.store(earlier, f.at(positions, "i32", i), 4)
 
-    f.loop(i64(0), i64(buckets), lanes, [], some, once=True)
+    f.loop(i64(0), i64(buckets), lanes, [], sum_counts, once=True)
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def accumulate(i: Value, carried: list[Value]) -> list[Value]:
         at = f.at(positions, "i32", i)
         f.store(f.binary("add", f.load("i32", at, 4), carried[0]), at, 4)
         return [f.binary("add", carried[0], f.load("i32", f.at(totals, "i32", i), 4))]
 
-    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], one, once=True)
+    f.loop(i64(0), i64(buckets), 1, [Value("i32", "0")], accumulate, once=True)
 
 
 def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, positions: Value, emit: Callable[[Value, Value], None]) -> None:
@@ -157,21 +157,21 @@ def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, posi
     The next position of a bucket is in `positions`, which advance.
     """
 
-    def one(i: Value, _: list[Value]) -> None:
+    def deal_element(i: Value, _: list[Value]) -> None:
         element, key = fetch(i)
         at = f.at(positions, "i32", digit.of(f, key))
         position = f.load("i32", at, 4)
         f.store(f.binary("add", position, Value("i32", "1")), at, 4)
         emit(f.cast("zext", position, "i64"), element)
 
-    f.loop(begin, end, 1, [], one)
+    f.loop(begin, end, 1, [], deal_element)
 
 
 # ------------------------------------------------------------------------------
 # Sorting short rows: an element's rank is the number of those before it.
 # ------------------------------------------------------------------------------
 
-#: Rows of up to so many elements are sorted so.
+#: The longest rows that are sorted by ranking.
 SHORT = 128
 
 
@@ -181,7 +181,7 @@ def padded(size: int, lanes: int) -> int:
 
 
 def fill_padding(f: Function, keys: Value, bits: int, size: int, lanes: int) -> None:
-    """Set what follows the keys of a row to the greatest key."""
+    """Fill the padding after the keys of a row with the greatest key."""
     type_ = f"i{bits}"
     for position in range(size, padded(size, lanes)):
         f.store(Value(type_, "-1"), f.at(keys, type_, i64(position)), bits // 8)
@@ -193,7 +193,7 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
     Keys are compared in the order of their arrays, of `bits` each and `padded`.
     """
     type_ = f"i{bits}"
-    own = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
+    element_keys = [f.splat(f.load(type_, f.at(array, type_, i), bits // 8), lanes) for array in keys]
     block = f.times(f.quotient(i, lanes), lanes)
     lane = f.remainder(i, lanes)
 
@@ -206,7 +206,7 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
         `equals` tells which do of those with the same keys (None: none).
         """
         result = equals
-        for mine, theirs in reversed(list(zip(own, others(begin), strict=True))):
+        for mine, theirs in reversed(list(zip(element_keys, others(begin), strict=True))):
             less = f.compare("icmp ult", theirs, mine)
             if result is not None:
                 same = f.compare("icmp eq", theirs, mine)
@@ -286,13 +286,13 @@ class _Alone:
         tasks = chunk_count(groups, max(1, _TASK // (rows.size * together)), 32)
 
         def task(f: Function, pointers: list[Value], number: Value) -> None:
-            def one(index: list[Value]) -> None:
+            def sort_group(index: list[Value]) -> None:
                 if rows.columns == 1:
                     self._row(f, pointers, f.times(index[0], rows.size))
                 else:
                     self._columns(f, pointers, index[0], number, together)
 
-            nest(f, [groups], one, task_range(f, number, groups, tasks))
+            nest(f, [groups], sort_group, task_range(f, number, groups, tasks))
 
         writer.launch(tasks, _cost(rows), task)
         return writer.routine(0 if rows.columns == 1 else tasks * together * rows.size * self.bytes)
@@ -319,14 +319,14 @@ class _Alone:
         memory = f.at(pointers[2], self.element, f.times(task, together * rows.size))
 
         def move(to_memory: bool) -> None:
-            def one(i: Value, column: Value) -> None:
-                here = f.at(source if to_memory else target, self.element, f.plus(f.times(i, rows.columns), column))
-                there = f.at(memory, self.element, f.plus(f.times(column, rows.size), i))
-                read, written = (here, there) if to_memory else (there, here)
+            def copy_element(i: Value, column: Value) -> None:
+                in_array = f.at(source if to_memory else target, self.element, f.plus(f.times(i, rows.columns), column))
+                in_memory = f.at(memory, self.element, f.plus(f.times(column, rows.size), i))
+                read, written = (in_array, in_memory) if to_memory else (in_memory, in_array)
                 f.store(f.load(self.element, read, self.bytes), written, self.bytes)
 
             def each(index: list[Value]) -> None:
-                f.loop(i64(0), count, 1, [], lambda column, _: one(index[0], column))
+                f.loop(i64(0), count, 1, [], lambda column, _: copy_element(index[0], column))
 
             nest(f, [rows.size], each)
 
@@ -354,23 +354,23 @@ class _Alone:
         second = least(f, f.plus(before, i64(1)), i64(size - 1))
         several = f.binary("and", f.compare("icmp slt", before, second), f.compare("fcmp oeq", element(second), zero))
 
-        def put_all() -> None:
-            def put(i: Value, carried: list[Value]) -> list[Value]:
-                found = element(f.times(i, stride), source)
+        def place_zeros() -> None:
+            def place_zero(i: Value, carried: list[Value]) -> list[Value]:
+                number = element(f.times(i, stride), source)
 
                 def next_zero() -> list[Value]:
-                    f.store(found, f.at(row, self.element, carried[0]), self.bytes)
+                    f.store(number, f.at(row, self.element, carried[0]), self.bytes)
                     return [f.plus(carried[0], i64(1))]
 
-                return f.branch(f.compare("fcmp oeq", found, zero), next_zero, lambda: carried)
+                return f.branch(f.compare("fcmp oeq", number, zero), next_zero, lambda: carried)
 
-            f.loop(i64(0), i64(size), 1, [before], put)
+            f.loop(i64(0), i64(size), 1, [before], place_zero)
 
-        f.branch(several, put_all)
+        f.branch(several, place_zeros)
 
 
 class _Packed:
-    """The routine for operands that follow keys."""
+    """The routine for operands that are put in the order of packed keys."""
 
     def __init__(self, rows: SortProblem) -> None:
         self.rows = rows
@@ -391,16 +391,16 @@ class _Packed:
         rows = self.rows
 
         def pack(index: list[Value]) -> None:
-            found = widen(f, rows.read_key(f, pointers, rows.keys[0], rows.offset(f, row, index[0])), 64)
-            f.store(f.binary("or", f.binary("shl", found, i64(32)), index[0]), f.at(memory, "i64", index[0]), 8)
+            bits = widen(f, rows.read_key(f, pointers, rows.keys[0], rows.offset(f, row, index[0])), 64)
+            f.store(f.binary("or", f.binary("shl", bits, i64(32)), index[0]), f.at(memory, "i64", index[0]), 8)
 
-        def put(index: list[Value]) -> None:
+        def place(index: list[Value]) -> None:
             source = f.binary("and", f.load("i64", f.at(memory, "i64", index[0]), 8), i64((1 << 32) - 1))
             rows.move(f, pointers, rows.offset(f, row, source), rows.offset(f, row, index[0]))
 
         nest(f, [rows.size], pack)
         _emit_sort(f, _PACKED, memory, rows.size)
-        nest(f, [rows.size], put)
+        nest(f, [rows.size], place)
 
 
 # ------------------------------------------------------------------------------
@@ -412,12 +412,12 @@ class _Packed:
 # passes; of many rows each is sorted by one task.
 # ------------------------------------------------------------------------------
 
-#: Up to so many rows of at least so many elements are split into chunks.
+#: The most rows, and the least elements, of rows that are split into chunks.
 _FEW = 8
 _LONG = 1 << 16
 _CHUNK = 1 << 15
 
-#: From so many elements on digits have 11 bits.
+#: The least elements of rows whose digits have 11 bits.
 _WIDE = 1 << 12
 
 
@@ -431,7 +431,7 @@ class SortKey(NamedTuple):
 
 
 class SortProblem(NamedTuple):
-    """SortProblem to be sorted.
+    """Rows to be sorted.
 
     Attributes:
         avals: the operands.
@@ -461,8 +461,8 @@ class SortProblem(NamedTuple):
 
     def key(self, f: Function, which: SortKey, bits: Value, faithful: bool = False) -> Value:
         """Emit the key of the bits of a number."""
-        found = key(f, which.dtype, bits, faithful)
-        return f.binary("xor", found, Value(bits.type, "-1")) if self.falling else found
+        result = key(f, which.dtype, bits, faithful)
+        return f.binary("xor", result, Value(bits.type, "-1")) if self.falling else result
 
     def move(self, f: Function, pointers: list[Value], source: Value, target: Value) -> None:
         """Copy an element of every operand to its offset in the results."""
@@ -501,17 +501,17 @@ def _ranked(rows: SortProblem) -> Routine:
             fill_padding(f, array, bits, rows.size, lanes)
 
         def row(index: list[Value]) -> None:
-            def note(i: list[Value]) -> None:
+            def store_keys(i: list[Value]) -> None:
                 for array, which in zip(arrays, rows.keys, strict=True):
-                    found = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
-                    f.store(found, f.at(array, f"i{bits}", i[0]), bits // 8)
+                    value = widen(f, rows.read_key(f, pointers, which, rows.offset(f, index[0], i[0])), bits)
+                    f.store(value, f.at(array, f"i{bits}", i[0]), bits // 8)
 
-            def put(i: list[Value]) -> None:
+            def place(i: list[Value]) -> None:
                 target = rank_of(f, arrays, bits, rows.size, lanes, i[0])
                 rows.move(f, pointers, rows.offset(f, index[0], i[0]), rows.offset(f, index[0], target))
 
-            nest(f, [rows.size], note)
-            nest(f, [rows.size], put)
+            nest(f, [rows.size], store_keys)
+            nest(f, [rows.size], place)
 
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
@@ -553,14 +553,14 @@ class Radix:
         self.passes = self._passes()
 
     def _passes(self) -> list[_Pass]:
-        found: list[_Pass] = []
+        passes: list[_Pass] = []
         for number, which in enumerate(reversed(self.rows.keys)):
             for digit_number, digit in enumerate(digits(key_bits(which.dtype), self.rows.size >= _WIDE)):
-                source = found[-1].target if found else None
-                found.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not digit_number))
+                source = passes[-1].target if passes else None
+                passes.append(_Pass(source, 1 - (source or 0), which, digit, bool(number) and not digit_number))
         if self.self_contained:
-            found[-1] = found[-1]._replace(target=None)
-        return found
+            passes[-1] = passes[-1]._replace(target=None)
+        return passes
 
     def routine(self) -> Routine:
         """Return the routine."""
@@ -638,26 +638,26 @@ class Radix:
         def fetch(i: Value) -> tuple[Value, Value]:
             if buffer is None or step.fresh:
                 number = i if buffer is None else self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-                element, found = self._packed(f, pointers, step.which, self.rows.offset(f, row, number), number)
+                element, bits = self._packed(f, pointers, step.which, self.rows.offset(f, row, number), number)
             else:
                 element = f.load(self.type, f.at(buffer, self.type, i), self.bytes)
-                found = self._key_in(f, element, step.which.dtype)
-            return element, level(f, step.which.dtype, found) if levels else found
+                bits = self._key_in(f, element, step.which.dtype)
+            return element, level(f, step.which.dtype, bits) if levels else bits
 
         return fetch
 
     def _packed(self, f: Function, pointers: list[Value], which: SortKey, position: Value, number: Value) -> tuple[Value, Value]:
-        found = self.rows.read_key(f, pointers, which, position, self.self_contained)
-        element = widen(f, found, int(self.type[1:]))
+        bits = self.rows.read_key(f, pointers, which, position, self.self_contained)
+        element = widen(f, bits, int(self.type[1:]))
         if not self.shift:
-            return element, found
+            return element, bits
         if self.self_contained:
             size = self.rows.avals[1].dtype.itemsize
             below = f.load(unit(size), f.at(pointers[1], unit(size), position), size)
         else:
             below = f.cast("trunc", number, "i32") if number.name.startswith("%") else Value("i32", number.name)
         moved = f.binary("shl", element, Value(self.type, str(self.shift)))
-        return f.binary("or", moved, f.cast("zext", below, self.type)), found
+        return f.binary("or", moved, f.cast("zext", below, self.type)), bits
 
     def _key_in(self, f: Function, element: Value, dtype: np.dtype) -> Value:
         moved = f.binary("lshr", element, Value(self.type, str(self.shift))) if self.shift else element
@@ -672,7 +672,7 @@ class Radix:
             buffer = self._buffer(f, pointers, step.target, slot)
             return lambda position, element: f.store(element, f.at(buffer, self.type, position), self.bytes)
 
-        def put(position: Value, element: Value) -> None:
+        def store_numbers(position: Value, element: Value) -> None:
             dtype = step.which.dtype
             values = [number_of(f, dtype, self._key_in(f, element, dtype))]
             if self.shift:
@@ -681,7 +681,7 @@ class Radix:
             for value, result in zip(values, pointers[len(self.rows.avals) :], strict=False):
                 f.store(value, f.at(result, value.type, at), alignment(value.type))
 
-        return put
+        return store_numbers
 
     def _collect(self, f: Function, pointers: list[Value], row: Value, slot: Value, begin: Value, end: Value) -> None:
         """Put the operands in the order of the numbers in sorted elements."""
@@ -689,12 +689,12 @@ class Radix:
         assert target is not None
         buffer = self._buffer(f, pointers, target, slot)
 
-        def one(i: Value, _: list[Value]) -> None:
+        def place_next(i: Value, _: list[Value]) -> None:
             number = self._number(f, f.load(self.type, f.at(buffer, self.type, i), self.bytes))
-            self.put(f, pointers, row, i, number)
+            self.place(f, pointers, row, i, number)
 
-        f.loop(begin, end, 1, [], one)
+        f.loop(begin, end, 1, [], place_next)
 
-    def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+    def place(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
         """Emit the move of element `number` of a row to a position."""
         self.rows.move(f, pointers, self.rows.offset(f, row, number), self.rows.offset(f, row, position))

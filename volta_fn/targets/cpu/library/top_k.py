@@ -1,7 +1,7 @@
 """The greatest elements of rows, and their indices.
 
-A few of many are chosen in one walk: a vector of elements is compared with the least of the best so far, and only what is greater is
-inserted. Short rows are ranked, and for many of many the row is sorted.
+For a small k, one pass over the row keeps a list of the best: a vector of elements is compared with the last entry, and only greater
+elements are inserted. Short rows are ranked, others are sorted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from volta_fn.targets.cpu.library.movement import alignment, unit
 from volta_fn.targets.cpu.library.sort import SHORT, Radix, SortKey, SortProblem, fill_padding, padded, rank_of, widen
 from volta_fn.targets.cpu.routine import Routine
 
-#: How many are inserted one by one at most, and how many elements there are for each of them at least.
+#: The largest k for which elements are inserted one by one, and the least ratio of a row's size to k.
 _FEW = 128
 _OF_MANY = 8
 
 _TASK = 1 << 14
 
-#: Up to so many rows of at least so many elements are split into chunks.
+#: The most rows, and the least elements, of rows that are split into chunks.
 _ROWS = 8
 _LONG = 1 << 17
 _CHUNK = 1 << 16
@@ -46,7 +46,7 @@ def top_k(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | N
     return _ranked(rows, k) if size <= SHORT else _Sorted(rows, k).routine()
 
 
-def _put(f: Function, rows: SortProblem, k: int, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+def _store_result(f: Function, rows: SortProblem, k: int, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
     """Emit the stores of an element and its number at a position of the results."""
     type_ = unit(rows.avals[0].dtype.itemsize)
     read = f.load(type_, f.at(pointers[0], type_, rows.offset(f, row, number)), alignment(type_))
@@ -65,20 +65,20 @@ def _ranked(rows: SortProblem, k: int) -> Routine:
         fill_padding(f, keys, bits, rows.size, lanes)
 
         def row(index: list[Value]) -> None:
-            def note(i: list[Value]) -> None:
-                found = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
-                f.store(widen(f, found, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
+            def store_key(i: list[Value]) -> None:
+                value = rows.read_key(f, pointers, rows.keys[0], rows.offset(f, index[0], i[0]))
+                f.store(widen(f, value, bits), f.at(keys, f"i{bits}", i[0]), bits // 8)
 
-            def put(i: list[Value]) -> None:
+            def place(i: list[Value]) -> None:
                 position = rank_of(f, [keys], bits, rows.size, lanes, i[0])
 
                 def write() -> None:
-                    _put(f, rows, k, pointers, index[0], position, i[0])
+                    _store_result(f, rows, k, pointers, index[0], position, i[0])
 
                 f.branch(f.compare("icmp slt", position, i64(k)), write)
 
-            nest(f, [rows.size], note)
-            nest(f, [rows.size], put)
+            nest(f, [rows.size], store_key)
+            nest(f, [rows.size], place)
 
         nest(f, [rows.number], row, task_range(f, number, rows.number, tasks))
 
@@ -95,15 +95,15 @@ class _Sorted(Radix):
         self.results = 2
         self.wanted = k
 
-    def put(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
-        _put(f, self.rows, self.wanted, pointers, row, position, number)
+    def place(self, f: Function, pointers: list[Value], row: Value, position: Value, number: Value) -> None:
+        _store_result(f, self.rows, self.wanted, pointers, row, position, number)
 
 
 class _Chosen:
     """The routine that keeps the best in a list, the best first.
 
-    What is kept is a number that is the greater the better: the key above the complement of the element's number. Before the list stands
-    the greatest number there is.
+    An entry is an integer that orders as its element does: the key in the upper bits, the complement of the element's index in the lower.
+    The greatest integer precedes the list as a sentinel.
     """
 
     def __init__(self, rows: SortProblem, k: int) -> None:
@@ -127,24 +127,24 @@ class _Chosen:
             best = f.alloca(self.type, self.room + 1)
             row, mine = f.quotient(number, chunks), f.remainder(number, chunks)
 
-            def one(index: list[Value]) -> None:
+            def choose_in_row(index: list[Value]) -> None:
                 self._walk(f, pointers, index[0], *task_range(f, mine, rows.size, chunks, 64), best)
                 if chunks == 1:
                     self._finish(f, pointers, index[0], best)
                 else:
                     self._save(f, best, f.at(pointers[3], self.type, f.times(number, self.k)))
 
-            nest(f, [rows.number], one, task_range(f, row, rows.number, groups))
+            nest(f, [rows.number], choose_in_row, task_range(f, row, rows.number, groups))
 
         def merge(f: Function, pointers: list[Value], row: Value) -> None:
             best = f.alloca(self.type, self.room + 1)
             self._clear(f, best)
             start = f.times(row, chunks * self.k)
 
-            def one(i: list[Value]) -> None:
+            def insert_candidate(i: list[Value]) -> None:
                 self._insert(f, best, f.load(self.type, f.at(pointers[3], self.type, f.plus(start, i[0])), 8))
 
-            nest(f, [chunks * self.k], one)
+            nest(f, [chunks * self.k], insert_candidate)
             self._finish(f, pointers, row, best)
 
         writer.launch(groups * chunks, rows.number * rows.size * (0.2 if rows.columns == 1 else 1.0), choose)
@@ -153,7 +153,7 @@ class _Chosen:
         return writer.routine(rows.number * chunks * self.k * self.bits // 8 if chunks > 1 else 0)
 
     def _walk(self, f: Function, pointers: list[Value], row: Value, begin: Value, end: Value, best: Value) -> None:
-        """Keep the best of some elements of a row."""
+        """Emit the pass over a range of a row."""
         self._clear(f, best)
         first = least(f, f.plus(begin, i64(self.k)), end)  # the last chunk may be short
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (begin, first))
@@ -162,7 +162,7 @@ class _Chosen:
         nest(f, [self.rows.size], lambda i: self._take(f, pointers, row, i[0], best), (vector_end, end))
 
     def _look(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
-        """Keep what is better than the last of the list, of a vector of elements."""
+        """Insert the elements of a vector that are greater than the last entry."""
         if self.wide == 1:
             self._take(f, pointers, row, i, best)
             return
@@ -176,27 +176,27 @@ class _Chosen:
         mask_type = f"i{self.wide}"
         mask = f.let(mask_type, f"bitcast {better} to {mask_type}")
 
-        def some() -> None:
+        def insert_better() -> None:
             count = f.cast("zext", f.intrinsic(f"llvm.ctpop.{mask_type}", mask_type, mask), "i64")
 
-            def one(_: Value, carried: list[Value]) -> list[Value]:
+            def insert_next(_: Value, carried: list[Value]) -> list[Value]:
                 lane = f.intrinsic(f"llvm.cttz.{mask_type}", mask_type, carried[0], Value("i1", "true"))
                 self._take(f, pointers, row, f.plus(i, f.cast("zext", lane, "i64")), best)
                 return [f.binary("and", carried[0], f.binary("sub", carried[0], Value(mask_type, "1")))]
 
-            f.loop(i64(0), count, 1, [mask], one)
+            f.loop(i64(0), count, 1, [mask], insert_next)
 
-        f.branch(f.compare("icmp ne", mask, Value(mask_type, "0")), some)
+        f.branch(f.compare("icmp ne", mask, Value(mask_type, "0")), insert_better)
 
     def _take(self, f: Function, pointers: list[Value], row: Value, i: Value, best: Value) -> None:
-        """Keep an element if it is better than the last of the list."""
-        found = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.offset(f, row, i)), self.bits)
-        above = f.binary("shl", found, Value(self.type, str(self.bits - self.key_bits)))
-        turned = f.binary("xor", f.cast("trunc", i, "i32") if i.name.startswith("%") else Value("i32", i.name), Value("i32", "-1"))
-        self._insert(f, best, f.binary("or", above, f.cast("zext", turned, self.type)))
+        """Insert an element if it is greater than the last entry."""
+        bits = widen(f, self.rows.read_key(f, pointers, self.rows.keys[0], self.rows.offset(f, row, i)), self.bits)
+        above = f.binary("shl", bits, Value(self.type, str(self.bits - self.key_bits)))
+        complement = f.binary("xor", f.cast("trunc", i, "i32") if i.name.startswith("%") else Value("i32", i.name), Value("i32", "-1"))
+        self._insert(f, best, f.binary("or", above, f.cast("zext", complement, self.type)))
 
     def _insert(self, f: Function, best: Value, new: Value) -> None:
-        """Insert a number into the list, if it is better than the last."""
+        """Insert an entry into the list, if it is greater than the last."""
         last = f.load(self.type, f.at(best, self.type, i64(self.k)), self.bits // 8)
 
         def move() -> None:
@@ -206,9 +206,11 @@ class _Chosen:
             for position in range(self.room - self.lanes, -1, -self.lanes):
                 # Each position keeps its number, or gets the new one, or that of the position before.
                 before = f.load(type_, f.at(best, self.type, i64(position)), self.bits // 8)
-                here = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
+                current = f.load(type_, f.at(best, self.type, i64(position + 1)), self.bits // 8)
                 lesser = f.intrinsic(f"llvm.umin.{suffix}", type_, before, many)
-                f.store(f.intrinsic(f"llvm.umax.{suffix}", type_, here, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8)
+                f.store(
+                    f.intrinsic(f"llvm.umax.{suffix}", type_, current, lesser), f.at(best, self.type, i64(position + 1)), self.bits // 8
+                )
 
         f.branch(f.compare("icmp ugt", new, last), move)
 
@@ -223,9 +225,9 @@ class _Chosen:
 
     def _finish(self, f: Function, pointers: list[Value], row: Value, best: Value) -> None:
 
-        def one(position: list[Value]) -> None:
-            kept = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)
-            number = f.cast("zext", f.binary("xor", f.cast("trunc", kept, "i32"), Value("i32", "-1")), "i64")
-            _put(f, self.rows, self.k, pointers, row, position[0], number)
+        def write_entry(position: list[Value]) -> None:
+            entry = f.load(self.type, f.at(f.at(best, self.type, i64(1)), self.type, position[0]), self.bits // 8)
+            number = f.cast("zext", f.binary("xor", f.cast("trunc", entry, "i32"), Value("i32", "-1")), "i64")
+            _store_result(f, self.rows, self.k, pointers, row, position[0], number)
 
-        nest(f, [self.k], one)
+        nest(f, [self.k], write_entry)

@@ -24,7 +24,7 @@ _LONG = 1 << 12
 
 
 class Copies:
-    """Writes a kernel's only store, of which each segment is one load's elements."""
+    """The writer of a kernel's only store, whose segments are copies of loads."""
 
     def __init__(self, vectors: Vectors, sources: list[int], itemsize: int) -> None:
         self.vectors, self.sources, self.itemsize = vectors, sources, itemsize
@@ -37,15 +37,15 @@ class Copies:
         for segment, source in zip(self.vectors.segments, self.sources, strict=True):
             low = greatest(f, start, i64(segment.start))
             high = greatest(f, low, least(f, stop, i64(segment.end)))
-            here = scope.child({self.vectors.axis: low})
+            inner = scope.child({self.vectors.axis: low})
             size = f.times(f.minus(high, low), self.itemsize)
-            f.run("llvm.memcpy.p0.p0.i64", here.pointer(("store", 0)), here.pointer(("load", source)), size, Value("i1", "false"))
+            f.run("llvm.memcpy.p0.p0.i64", inner.pointer(("store", 0)), inner.pointer(("load", source)), size, Value("i1", "false"))
 
 
 def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = None) -> Copies | None:
-    """Return what copies a kernel's elements; None if not all are copies.
+    """Return the copies of a kernel; None if some elements are computed.
 
-    Unless it is said whether copies are `wanted`, long ones are.
+    Unless `wanted` forces the choice, only long ranges are copied.
     """
     kernel = analysis.kernel
     if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
@@ -59,7 +59,7 @@ def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = 
 
 
 def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None:
-    """Return the load that gives the store's elements in a segment, one after another."""
+    """Return the load whose contiguous elements a segment of the store copies."""
     nodes, number = analysis.kernel.nodes, analysis.kernel.stores[0].value
     while isinstance(node := nodes[number], Apply):
         condition = nodes[node.operands[0]] if node.op == "select_n" and len(node.operands) == 3 else None
@@ -140,7 +140,7 @@ def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorS
 def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     """Emit the loops over an entry point's tasks and their rows."""
 
-    def one(number: Value, _: list[Value]) -> None:
+    def task(number: Value, _: list[Value]) -> None:
         block, chunk = f.divided(number, cut.chunks) if cut.rows > 1 else (i64(0), number)
         start = f.times(chunk, cut.chunk) if cut.chunks > 1 else i64(0)
         stop = least(f, f.plus(start, i64(cut.chunk)), i64(cut.size)) if cut.chunks > 1 else i64(cut.size)
@@ -154,7 +154,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
 
         f.loop(first, least(f, f.plus(first, i64(cut.rows_per_task)), i64(cut.rows)), 1, [], row, once=True)
 
-    f.loop(BEGIN, END, 1, [], one)
+    f.loop(BEGIN, END, 1, [], task)
 
 
 def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
@@ -257,6 +257,6 @@ def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
     offset = row_major(tuple(map(along, order)), tuple([analysis.kernel.sizes[a] for a in order]))
     unit = 1 if inside else schedule.vectors.lanes
-    for n in [n for here in schedule.passes for n in here.keeps]:
+    for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
         nest.slots[n] = Slot(memory, offset, unit)

@@ -13,15 +13,15 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
-from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of
+from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
 Key = tuple[str, int]
 
-#: Operations of many steps that wait for each other: several vectors go through one of them side by side.
+#: Operations that are long chains of dependent instructions: several vectors go through one of them together.
 CHAINS = frozenset({"threefry2x32_word"})
 
-#: How many bytes ahead of a load memory is told of it: half a page, as the hardware by itself does not go beyond a page.
+#: The distance of prefetches in bytes: half a page, as the hardware by itself does not prefetch beyond a page.
 _AHEAD = 2048
 
 
@@ -42,17 +42,17 @@ class Slot(NamedTuple):
 
 
 class LoopNest(NamedTuple):
-    """What all scopes of a loop nest share."""
+    """State shared by all scopes of a loop nest."""
 
     f: Function
     analysis: KernelAnalysis
     inputs: Sequence[Value]
     outputs: Sequence[Value]
-    #: Where nodes are kept, and those of them that are there already.
+    #: The slots of nodes, and the nodes whose values are in their slots.
     slots: dict[int, Slot]
-    kept: set[int]
+    in_memory: set[int]
     pending: PendingStores
-    #: Loads of long arrays from end to end, which memory had better be told of in advance.
+    #: Loads that read long arrays in order, and are prefetched.
     streams: frozenset[int] = frozenset()
 
 
@@ -62,10 +62,10 @@ class VectorScope(Scope[Value, Number]):
     def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
         super().__init__(nest.analysis, parents, axes)
         self.nest = nest
-        self.kept = nest.kept
+        self.kept = nest.in_memory
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
-        #: Conditions whose values are known here.
+        #: Conditions that are constant in this scope.
         self.decided: dict[Range, bool] = {}
         #: The scope of which this is an unrolled copy, and its distance from there along the vectors' axis.
         self.unrolled_from: tuple[VectorScope, int] | None = None
@@ -112,28 +112,28 @@ class VectorScope(Scope[Value, Number]):
     # numbers
 
     def number(self, number: int) -> Number:
-        """Return a node's value, which is emitted here unless it is known."""
-        found = self.find(number)
-        if found is None:
-            found = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
-        return found
+        """Return a node's value; emit it in this scope unless an enclosing scope has it."""
+        value = self.find(number)
+        if value is None:
+            value = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
+        return value
 
     def spread(self, number: int) -> Number:
         """Return a node's value in every lane."""
         node = self.nest.analysis.kernel.nodes[number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
-        found = self.number(number)
+        value = self.number(number)
         if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[number]):
-            return found
+            return value
         if number not in self.spreads:
-            self.spreads[number] = splat(self.nest.f, found, self.lanes)
+            self.spreads[number] = splat(self.nest.f, value, self.lanes)
         return self.spreads[number]
 
     def _made(self, number: int, node: Node) -> Number:
         nest = self.nest
         lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
-        if number in nest.kept:
+        if number in nest.in_memory:
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
             return self._loaded(number, node, lanes)
@@ -172,16 +172,16 @@ class VectorScope(Scope[Value, Number]):
             pointer, last = self.pointer(("load", min(near, key=near.__getitem__))), max(near.values())
             return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
-            # Where the condition fails, anything may be read that is there.
-            there = f.select(holds, pointer, self.nest.inputs[node.input])
-            found = load(f, node.dtype, there, lanes, count=self.count if lanes > 1 else None)
+            # Where the condition fails, the first element is read instead.
+            address = f.select(holds, pointer, self.nest.inputs[node.input])
+            value = load(f, node.dtype, address, lanes, count=self.count if lanes > 1 else None)
         else:
             count = f.select(holds, self.count or i64(lanes), i64(0))
-            found = load(f, node.dtype, pointer, lanes, count=count, stride=step)
+            value = load(f, node.dtype, pointer, lanes, count=count, stride=step)
             if not any(node.fill.bits):
-                return found
+                return value
         fill = constant(f, node.fill.value, lanes)
-        components = [f.select(holds, x, y) for x, y in zip(found.components, fill.components, strict=True)]
+        components = [f.select(holds, x, y) for x, y in zip(value.components, fill.components, strict=True)]
         return Number(node.dtype, tuple(components))
 
     # indices and conditions
@@ -200,23 +200,23 @@ class VectorScope(Scope[Value, Number]):
         """
         f, result = self.nest.f, None
         for condition in ranges:
-            known = self.decided.get(condition)
-            if known is False:
+            decision = self.decided.get(condition)
+            if decision is False:
                 return Value("i1", "false")
-            if known is None:
-                here = self.condition(condition)
-                result = here if result is None else f.binary("and", result, here)
+            if decision is None:
+                flag = self.condition(condition)
+                result = flag if result is None else f.binary("and", result, flag)
         return result if result is not None or not ranges else Value("i1", "true")
 
     def condition(self, condition: Range) -> Value:
         """Emit whether a condition holds."""
-        found = self.inherited("conditions", condition)
-        if found is None:
+        flag = self.inherited("conditions", condition)
+        if flag is None:
             assert not self.is_vector(condition.value.axes), "what holds in some lanes only is decided before"
             f, value = self.nest.f, self.affine(condition.value)
             above = f.binary("sub nsw", value, i64(condition.low))
-            found = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
-        return found
+            flag = self.conditions[condition] = f.compare("icmp ult", above, i64(max(condition.high - condition.low, 0)))
+        return flag
 
     # memory
 
@@ -229,8 +229,8 @@ class VectorScope(Scope[Value, Number]):
     def _pointer(self, key: Key) -> Value:
         f, (base, offset, size) = self.nest.f, self._memory(*key)
         index, bound = i64(offset.offset), self.axes
-        if (known := self._known_pointer(key)) is not None:
-            base, axes = known
+        if (enclosing := self._enclosing_pointer(key)) is not None:
+            base, axes = enclosing
             index, bound = i64(0), {a: v for a, v in self.axes.items() if a not in axes}
         for axis, c in offset.terms:
             if axis in bound:
@@ -238,17 +238,17 @@ class VectorScope(Scope[Value, Number]):
         return base if index.name == "0" else f.let("ptr", f"getelementptr [{size} x i8], {base}, {index}")
 
     def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
-        """Return the address at a known distance from another one, which costs nothing."""
+        """Return the address at a constant distance from another one, which costs nothing."""
         assert self.lane is not None
         _, offset, size = self._memory(*key)
         step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
-    def _known_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
+    def _enclosing_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
         """Return the address in the nearest enclosing scope, and the axes bound there."""
         if key in self.pointers:
             return self.pointers[key], self.axes
-        return self.parents[0]._known_pointer(key) if self.parents else None
+        return self.parents[0]._enclosing_pointer(key) if self.parents else None
 
     def _memory(self, kind: str, number: int) -> tuple[Value, Affine, int]:
         nest, kernel = self.nest, self.nest.analysis.kernel
@@ -280,7 +280,7 @@ class VectorScope(Scope[Value, Number]):
     # hoisting
 
     def prepare(self, targets: Iterable[int], stores: Iterable[int] = (), keeps: Iterable[int] = ()) -> None:
-        """Emit what inner loops need for nodes, stores and slots, if it is known here."""
+        """Emit the values and addresses of inner loops that this scope determines."""
         kernel = self.analysis.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
         for number in stores:
@@ -304,7 +304,7 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
     """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
     node = nest.analysis.kernel.nodes[number]
-    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.kept
+    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.in_memory
     if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[number]):
         for scope in scopes:
             scope.number(number)
@@ -317,15 +317,12 @@ def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:
-    """Emit the lanes of several numbers (two, four, …), one after another."""
+    """Emit the concatenation of the lanes of several numbers (two, four, …)."""
     while len(numbers) > 1:
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        numbers = [Number(x.dtype, tuple([_pair(f, a, b) for a, b in zip(x.components, y.components, strict=True)])) for x, y in pairs]
+        order = range(2 * numbers[0].lanes)
+        pairs = [zip(x.components, y.components, strict=True) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
+        numbers = [Number(numbers[0].dtype, tuple([f.taken(a, order, b) for a, b in pair])) for pair in pairs]
     return numbers[0]
-
-
-def _pair(f: Function, x: Value, y: Value) -> Value:
-    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
@@ -333,7 +330,7 @@ def _taken(f: Function, x: Number, lanes: Sequence[int]) -> Number:
 
 
 def fetch_ahead(f: Function, pointer: Value, distance: int) -> None:
-    """Emit a prefetch of memory so many bytes ahead."""
+    """Emit a prefetch of memory `distance` bytes ahead."""
     offset = f.let("ptr", f"getelementptr i8, {pointer}, i64 {distance}")
     f.module.declare("llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     f.run("llvm.prefetch.p0", offset, Value("i32", "0"), Value("i32", "3"), Value("i32", "1"))

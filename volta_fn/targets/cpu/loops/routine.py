@@ -108,12 +108,12 @@ class Split:
     def first(self, module: Module) -> Launch:
         """Return the launch that reduces the chunks."""
         schedule, f = self.schedule, entry(module, "chunks")
-        here = replace(schedule.passes[0], row_stores=[], keeps=[])
+        row_pass = replace(schedule.passes[0], row_stores=[], keeps=[])
         nest = nest_of(f, self.analysis)._replace(streams=streams_of(schedule))
         root = VectorScope(nest, (), {}, None)
-        code = RowCode(nest, [here], schedule.vectors, resident=False)
+        code = RowCode(nest, [row_pass], schedule.vectors, resident=False)
         memory = self.memory(f)
-        root.prepare(here.targets(self.analysis))
+        root.prepare(row_pass.targets(self.analysis))
 
         def body(number: Value, start: Value, stop: Value) -> None:
             code.bounds[self.axis] = (start, stop)
@@ -128,7 +128,7 @@ class Split:
             elif self.inside:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
-                for n in here.reduces:
+                for n in row_pass.reduces:
                     store(f, scope.number(n), scope.pointer(("slot", n)))
             else:
                 self.columns(code, root)
@@ -142,15 +142,15 @@ class Split:
     def columns(self, code: RowCode, root: VectorScope) -> None:
         """Emit a chunk of all rows, which are the lanes."""
         vectors, others = self.schedule.vectors, self.order[:-1]
-        here = code.passes[0]
+        row_pass = code.passes[0]
 
         def row(number: Value, _: list[Value]) -> None:
             scope = rows_in(root, others, number)
-            scope.prepare(here.targets(self.analysis), here.stores)
+            scope.prepare(row_pass.targets(self.analysis), row_pass.stores)
 
             def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
                 for column in code.columns(scope, segment, position, count, unroll):
-                    for n in here.reduces:
+                    for n in row_pass.reduces:
                         store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
@@ -175,11 +175,11 @@ class Split:
 
     def cleared(self, code: RowCode, scope: VectorScope) -> None:
         """Emit the identities that sums begin with."""
-        here, vectors = code.passes[0], self.schedule.vectors
+        row_pass, vectors = code.passes[0], self.schedule.vectors
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
             for column in scope.vectors(VectorAxis(vectors.axis, vectors.lanes, count), position, unroll, segment.decided):
-                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
+                for n, accumulator in zip(row_pass.reduces, code.accumulators(row_pass), strict=True):
                     start = accumulator.result(accumulator.start(vectors.lanes))
                     store(code.f, start, column.pointer(("slot", n)), count=count)
 
@@ -187,22 +187,22 @@ class Split:
 
     def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
         """Emit the addition of some rows to the sums."""
-        here, f, vectors = code.passes[0], code.f, self.schedule.vectors
+        row_pass, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
         for row in rows:
-            row.prepare(here.targets(self.analysis), here.stores)
+            row.prepare(row_pass.targets(self.analysis), row_pass.stores)
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
             lane = VectorAxis(vectors.axis, vectors.lanes, count)
             columns = scope.vectors(lane, position, unroll, segment.decided)
             iterations = [row.vectors(lane, position, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
-                for n, accumulator in zip(here.reduces, code.accumulators(here), strict=True):
-                    found = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])
+                for n, accumulator in zip(row_pass.reduces, code.accumulators(row_pass), strict=True):
+                    sums = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])
                     pointer = column.pointer(("slot", n))
                     old = load(f, accumulator.node.dtype, pointer, vectors.lanes, count=count).components
-                    store(f, accumulator.result(accumulator.merge(old, found)), pointer, count=count)
-                for s in here.stores:
+                    store(f, accumulator.result(accumulator.merge(old, sums)), pointer, count=count)
+                for s in row_pass.stores:
                     for t in iterations:
                         t[k].store(s)
 

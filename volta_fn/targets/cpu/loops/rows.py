@@ -39,7 +39,7 @@ class Accumulator(BaseAccumulator[State]):
     """The carried state of one reduction, in a function being written."""
 
     f: Function
-    #: Whether elements come in the order of their numbers, so that of equal ones the first is the best.
+    #: Whether elements come in ascending order of position, so that the first of equal elements wins.
     ordered: bool = True
 
     @property
@@ -53,8 +53,8 @@ class Accumulator(BaseAccumulator[State]):
     def start(self, lanes: int) -> State:
         """Return the state before the first element.
 
-        For an index, it is the best number, where it was found, and for floats where the first NaN was found. Where is the position of the
-        first of the vectors that go side by side, in its first lane.
+        The state of an index reduction is the best number, its position and, for floats, the position of the first NaN. Positions are those
+        of the first lane of the first of the interleaved vectors.
         """
         first = constant(self.f, self.node.reduction.start(self.dtype), lanes).components
         if not self.node.is_index:
@@ -65,19 +65,19 @@ class Accumulator(BaseAccumulator[State]):
     def step(self, state: State, x: Number, where: Value | None, count: Value | None) -> State:
         """Emit the state after another vector, of which the first `count` lanes exist.
 
-        `where` is the position of the first one side by side with it.
+        `where` is the position of the first of the vectors that are interleaved with it.
         """
         if where is None:
             new = combine(self.f, self.node.reduction, Number(self.dtype, state), x).components
         else:
-            new = self._found(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
+            new = self._extremum_step(state, x.value, position(self.f, where, 0, self._at, lanes_of(state[0].type)).value)
         lanes = lanes_of(state[0].type)
         if count is None or lanes == 1:
             return new
-        there = mask_of(self.f, count, lanes)
-        return tuple([self.f.select(there, y, old) for y, old in zip(new, state, strict=True)])
+        valid = mask_of(self.f, count, lanes)
+        return tuple([self.f.select(valid, y, old) for y, old in zip(new, state, strict=True)])
 
-    def _found(self, state: State, x: Value, index: Value) -> State:
+    def _extremum_step(self, state: State, x: Value, index: Value) -> State:
         f, (best, at, *nan) = self.f, state
         better = self._is_better(x, best)
         if not self.ordered:
@@ -101,13 +101,11 @@ class Accumulator(BaseAccumulator[State]):
         """Emit the combination of a state's lanes, by a tree."""
         return horizontal(self.f, self.node.reduction, Number(self.dtype, state)).components
 
-    def found(self, states: Sequence[State], stride: int) -> Number:
-        """Emit the value of the reduction of all lanes of the states.
+    def reduced(self, states: Sequence[State], stride: int) -> Number:
+        """Emit the value of the reduction over all lanes of the states.
 
-        Neighbouring lanes are `stride` positions from each other.
-
-        An index is the least of the lanes that are as good as the best, or NaN if one is. The best number of all is found without regard to
-        NaN, in few steps that wait for each other, and becomes NaN where there is one.
+        Adjacent lanes are `stride` positions apart. An index is the least position of a lane that equals the best number, or of a NaN. The
+        best number is reduced without regard to NaN, which takes a short chain of instructions, and is replaced by NaN if there is one.
         """
         if not self.node.is_index:
             return self.result(self.across(self.merged(states)))
@@ -118,11 +116,11 @@ class Accumulator(BaseAccumulator[State]):
             some = Lanes(f, reduce(partial(f.binary, "or"), nans)).any()
             best = f.select(some, constant(f, np.array(np.nan, self.dtype), 1).value, best)
         best = f.splat(best, lanes)
-        there = [self._is_equal(value, best) for value, *_ in states]
-        there = [f.binary("or", *both) for both in zip(there, nans, strict=True)] if nans else there
+        is_best = [self._is_equal(value, best) for value, *_ in states]
+        is_best = [f.binary("or", *both) for both in zip(is_best, nans, strict=True)] if nans else is_best
         positions = [position(f, i64(k * lanes * stride), stride, self._at, lanes).value for k in range(len(states))]
         indices = [f.binary("add", self._index(state), at) for state, at in zip(states, positions, strict=True)]
-        indices = [f.select(found, index, none) for found, index in zip(there, indices, strict=True)]
+        indices = [f.select(flag, index, none) for flag, index in zip(is_best, indices, strict=True)]
         return convert(f, horizontal(f, _LEAST, Number(self._at, (reduce(self._lesser, indices),))), self.node.dtype)
 
     def _best(self, values: list[Value]) -> Value:
@@ -166,7 +164,7 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
 # The values that a pass over a row keeps for later passes, by their costs.
 # ------------------------------------------------------------------------------
 
-#: Nanoseconds per element that computing a value again must take for it to be worth keeping.
+#: Nanoseconds per element of recomputation from which on a value is kept instead.
 _KEPT = 0.15
 
 
@@ -178,42 +176,42 @@ def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
     return result
 
 
-def _keep(analysis: KernelAnalysis, found: list[Pass]) -> None:
+def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
-    for number, here in enumerate(found):
-        for n in _closure(analysis, here, computed, found):
+    for number, row_pass in enumerate(passes):
+        for n in _closure(analysis, row_pass, computed, passes):
             computed.setdefault(n, number)
 
 
-def _closure(analysis: KernelAnalysis, here: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
-    found: set[int] = set()
-    waiting = here.targets(analysis)
+def _closure(analysis: KernelAnalysis, row_pass: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
+    closure: set[int] = set()
+    waiting = row_pass.targets(analysis)
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
-        if n in found or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
+        if n in closure or isinstance(node, Reduce) or not analysis.depends[n] & analysis.reduction_axes:
             continue
-        found.add(n)
+        closure.add(n)
         if n in computed and cost_of(analysis, [n]) > _KEPT:
             if n not in passes[computed[n]].keeps:
                 passes[computed[n]].keeps.append(n)
             continue
         waiting += operands(node)
-    return found
+    return closure
 
 
 def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
     """Estimate the nanoseconds per element to compute nodes, without loads."""
-    found: set[int] = set()
+    visited: set[int] = set()
     waiting = list(targets)
     total = 0.0
     while waiting:
         n = waiting.pop()
         node = analysis.kernel.nodes[n]
-        if n in found or isinstance(node, Reduce | Constant | Load):
+        if n in visited or isinstance(node, Reduce | Constant | Load):
             continue
-        found.add(n)
+        visited.add(n)
         if isinstance(node, Apply):
             total += cost(node.op, tuple([analysis.kernel.nodes[i].dtype for i in node.operands]))
         waiting += operands(node)
@@ -224,21 +222,21 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
 # The passes over rows as loops.
 #
 # Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*columns*), of
-# which several vectors may go side by side. A kernel without inner axes has rows of one element.
+# which several vectors may be interleaved. A kernel without inner axes has rows of one element.
 # ------------------------------------------------------------------------------
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 64
 
-#: Iterations of a search after which it may end: a reduction by `or` that is true stays true.
+#: Iterations of a search between checks whether it may stop: a reduction by `or` that is true stays true.
 _SEARCHED = 16
-#: The reductions that are such searches, and what they stay.
+#: The reductions of searches, and the result that is final.
 _SETTLED = {"reduce_or": True, "reduce_and": False}
 
-#: Rows of up to so many vectors stay in registers from pass to pass, for each 16 registers.
+#: The most vectors of a row that stays in registers from pass to pass, for each 16 registers.
 _RESIDENT = 4
 
-#: The state of every reduction of a pass, for every vector that goes on its own.
+#: The state of every reduction of a pass, for every interleaved vector.
 States = list[list[State]]
 
 
@@ -308,20 +306,20 @@ class Vectors(NamedTuple):
         return carried
 
 
-def _is_search(here: Pass, accumulators: Sequence[Accumulator]) -> bool:
-    """Return True if a pass may end early.
+def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
+    """Return True for a search, a pass that may stop early.
 
-    It stores nothing, and finds out whether there is something.
+    It stores nothing, and all its results are any/all reductions.
     """
-    found = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
-    return found and not here.stores and not here.keeps
+    is_boolean = bool(accumulators) and all(a.node.op in _SETTLED and a.dtype == bool for a in accumulators)
+    return is_boolean and not row_pass.stores and not row_pass.keeps
 
 
 class RowCode:
-    """Writes the passes over a row, or over rows side by side."""
+    """The writer of the passes over a row, or over neighbouring rows."""
 
     def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors, resident: bool | None = None) -> None:
-        #: From where to where inner axes go, where that is not all of them.
+        #: Bounds of the inner axes that are not traversed in full.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
         self.f = nest.f
@@ -336,10 +334,10 @@ class RowCode:
         can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
         self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
-    def accumulators(self, here: Pass) -> list[Accumulator]:
+    def accumulators(self, row_pass: Pass) -> list[Accumulator]:
         """Return the reductions of a pass."""
         ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
-        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, here.reduces)]
+        return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # a row whose elements are the lanes
 
@@ -347,22 +345,22 @@ class RowCode:
         """Emit all passes over one row."""
         scopes = self._residents(scope) if self.resident else []
         stride = coefficient(self.analysis.row_number, self.vectors.axis)
-        for here in self.passes:
-            for number in here.row_stores:
+        for row_pass in self.passes:
+            for number in row_pass.row_stores:
                 scope.store(number)
-            if not here.has_iterations:
+            if not row_pass.has_iterations:
                 continue
-            scope.prepare(here.targets(self.analysis), here.stores, () if scopes else here.keeps)
-            accumulators = self.accumulators(here)
+            scope.prepare(row_pass.targets(self.analysis), row_pass.stores, () if scopes else row_pass.keeps)
+            accumulators = self.accumulators(row_pass)
             if scopes:
-                vectors = self._at_once(here, accumulators, scopes)
+                vectors = self._at_once(row_pass, accumulators, scopes)
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
-                vectors = self._nested(here, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
-                self.nest.kept.update(here.keeps)
-            for k, (number, accumulator) in enumerate(zip(here.reduces, accumulators, strict=True)):
-                scope.numbers[number] = accumulator.found([states[k] for states in vectors], stride)
-        self.nest.kept.clear()
+                vectors = self._nested(row_pass, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
+                self.nest.in_memory.update(row_pass.keeps)
+            for k, (number, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
+                scope.numbers[number] = accumulator.reduced([states[k] for states in vectors], stride)
+        self.nest.in_memory.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
         """Emit the scopes of the vectors of a short row."""
@@ -376,11 +374,11 @@ class RowCode:
             scopes.append(inner)
         return scopes
 
-    def _at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
+    def _at_once(self, row_pass: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
         """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
-        states = [self._step(here, accumulators, inner, first, scopes[0]) for inner in scopes]
-        self._stored(here, scopes)
+        states = [self._step(row_pass, accumulators, inner, first, scopes[0]) for inner in scopes]
+        self._store_all(row_pass.stores, scopes)
         return states
 
     # columns
@@ -393,27 +391,27 @@ class RowCode:
 
     def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
         """Emit all passes over rows that are the lanes of vectors."""
-        for here in self.passes:
-            self._do_stores(here.row_stores, columns)
-            if not here.has_iterations:
+        for row_pass in self.passes:
+            self._store_all(row_pass.row_stores, columns)
+            if not row_pass.has_iterations:
                 continue
-            accumulators = self.accumulators(here)
-            scope.prepare(here.targets(self.analysis), (), ())
+            accumulators = self.accumulators(row_pass)
+            scope.prepare(row_pass.targets(self.analysis), (), ())
             for column in columns:
-                column.prepare(here.targets(self.analysis), here.stores, here.keeps)
+                column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
-            iterations = self._nested(here, accumulators, scope, columns, self.loops, [first] * len(columns))
-            self.nest.kept.update(here.keeps)
+            iterations = self._nested(row_pass, accumulators, scope, columns, self.loops, [first] * len(columns))
+            self.nest.in_memory.update(row_pass.keeps)
             for column, states in zip(columns, iterations, strict=True):
-                for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
+                for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
                     column.numbers[number] = accumulator.result(state)
-        self.nest.kept.clear()
+        self.nest.in_memory.clear()
 
     # loops
 
     def _nested(
         self,
-        here: Pass,
+        row_pass: Pass,
         accumulators: list[Accumulator],
         scope: VectorScope,
         columns: list[VectorScope],
@@ -423,20 +421,20 @@ class RowCode:
         """Emit the loops over the reduction axes, of which the vectors' axis is the last."""
         if not axes:
             if columns or not self.inside:
-                return self._iteration(here, accumulators, columns, states)
-            return self._along(here, accumulators, scope, states)
+                return self._iteration(row_pass, accumulators, columns, states)
+            return self._along(row_pass, accumulators, scope, states)
         axis, *rest = axes
 
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
             inner_columns = [column.child({}, shared=(inner,)) for column in columns]
-            for one, column in zip(inner_columns, columns, strict=True):
-                one.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
+            for inner_column, column in zip(inner_columns, columns, strict=True):
+                inner_column.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
             if rest or self.inside:
-                inner.prepare(here.targets(self.analysis), here.stores, here.keeps)
+                inner.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
                 for column in inner_columns:
-                    column.prepare(here.targets(self.analysis), here.stores, here.keeps)
-            return self._nested(here, accumulators, inner, inner_columns, rest, carried)
+                    column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            return self._nested(row_pass, accumulators, inner, inner_columns, rest, carried)
 
         low, high = self._bounds(axis)
         return self._blocked_loop(accumulators, low, high, 1, states, body)
@@ -444,46 +442,45 @@ class RowCode:
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
 
-    def _along(self, here: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
+    def _along(self, row_pass: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
             iterations = scope.vectors(VectorAxis(axis, lanes, count), position, unroll, segment.decided)
-            return [*self._iteration(here, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
+            return [*self._iteration(row_pass, accumulators, iterations, carried[:unroll]), *carried[unroll:]]
 
         def loop(low: Value, high: Value, step: int, carried: States, iteration: Callable[[Value, States], States]) -> States:
-            if _is_search(here, accumulators):
+            if _is_search(row_pass, accumulators):
                 return self._search(accumulators, low, high, step, carried, iteration)
             return self._blocked_loop(accumulators, low, high, step, carried, iteration)
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _iteration(self, here: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
+    def _iteration(self, row_pass: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
-        for number in iterations[0].needed(here.targets(self.analysis)):  # node by node, so that vectors alternate
+        for number in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, number)
-        new = [self._step(here, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)]
-        self._stored(here, iterations)
-        for number in here.keeps:
+        new = [
+            self._step(row_pass, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)
+        ]
+        self._store_all(row_pass.stores, iterations)
+        for number in row_pass.keeps:
             for iteration in iterations:
                 iteration.keep(number)
         return new
 
     def _step(
-        self, here: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
+        self, row_pass: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
-        """Emit the states after one vector, which goes side by side with a first one."""
+        """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []
-        for number, accumulator, state in zip(here.reduces, accumulators, states, strict=True):
+        for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[number].operand)
             where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
             new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
         return new
 
-    def _stored(self, here: Pass, iterations: Sequence[VectorScope]) -> None:
-        self._do_stores(here.stores, iterations)
-
-    def _do_stores(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
+    def _store_all(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         if not stores:
             return
         for number in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
@@ -501,7 +498,7 @@ class RowCode:
         states: States,
         body: Callable[[Value, States], States],
     ) -> States:
-        """Emit a loop; one that is long and rounds goes in blocks whose sums are added up."""
+        """Emit a loop; sums of a long loop that rounds are blocked."""
         size = self.f.known(self.f.minus(high, low))
         long = size is None or size > 2 * _BLOCK * step
         if not (long and any(a.rounds for a in accumulators)):
@@ -524,17 +521,17 @@ class RowCode:
         states: States,
         body: Callable[[Value, States], States],
     ) -> States:
-        """Emit a loop that does nothing more once all its results are settled."""
+        """Emit a loop that stops once all its results are final."""
         f = self.f
         size = f.known(f.minus(high, low))
         if size is not None and size <= _SEARCHED * step:
             return self._loop(low, high, step, states, body)
 
         def settled(carried: States) -> Value:
-            found = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
+            values = [a.across(a.merged([state[k] for state in carried]))[0] for k, a in enumerate(accumulators)]
             wanted = [_SETTLED[a.node.op] for a in accumulators]
-            there = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(found, wanted, strict=True)]
-            return functools.reduce(lambda x, y: f.binary("and", x, y), there)
+            flags = [f.compare("icmp eq", x, Value(x.type, "true" if want else "false")) for x, want in zip(values, wanted, strict=True)]
+            return functools.reduce(lambda x, y: f.binary("and", x, y), flags)
 
         def block(i: Value, carried: States) -> States:
             stop = f.select(settled(carried), i, least(f, f.plus(i, i64(_SEARCHED * step)), high))
@@ -555,5 +552,5 @@ class RowCode:
             rest = iter(values)
             return [[tuple([next(rest) for _ in range(n)]) for n in vector] for vector in shape]
 
-        turned = self.f.loop(low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), once=once or bool(size))
-        return unflat(turned)
+        results = self.f.loop(low, high, step, flat(states), lambda i, carried: flat(body(i, unflat(carried))), once=once or bool(size))
+        return unflat(results)

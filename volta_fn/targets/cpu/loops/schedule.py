@@ -29,7 +29,7 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 # Kernels whose innermost axis is short: interleaved results.
 #
 # `repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in
-# memory. So those of all indices along the short axis are made together, and their lanes shuffled, to be stored side by side.
+# memory. So the elements of all indices along the short axis are computed together, and their lanes are interleaved before the store.
 # ------------------------------------------------------------------------------
 
 #: The most elements of the short axis.
@@ -37,7 +37,7 @@ _MOST = 4
 
 
 def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | None:
-    """Return the short axis along which the elements of all results lie side by side.
+    """Return the short axis along which all results are contiguous.
 
     None if there is none, or if vectors along `axis` can be stored as they are.
     """
@@ -76,7 +76,7 @@ class InterleavedStores:
             for index, decided in enumerate(self.decided):
                 cells.append(column.child({self.inner: i64(index)}))
                 cells[-1].decided.update(decided)
-            # All before the first store, as a result may lie where an operand of another one is.
+            # All before the first store, as a result may share the memory of another one's operand.
             results = [_interleaved(scope.nest.f, [cell.spread(target) for cell in cells]) for target in self.targets]
             wide = None if count is None else scope.nest.f.times(count, len(cells))
             for number, result in enumerate(results):
@@ -101,9 +101,9 @@ def _blended(f: Function, vectors: Sequence[Value], lanes: int) -> list[Value]:
     No two lanes of a vector go to the same lane of results.
     """
     size = len(vectors)
-    turned = [f.taken(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
-    results = [turned[0]] * size
-    for k, x in enumerate(turned[1:], 1):
+    rotated = [f.taken(x, [(lane - k) * pow(size, -1, lanes) % lanes for lane in range(lanes)]) for k, x in enumerate(vectors)]
+    results = [rotated[0]] * size
+    for k, x in enumerate(rotated[1:], 1):
         results = [f.taken(y, [j + lanes * ((lanes * i + j) % size == k) for j in range(lanes)], x) for i, y in enumerate(results)]
     return results
 
@@ -116,7 +116,7 @@ def _holds(condition: Range, axis: int, index: int) -> bool:
 # ------------------------------------------------------------------------------
 # Transposes: kernels whose loads and stores are contiguous along different axes.
 #
-# Square tiles, as many lanes wide and high, are loaded along the loads' axis, transposed in registers, put on the stack, and used along
+# Square tiles of vectors are loaded along the loads' axis, transposed in registers, stored on the stack, and used along
 # the stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
 # ------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ def crossing(analysis: KernelAnalysis, axis: int, lanes: int) -> tuple[int, list
     """
     if analysis.reduction_axes or lanes < 4 or analysis.kernel.sizes[axis] < lanes:
         return None
-    found = crossing_loads(analysis, axis, lanes, backward=False)
-    if found is None or any(r.value.axes & {axis, found[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
+    candidate = crossing_loads(analysis, axis, lanes, backward=False)
+    if candidate is None or any(r.value.axes & {axis, candidate[0]} for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n)):
         return None
-    return found
+    return candidate
 
 
 class TransposeTiles:
@@ -147,7 +147,7 @@ class TransposeTiles:
         self.other = other
         self.lanes = lanes
         self.loads = loads
-        #: How many tiles lie side by side in a block.
+        #: Tiles of a block along the vectors' axis.
         self.columns = -(-BLOCK // lanes)
         #: The tile of every part of every load.
         self.tiles: dict[int, list[Value]] = {}
@@ -195,8 +195,8 @@ class TransposeTiles:
             inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
             for number, tiles in self.tiles.items():
-                inside.numbers[number] = self.taken(number, tiles, f.plus(f.times(i, self.columns), column))
-            for number in inside.needed(targets):  # before the first store, as a result may lie where an operand of another one is
+                inside.numbers[number] = self.load_tile_row(number, tiles, f.plus(f.times(i, self.columns), column))
+            for number in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
                 inside.number(number)
             for s in range(len(targets)):
                 inside.store(s)
@@ -204,7 +204,7 @@ class TransposeTiles:
         f.loop(first, end, self.lanes, [], iteration, once=True)
 
     def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
-        """Emit the loads and the transpose of a tile, and put it on the stack."""
+        """Emit the loads and the transpose of a tile, and store it on the stack."""
         for number in self.loads:
             rows = []
             for k in range(self.lanes):
@@ -216,9 +216,9 @@ class TransposeTiles:
                 fetch_ahead(self.f, row.pointer(("load", number)), self.analysis.kernel.nodes[number].dtype.itemsize * self.lanes)
             type_ = vector_of(_tile_element(self.analysis.kernel.nodes[number].dtype), self.lanes)
             for component, columns in enumerate(zip(*rows, strict=True)):
-                self.put(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+                self.store_tile(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
 
-    def put(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
+    def store_tile(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
         """Emit the stores of a tile on the stack."""
         tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
         if component == len(tiles):
@@ -227,7 +227,7 @@ class TransposeTiles:
             slot = self.f.plus(i64(k * self.columns), column)
             self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
-    def taken(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
+    def load_tile_row(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
         """Emit the load of a row of a tile on the stack."""
         dtype = self.analysis.kernel.nodes[number].dtype
         components = []
@@ -278,16 +278,16 @@ GRAIN = 40_000.0
 #: Bytes that a core moves in a nanosecond.
 _BANDWIDTH = 8.0
 
-#: Bytes of the stack for what is kept of a row.
+#: Bytes of the stack for the values that passes keep of a row, at most.
 _STACK = 1 << 16
 
-#: Nanoseconds per element beyond which two vectors at a time have the processor busy enough.
-_DEAR = 0.4
+#: Nanoseconds per element from which on two interleaved vectors keep the processor busy.
+_EXPENSIVE_NS = 0.4
 
 #: The most segments of an axis.
 _MOST_SEGMENTS = 8
 
-#: The most nodes that are emitted side by side.
+#: The most nodes times vectors that are interleaved.
 _MOST_STATEMENTS = 120
 
 
@@ -318,7 +318,7 @@ class LoopOptions(NamedTuple):
     axis: int | None = None
     #: Whether vectors have one lane.
     scalar: bool = False
-    #: Vectors that go side by side.
+    #: Vectors that are interleaved.
     unroll: int | None = None
     #: Whether passes keep what is expensive to compute again.
     keeping: bool | None = None
@@ -349,7 +349,7 @@ class LoopSchedule(NamedTuple):
     passes: list[Pass]
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
-    #: The axis along which some loads lie side by side, where that is another one, and those loads.
+    #: The axis along which some loads are contiguous, if it is not the vectors' axis, and those loads.
     crossing: tuple[int, list[int]] | None
     #: The short axis along which results are interleaved.
     interleaved: int | None
@@ -375,20 +375,20 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
     passes = passes_of(analysis, keeping=options.keeping is not False)
-    kept = sum(analysis.kernel.nodes[n].dtype.itemsize for here in passes for n in here.keeps)
-    if kept * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
+    slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for row_pass in passes for n in row_pass.keeps)
+    if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
         passes = passes_of(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
-    found, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
-    inner = interleaved_axis(analysis, axis, lanes) if found is None and options.interleaved is not False else None
-    cut = _cut(analysis, vectors, found, inner, iteration_cost * GRAIN / options.grain)
-    return LoopSchedule(analysis, vectors, passes, iteration_cost, found, inner, cut, options)
+    transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
+    inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
+    cut = _cut(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, cut, options)
 
 
 def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
     """Yield options that force every choice both ways, for every axis of the vectors.
 
-    Several choices are forced together. Vectors of rows side by side share the memory of what passes keep.
+    Several choices are forced together. Interleaved vectors of rows share the memory of the values that passes keep.
     """
     yield PREFERRED
     for axis in range(len(analysis.kernel.sizes)):
@@ -424,13 +424,17 @@ def can_be_wide(schedule: LoopSchedule) -> bool:
     return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
-def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float) -> Grid:
+def _cut(
+    analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
+) -> Grid:
     """Return the tasks: rows, columns, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
-    if found is not None:
-        return grid(analysis.size(analysis.parallel_axes - {axis, found[0]}), sizes[found[0]], BLOCK, iteration_cost * sizes[axis])
+    if transposition is not None:
+        return grid(
+            analysis.size(analysis.parallel_axes - {axis, transposition[0]}), sizes[transposition[0]], BLOCK, iteration_cost * sizes[axis]
+        )
     together = analysis.reduction_axes if inner is None else frozenset({inner})
     return grid(
         analysis.size(analysis.parallel_axes - together - {axis}),
@@ -441,7 +445,7 @@ def _cut(analysis: KernelAnalysis, vectors: Vectors, found: tuple[int, list[int]
 
 
 def lanes_of(analysis: KernelAnalysis) -> int:
-    """Return the lanes of a vector: as many as a register holds of the widest dtype."""
+    """Return the lanes of a vector: a register of the widest dtype."""
     widest = max(
         [4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in analysis.dtypes()]
     )
@@ -457,13 +461,14 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
         filled = sizes[axis] / (vectors * lanes)
-        total = sum(weight * _ease(offset, axis) for weight, offset in offsets)
+        total = sum(weight * _access_score(offset, axis) for weight, offset in offsets)
         return round(total * filled - (1e-3 if segments_of(analysis, axis) is None else 0.0), 6), axis
 
     return max(range(len(sizes)), key=score)
 
 
-def _ease(offset: Affine, axis: int) -> float:
+def _access_score(offset: Affine, axis: int) -> float:
+    """Return a score, up to 1, of the speed of loads or stores along an axis."""
     c = abs(coefficient(offset, axis))
     return 1.0 if c == 1 else 0.5 if c == 0 else 0.3 if c <= 4 else 0.0
 
@@ -498,7 +503,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
 def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
     size = analysis.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
-    heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _DEAR
+    heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _EXPENSIVE_NS
     chained = any(isinstance(node, Apply) and node.op in CHAINS for node in analysis.kernel.nodes)
     wanted = 2 if heavy and not chained else 4
     if reduces and axis not in analysis.reduction_axes:

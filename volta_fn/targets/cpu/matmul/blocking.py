@@ -270,7 +270,7 @@ def legal_blockings(
 
 
 def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
-    """Return a blocking for those who only need the split-K of it."""
+    """Return a blocking without packing, for products that use only its split-K."""
     none = Packing.NONE
     return Blocking(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
 

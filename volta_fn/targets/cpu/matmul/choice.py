@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.matmul.gemv import suits_gemv as one_row
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
-#: The most terms of a sum that cannot be split: splits are multiples of as many.
+#: The most terms of a sum that cannot be split; splits are multiples of this.
 _LEAST_SPLIT = 64
 
 
@@ -45,10 +45,10 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
 
 def contracts(kernel: Kernel) -> bool:
     """Return True if a product is best done here, reading operands as the kernel does."""
-    found = contraction_of(kernel)
-    if found is None:
+    product = contraction_of(kernel)
+    if product is None:
         return False
-    problem = found.problem()
+    problem = product.problem()
     dtypes = {problem.lhs.dtype, problem.rhs.dtype, problem.dtype}
     same_kind = len({d.kind for d in dtypes} - {"V"}) == 1
     return compute_type(problem.dtype) is not None and same_kind and all(map(readable, dtypes)) and all(map(_is_packable, problem[:2]))
@@ -81,15 +81,15 @@ CHOSEN_ROUTINE = ProductOptions()
 
 def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
     """Generate the routine of a contraction; None for other kernels."""
-    found = contraction_of(kernel)
-    if found is None or not contracts(kernel):
+    product = contraction_of(kernel)
+    if product is None or not contracts(kernel):
         return None
-    found = _oriented(found) if options.swapped is None else found.swapped() if options.swapped else found
-    problem = found.problem()
+    product = _oriented(product) if options.swapped is None else product.swapped() if options.swapped else product
+    problem = product.problem()
     work = compute_type(problem.dtype)
     assert work is not None
-    operands, buffers = (found.lhs.input, found.rhs.input), len(kernel.inputs) + len(kernel.stores)
-    epilogue = (None if options.fused else _strided_epilogue(work, found)) or FusedEpilogue(work, found)
+    operands, buffers = (product.lhs.input, product.rhs.input), len(kernel.inputs) + len(kernel.stores)
+    epilogue = (None if options.fused else _strided_epilogue(work, product)) or FusedEpilogue(work, product)
     if few_rows(problem) if options.dots is None else options.dots:
         return DotProducts(work, problem, epilogue, buffers, "product", operands, options.splits).routine()
     return Gemm(work, problem, operands, epilogue, buffers, "product", options.blocking).routine()
@@ -97,12 +97,12 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
 
 def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
-    found = contraction_of(kernel)
-    if found is None or not contracts(kernel):
+    product = contraction_of(kernel)
+    if product is None or not contracts(kernel):
         return
     yield CHOSEN_ROUTINE
     for swapped in (False, True):
-        problem = (found.swapped() if swapped else found).problem()
+        problem = (product.swapped() if swapped else product).problem()
         work = compute_type(problem.dtype)
         assert work is not None
         if is_possible(problem):
@@ -113,26 +113,28 @@ def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
                 yield ProductOptions(swapped, True, False, None, blocking)
 
 
-def _oriented(found: Contraction) -> Contraction:
+def _oriented(product: Contraction) -> Contraction:
     """Make the axis along which the first result is contiguous one of the columns."""
-    store = found.kernel.stores[0]
+    store = product.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
+    return product.swapped() if side_by_side and side_by_side[0] in product.rows else product
 
 
-def _strided_epilogue(work: ComputeType, found: Contraction) -> StoreStrided | None:
+def _strided_epilogue(work: ComputeType, product: Contraction) -> StoreStrided | None:
     """Return the epilogue that only stores the sums; None if there is more to do."""
-    kernel, number = found.kernel, found.kernel.stores[0].value
-    value, total = kernel.nodes[number], kernel.nodes[found.total]
-    if number != found.total and not (isinstance(value, Apply) and value.op == "convert_element_type" and value.operands == (found.total,)):
+    kernel, number = product.kernel, product.kernel.stores[0].value
+    value, total = kernel.nodes[number], kernel.nodes[product.total]
+    is_conversion = isinstance(value, Apply) and value.op == "convert_element_type" and value.operands == (product.total,)
+    if number != product.total and not is_conversion:
         return None
     if len(kernel.stores) > 1 or not rounds_to(total.dtype, value.dtype):
         return None
     index = row_major(kernel.stores[0].index, kernel.stores[0].shape)
     steps = dict(index.terms)
     walks = [
-        merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0] for axes in (found.batch, found.rows, found.columns)
+        merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
+        for axes in (product.batch, product.rows, product.columns)
     ]
     if walks[2].stride != 1 or index.offset:
         return None
-    return StoreStrided(work, value.dtype, walks[0], walks[1], found.size(found.columns), len(kernel.inputs))
+    return StoreStrided(work, value.dtype, walks[0], walks[1], product.size(product.columns), len(kernel.inputs))

@@ -32,7 +32,7 @@ class Epilogue(Protocol):
     holds_sums: int | None
 
     def write(self, f: Function, tile: ResultTile) -> None:
-        """Write what follows from the sums of a tile."""
+        """Emit the epilogue of a tile's sums."""
 
 
 class StoreSums:
@@ -226,11 +226,11 @@ class FusedEpilogue:
         """See `Epilogue`."""
         width = len(tile.sums[0]) * self.work.lanes
         sums = f.alloca(f"[{self.dtype.itemsize} x i8]", len(tile.sums) * width)
-        self.put(f, tile, sums, width)
+        self.store_tile(f, tile, sums, width)
         strip = Strip(tile.buffers, tile.batch, tile.row, i64(len(tile.sums)), tile.column, i64(tile.columns), sums, width)
         self.finish(f, strip)
 
-    def put(self, f: Function, tile: ResultTile, sums: Value, width: int) -> None:
+    def store_tile(self, f: Function, tile: ResultTile, sums: Value, width: int) -> None:
         """Store a tile to a strip."""
         for i, row in enumerate(tile.sums):
             for v, vector in enumerate(row):
@@ -281,21 +281,21 @@ class FusedEpilogue:
         scope.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
         end = f.plus(strip.column, strip.columns)
         if not others:
-            self._run(f, scope, axis, strip.column, end)
+            self._columns_of_block(f, scope, axis, strip.column, end)
             return
         size = kernel.sizes[axis]
 
-        def run(block: Value) -> None:
+        def block_columns(block: Value) -> None:
             start = f.times(block, size)
             column = rows_in(scope, tuple(others), block)
             column.prepare([store.value for store in kernel.stores], range(len(kernel.stores)))
             low = f.intrinsic("llvm.smax.i64", "i64", f.minus(strip.column, start), i64(0))
-            self._run(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
+            self._columns_of_block(f, column, axis, low, least(f, f.minus(end, start), i64(size)))
 
         first, last = f.divided(strip.column, size)[0], f.divided(f.plus(end, i64(size - 1)), size)[0]
-        each(f, first, last, run)
+        each(f, first, last, block_columns)
 
-    def _run(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
+    def _columns_of_block(self, f: Function, scope: VectorScope, axis: int, start: Value, end: Value) -> None:
         """Emit the loops over neighbouring columns, by vectors."""
         analysis = scope.nest.analysis
         decided = not any(axis in r.value.axes for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n))
@@ -398,10 +398,12 @@ class TileWriter:
         outer, inner = self.a_strides
         b_inner = self._width_of(tile.columns) if self.b_inner is None else self.b_inner
         kind = MicroKernel(self.work, rows, tile.columns, None if inner == 1 else outer, inner, b_inner, self.b_inner is None)
-        source, target = self._ways(f, arguments, tile, result)
+        source, target = self._addresses(f, arguments, tile, result)
         f.run_shared(micro_kernel(kind), arguments.a, i64(outer * self.work.itemsize), arguments.b, arguments.depth, *source, *target)
 
-    def _ways(self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None) -> tuple[TileAddress, TileAddress]:
+    def _addresses(
+        self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None
+    ) -> tuple[TileAddress, TileAddress]:
         """Emit the addresses that sums are read from and stored to.
 
         The state has bit 0 in the first block, bit 1 in the last.
@@ -427,7 +429,7 @@ class TileWriter:
         if self.strips is None:
             self.epilogue.write(f, tile)
         else:
-            self.strips.put(f, tile, strip, self.strip_width)
+            self.strips.store_tile(f, tile, strip, self.strip_width)
 
     def _width_of(self, count: int) -> int:
         return count + -count % self.work.lanes

@@ -296,7 +296,7 @@ class Gemm:
     def _write_multiplying(self) -> None:
         plan = self.plan
         f, buffers, begin, end = entry(self.module, self.name)
-        own = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
+        column_block = f.alloca(self.work.type, plan.block_elements) if self._own_stack else Value("ptr", "null")
         rows = f.alloca(self.work.type, self._rows_elements * plan.row_group) if plan.pack_rows is Packing.TASK else Value("ptr", "null")
         strip = f.alloca(self.work.type, plan.tallest * self.tiles.strip_width) if self.tiles.strips else Value("ptr", "null")
 
@@ -306,7 +306,7 @@ class Gemm:
             first_column, end_column = range_of(f, column, plan.column_tasks, plan.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
-                self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(own, rows, strip))
+                self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(column_block, rows, strip))
                 return
             start, stop = range_of(f, split, plan.splits, plan.blocks)
             final = f.binary("sub", stop, i64(1))
@@ -315,7 +315,7 @@ class Gemm:
                 opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
                 closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
                 state = f.binary("or", opening, f.binary("shl", closing, i64(1)))
-                self._block_of_task(f, buffers, item, k, state, _Scratch(own, rows, strip))
+                self._block_of_task(f, buffers, item, k, state, _Scratch(column_block, rows, strip))
 
             each(f, start, stop, block)
 
@@ -337,11 +337,11 @@ class Gemm:
             stop = f.intrinsic("llvm.smin.i64", "i64", f.binary("add", start_row, i64(plan.row_group)), task.end_row)
             rows_type = f"[{self._rows_elements * self.work.itemsize} x i8]"
 
-            def own(panel: Value) -> Value:
+            def packed_panel(panel: Value) -> Value:
                 return f.at(scratch.rows, rows_type, f.binary("sub", panel, start_row))
 
             if plan.pack_rows is Packing.TASK:
-                self._pack_row_panels(f, span, (start_row, stop), own)
+                self._pack_row_panels(f, span, (start_row, stop), packed_panel)
 
             def row_panel(panel: Value) -> None:
                 def sized(row: Value, count: int) -> None:
@@ -349,7 +349,7 @@ class Gemm:
                     if plan.pack_rows is Packing.AHEAD:
                         a = self._packed_rows(f, buffers, task.batch, block, panel)
                     else:
-                        a = own(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
+                        a = packed_panel(panel) if plan.pack_rows is Packing.TASK else self.lhs.address(f, of_rows)
                     self._across(f, task, of_rows, a, columns, count, state, scratch.strip)
 
                 self._for_height(f, panel, sized)

@@ -29,12 +29,12 @@ _NEAR = 1 << 20  # bytes that a core's caches hold
 
 
 def suits_dot_products(problem: Problem) -> bool:
-    """Return True if a product is best done so."""
+    """Return True if dot products compute a product fastest."""
     return is_possible(problem) and problem.k >= _SHORT
 
 
 def is_possible(problem: Problem) -> bool:
-    """Return True if a product can be done so."""
+    """Return True if dot products can compute a product."""
     lhs, rhs = problem.lhs.inner.stride, problem.rhs.inner.stride
     return lhs == rhs == 1 and min(problem.m, problem.n) <= _FEW and problem.batch * problem.m * problem.n * problem.k > 0
 
@@ -47,7 +47,7 @@ class _TileSize(NamedTuple):
 
 
 class DotProducts:
-    """Writes the routine of such a product; `operands` are the buffers' numbers."""
+    """The writer of a routine of dot products; `operands` are the buffers' numbers."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class DotProducts:
         """Emit the dot products of each row of `left` with each of `right`."""
         work, lhs, rhs = self.work, self.problem.lhs.dtype, self.problem.rhs.dtype
         tiles = len(left) * len(right)
-        copies = max(1, min(4, 8 // tiles))  # sums of each, so that additions need not wait for each other
+        copies = max(1, min(4, 8 // tiles))  # independent accumulators, which break the dependency chain
 
         def at(row: Value, size: int, k: Value, further: int) -> Value:
             return f.at(f.at(row, f"[{size} x i8]", k), f"[{size} x i8]", i64(further * work.lanes))
@@ -226,7 +226,7 @@ _GEMV_STEP = 1.0  # nanoseconds for a vector of the matrix
 
 
 def suits_gemv(problem: Problem) -> bool:
-    """Return True if a product is of that kind."""
+    """Return True if a product is a row times a matrix contiguous along columns."""
     return problem.m == 1 and problem.rhs.outer.stride == 1 and problem.n >= _NARROW and problem.batch * problem.k > 0
 
 

@@ -98,17 +98,17 @@ def rounds_to(dtype: np.dtype, other: np.dtype) -> bool:
 
 def read(f: Function, work: ComputeType, dtype: np.dtype, pointer: Value, lanes: int, mask: Value | None = None) -> Value:
     """Load `lanes` adjacent numbers in the compute type; zero where masked out."""
-    found = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
+    value = load(f, stored_as(dtype), dtype.itemsize, pointer, lanes, mask)
     type_ = vector_of(work.type, lanes)
-    if found.type == type_:
-        return found
+    if value.type == type_:
+        return value
     if dtype == _BFLOAT16:
-        wide = f.cast("zext", found, vector_of("i32", lanes))
-        found = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
+        wide = f.cast("zext", value, vector_of("i32", lanes))
+        value = f.cast("bitcast", f.binary("shl", wide, f.splat(Value("i32", "16"), lanes)), vector_of("float", lanes))
     if dtype.kind == "f" or dtype == _BFLOAT16:
-        return f.cast("fpext", found, type_)
+        return f.cast("fpext", value, type_)
     to_float = work.type in ("float", "double")  # because of the other operand's dtype
-    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), found, type_)
+    return f.cast(("sitofp" if to_float else "sext") if dtype.kind == "i" else ("uitofp" if to_float else "zext"), value, type_)
 
 
 def write(f: Function, work: ComputeType, dtype: np.dtype, value: Value, lanes: int, pointer: Value, mask: Value | None = None) -> None:
@@ -130,8 +130,8 @@ def load(f: Function, type_: str, itemsize: int, pointer: Value, lanes: int, mas
     return f.load(vector, pointer, itemsize) if mask is None else masked_load(f, vector, pointer, itemsize, mask)
 
 
-def put(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
-    """Store a register of the compute type, or as many lanes as there is room for."""
+def store_lanes(f: Function, work: ComputeType, value: Value, pointer: Value, room: int) -> None:
+    """Store a register of the compute type, or its first `room` lanes."""
     mask = first_lanes(room, work.lanes)
     if mask is None:
         f.store(value, pointer, work.itemsize)
@@ -365,7 +365,7 @@ def micro_kernel(kind: MicroKernel) -> SharedFunction:
         flat = [vector for row in sums for vector in row]
         flat = f.branch(fresh, lambda: flat, lambda: _added(f, kind, flat, source, source_stride))
         for (vector, address), value in zip(_vectors(f, kind, target, target_stride), flat, strict=True):
-            put(f, work, value, address, columns - vector * work.lanes)
+            store_lanes(f, work, value, address, columns - vector * work.lanes)
 
     parameters = [Value("ptr" if parameter in pointers else "i64", f"%{parameter}") for parameter in names]
     return shared_function(f"{name}{'' if kind.padded else '_exact'}", parameters, write)

@@ -18,8 +18,8 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     first_lanes,
     is_itself,
     prefetch,
-    put,
     read,
+    store_lanes,
     type_name,
 )
 
@@ -40,7 +40,7 @@ def pack_panels(
     pack: Callable[[Value, Span, Value], None],
     prefetch: Callable[[Span], None],
 ) -> None:
-    """Pack a range of panels; ``pack(panel, span, k)`` packs one, from our k on.
+    """Pack a range of panels; ``pack(panel, span, k)`` packs one, from k on.
 
     With a `chunk`, that many k are packed of every panel, then the next ones: cache lines that belong to several panels are read once.
     Before that, `prefetch(span)` prefetches the next chunk, whose rows are too distant for the hardware to predict.
@@ -228,7 +228,7 @@ class StridedOperand:
         return self.chunk is not None and self.operand.inner.stride is not None
 
     def spread(self, f: Function, span: Span, count: int, width: int, target: Value, panels: Panels) -> None:
-        """Write several panels at once, each row to all of them, of an operand `in_rows`."""
+        """Write several panels of an operand `in_rows`, row by row to all of them."""
         dtype, stride = self.operand.dtype, self.operand.inner.stride
         assert stride is not None
         start = self._at(f, self._matrix(f, span), span.outer, span.inner)
@@ -309,9 +309,9 @@ def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width:
     for start in range(0, width, work.lanes):
         value = work.zero()
         if start < count:
-            there = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
-            value = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
-        put(f, work, value, f.at(address, work.type, i64(start)), width - start)
+            pointer = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
+            value = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
+        store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
 
 
 @functools.cache
@@ -326,13 +326,13 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
         row_pointers = RowPointers(f, stride, RUN)
         runs_end = f.binary("and", depth, i64(-RUN))
 
-        def ways(k: Value, panel: Value) -> tuple[Value, Value]:
-            there = f.at(f.at(source, "i8", f.binary("mul", k, stride)), f"[{count * dtype.itemsize} x i8]", panel)
-            return there, f.at(target, "i8", f.binary("mul", panel, panel_stride))
+        def addresses(k: Value, panel: Value) -> tuple[Value, Value]:
+            row_address = f.at(f.at(source, "i8", f.binary("mul", k, stride)), f"[{count * dtype.itemsize} x i8]", panel)
+            return row_address, f.at(target, "i8", f.binary("mul", panel, panel_stride))
 
         def several(k: Value, panel: Value) -> None:
-            there, address = ways(k, panel)
-            starts = row_pointers.starts(f, there)
+            row_address, address = addresses(k, panel)
+            starts = row_pointers.starts(f, row_address)
             numbers = _numbers(f, work, dtype, [row_pointers.row(f, starts, row) for row in range(RUN)], count, width)
             first = f.at(address, f"[{width * work.itemsize} x i8]", k)
             for start in range(0, RUN * width, work.lanes):
@@ -340,8 +340,8 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
                 f.store(value, f.at(first, work.type, i64(start)), work.itemsize)
 
         def single(k: Value, panel: Value) -> None:
-            there, address = ways(k, panel)
-            copy_row(f, work, dtype, count, width, there, address, k)
+            row_address, address = addresses(k, panel)
+            copy_row(f, work, dtype, count, width, row_address, address, k)
 
         each(f, i64(0), runs_end, lambda k: each(f, i64(0), panels, lambda panel: several(k, panel)), RUN)
         each(f, runs_end, depth, lambda k: each(f, i64(0), panels, lambda panel: single(k, panel)))
@@ -357,8 +357,8 @@ def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Val
         for start in range(0, width, work.lanes):
             vector = work.zero()
             if start < count:
-                there = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
-                vector = read(f, work, dtype, there, work.lanes, first_lanes(count - start, work.lanes))
+                pointer = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
+                vector = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
             numbers += [(vector, lane) for lane in range(min(work.lanes, width - start))]
     return numbers
 
@@ -422,7 +422,7 @@ def transposed_rows(
                 for r in range(square)
             ]
             for c, vector in enumerate(_squares_transposed(f, block, square)):
-                put(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
+                store_lanes(f, work, vector, address(f.binary("add", k, i64(c)), start), width - start)
 
     def single(k: Value) -> None:
         rows = rows_at(k)
@@ -444,12 +444,9 @@ def _gathered(groups: Sequence[Value], f: Function) -> Value:
     """Emit the concatenation of vectors."""
     groups = list(groups)
     while len(groups) > 1:
-        groups = [_joined(f, x, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
+        order = range(2 * lanes_of(groups[0].type))
+        groups = [f.taken(x, order, y) for x, y in zip(groups[::2], groups[1::2], strict=True)]
     return groups[0]
-
-
-def _joined(f: Function, x: Value, y: Value) -> Value:
-    return f.taken(x, range(2 * lanes_of(x.type)), y)
 
 
 def _squares_transposed(f: Function, block: Sequence[Value], square: int) -> list[Value]:
@@ -471,8 +468,8 @@ def assembled(f: Function, picks: Sequence[tuple[Value, int]]) -> Value:
     """Emit a vector of lanes of others, each by its vector and its number."""
     first, *others = dict.fromkeys([vector for vector, _ in picks])
     lanes = len(picks)
-    made, order = first, [lane if vector == first else 0 for vector, lane in picks]
+    result, order = first, [lane if vector == first else 0 for vector, lane in picks]
     for other in others or [first]:
         chosen = [lanes + lane if vector == other else now for (vector, lane), now in zip(picks, order, strict=True)]
-        made, order = f.taken(made, chosen, other), list(range(lanes))
-    return made
+        result, order = f.taken(result, chosen, other), list(range(lanes))
+    return result

@@ -35,7 +35,7 @@ from volta_fn.runtime.llvm.host import host, llvm
 # Fingerprints of programs: texts that are equal only for equal programs.
 #
 # A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
-# hashes of their bytes. Calls are written as what they call, which is all of them that is compiled. A program that holds something
+# hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
 # without such a text, like a user's function, has no fingerprint.
 # ------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def _path(kind: type) -> str:
 
 @functools.cache
 def _meaning(primitive: Primitive) -> str:
-    """Return a primitive's name and what computes it."""
+    """Return a primitive's name and the names of its rules."""
     rules = [primitive.abstract, primitive.evaluate, primitive.ufunc_for]
     return f"{primitive.name} {' '.join(map(_rule, rules))}"
 
@@ -195,7 +195,7 @@ def _rules(values: Sequence[Any]) -> str:
 
 
 # ------------------------------------------------------------------------------
-# The cache on disk, of which the process keeps in memory what it has loaded.
+# The cache on disk. A process keeps the entries that it has loaded in memory.
 #
 # There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and
 # the CPU:
@@ -204,13 +204,13 @@ def _rules(values: Sequence[Any]) -> str:
 #   that routines share, by its name, so that another program with the same kernel need not compile it;
 # - the *support code*: pool and executor (`support_code_of_process`);
 # - a *program*: its commands with all objects, by the text of the traced program (`runtime.program`), so that a process that has the same
-#   program need not lower it. It loads in one read what would take as many as it has routines.
+#   program need not lower it. One read loads it, instead of one for each of its routines.
 #
 # An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")
-#: Seconds after which a file that is written again has another time.
+#: Seconds after which writing a file again changes its time.
 _SETTLED = 2.0
 
 
@@ -238,18 +238,18 @@ def sources_digest(root: Path, folder: Path | None) -> str:
     Reading them takes a while, so the hash is kept in the cache folder, by what changes whenever a file is written or replaced: its number
     and the time of its last change (which, unlike that of its contents, cannot be set).
     """
-    found, newest = [], 0.0
+    files, newest = [], 0.0
     for directory, _, names in os.walk(root):
         for path in [os.path.join(directory, name) for name in names if name.endswith(".py")]:
             status = os.stat(path)
             newest = max(newest, status.st_ctime)
-            found.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    name = hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
-    known = None if folder is None else caches.read(folder, name)
-    if known is not None:
-        return known.decode()
+            files.append((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    name = hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+    cached = None if folder is None else caches.read(folder, name)
+    if cached is not None:
+        return cached.decode()
     digest = hashlib.sha256()
-    for path, *_ in sorted(found):
+    for path, *_ in sorted(files):
         content = Path(path).read_bytes()
         digest.update(f"{path.removeprefix(str(root))} {len(content)}\n".encode() + content)
     if folder is not None and time.time() - newest > _SETTLED:
@@ -267,16 +267,16 @@ def _cpu() -> str:
 
 
 def read(name: str, parse: Callable[[Any, bytes], T]) -> T | None:
-    """Return what `parse` makes of an entry's header and bytes; None if there is none."""
+    """Return an entry, parsed from its header and bytes; None if it is missing."""
     where = cache_dir()
     data = None if where is None else caches.read(where, name)
     if where is None or data is None:
         return None
-    header, _, content = data.partition(b"\n")
-    with contextlib.suppress(LookupError, TypeError, ValueError):  # it is intact, and of something else
-        cpu, said = json.loads(header)
+    line, _, content = data.partition(b"\n")
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # an intact entry in another format
+        cpu, header = json.loads(line)
         if cpu == _cpu():
-            return parse(said, content)
+            return parse(header, content)
     caches.delete(where / name[:2] / name)
     return None
 
@@ -291,8 +291,8 @@ def write(name: str, header: Any, contents: Sequence[bytes]) -> None:
 def read_compiled(name: str) -> Compiled | None:
     """Return a routine from the disk, or None."""
 
-    def parse(said: Any, code: bytes) -> Compiled:
-        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in said["launches"]]), said["workspace"], tuple(said["shared"]))
+    def parse(header: Any, code: bytes) -> Compiled:
+        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in header["launches"]]), header["workspace"], tuple(header["shared"]))
 
     return read(name, parse)
 

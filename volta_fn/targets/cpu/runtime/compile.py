@@ -52,7 +52,7 @@ class LoadedLaunch(NamedTuple):
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
-    #: What the address is in.
+    #: The code that holds the address.
     code: LoadedCode
 
 
@@ -68,7 +68,7 @@ class LoadedRoutine(NamedTuple):
 class RefusedRoutine(Exception):
     """A routine that LLVM refuses, by its key.
 
-    Who has the program knows the equations.
+    The caller, which has the program, finds the equation.
     """
 
     def __init__(self, key: RoutineKey, error: CompilerError) -> None:
@@ -84,7 +84,7 @@ class SharedCode:
         self._lock = threading.Lock()
 
     def compile(self, function: SharedFunction) -> str:
-        """Compile a function unless it is there or another thread does; return its name."""
+        """Compile a function, unless some thread has begun to, and return its name."""
         name = cache.name_of(f"function {function.name}")
         code: Future[bytes] = Future()
         with self._lock:
@@ -101,27 +101,27 @@ class SharedCode:
     def has(self, name: str) -> bool:
         """Return True if there is such a function, in the process or on disk."""
         if name not in self._codes:
-            found = cache.read_compiled(name)
-            if found is None:
+            compiled = cache.read_compiled(name)
+            if compiled is None:
                 return False
             code: Future[bytes] = Future()
-            code.set_result(found.code)
+            code.set_result(compiled.code)
             with self._lock:
                 self._codes.setdefault(name, code)
         return True
 
     def codes(self, names: Iterable[str]) -> list[bytes]:
-        """Return the object code of functions that are there."""
+        """Return the object code of compiled functions."""
         return [self._codes[name].result() for name in names]
 
 
 def _compile_shared(name: str, function: SharedFunction) -> bytes:
-    found = cache.read_compiled(name)
-    if found is None:
+    compiled = cache.read_compiled(name)
+    if compiled is None:
         # The text has nothing that passes could remove.
-        found = cache.Compiled(compile_object(function.text, clean=False))
-        cache.write_compiled(name, found)
-    return found.code
+        compiled = cache.Compiled(compile_object(function.text, clean=False))
+        cache.write_compiled(name, compiled)
+    return compiled.code
 
 
 class CodeCache:
@@ -137,21 +137,21 @@ class CodeCache:
 
     def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:
         """Load routines, compiling the new ones on several threads."""
-        found = {k.key: self._recent.get(k.key) for k in keys}
-        missing = list({k.key: k for k in keys if found[k.key] is None}.values())
+        routines = {k.key: self._recent.get(k.key) for k in keys}
+        missing = list({k.key: k for k in keys if routines[k.key] is None}.values())
         compiled = run_together([partial(self._compiled, key) for key in missing], thread_count())
-        loaded = self._load(dict([made for made in compiled if made is not None]))
-        for key, made in zip(missing, compiled, strict=True):
-            found[key.key] = self._recent.setdefault(key.key, False if made is None else loaded[made[0]])
-        return [found[k.key] or None for k in keys]
+        loaded = self._load(dict([entry for entry in compiled if entry is not None]))
+        for key, entry in zip(missing, compiled, strict=True):
+            routines[key.key] = self._recent.setdefault(key.key, False if entry is None else loaded[entry[0]])
+        return [routines[k.key] or None for k in keys]
 
     def _compiled(self, key: RoutineKey) -> tuple[str, cache.Compiled] | None:
         """Return a routine, compiled if need be, and the name of its entry on disk."""
         name = cache.name_of(repr(key.key))
-        found = cache.read_compiled(name)
-        if found is None or not all(map(self._shared.has, found.shared)):
+        compiled = cache.read_compiled(name)
+        if compiled is None or not all(map(self._shared.has, compiled.shared)):
             return self._generated(key, name)
-        return name, found
+        return name, compiled
 
     def _generated(self, key: RoutineKey, name: str) -> tuple[str, cache.Compiled] | None:
         try:
@@ -168,7 +168,7 @@ class CodeCache:
         return name, compiled
 
     def _load(self, entries: Mapping[str, cache.Compiled]) -> dict[str, LoadedRoutine]:
-        """Load routines at once, with what they share: little slower than loading one."""
+        """Load routines and their shared functions at once, little slower than one."""
         if not entries:
             return {}
         symbols = [symbol for compiled in entries.values() for symbol, *_ in compiled.launches]
@@ -231,7 +231,7 @@ class CommandWriter(ProgramWriter):
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
         if loaded is not None and len(operands) + len(results) < MOST_BUFFERS:
-            self.run(loaded, [*operands, *results], block)
+            self.routine(loaded, [*operands, *results], block)
         elif isinstance(item.node, KernelCall):
             self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
         elif item.node.primitive.name in self.control_flow:
@@ -248,7 +248,7 @@ class CommandWriter(ProgramWriter):
         self.words += [op, *words]
         self.slots.time += 1
 
-    def run(self, loaded: LoadedRoutine, buffers: list[Slot], block: Block) -> None:
+    def routine(self, loaded: LoadedRoutine, buffers: list[Slot], block: Block) -> None:
         """Write the launches of a routine."""
         if loaded.workspace:
             buffers = [*buffers, self.slots.memory(loaded.workspace, block)]
@@ -301,7 +301,7 @@ class CommandWriter(ProgramWriter):
                 self._add_uses(uses, hosts, at + len(lengths), at + len(lengths) + sum(lengths))
                 at += len(lengths) + sum(lengths)
 
-    # the end
+    # the result
 
     def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedLaunch]]:
         """Return the commands as words, which words are launches, and the launches."""

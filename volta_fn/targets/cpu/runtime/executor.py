@@ -37,7 +37,7 @@ from volta_fn.targets.numpy.program import workspace
 # Ctrl-C in programs that call Python's functions.
 #
 # A handler that raises at the first instruction of such a function, or after its last one, would end nothing: ctypes prints the
-# exception and returns an undefined status to the program. So the handler waits while Python is there.
+# exception and returns an undefined status to the program. So the handler waits while such a function runs.
 # ------------------------------------------------------------------------------
 
 #: The code in which the handler waits.
@@ -148,30 +148,30 @@ class HostCall:
         self.compute = silenced(compute)
         #: Whether the function may keep its operands, whose memory is the program's.
         self.copies = copies
-        #: Whether it writes its results into arrays, a list of which it is given first; else it returns a sequence of new ones.
+        #: Whether it writes its results to arrays, a list of which is its first argument; else it returns a sequence of new arrays.
         self.into = into
         #: The bytes that it needs for itself.
         self.workspace = workspace
         self.slots = [slot for slot, _, _ in (*operands, *results)]
         self._operands = [_array_at(*operand) for operand in operands]
         self._results = [_array_at(*result) for result in results]
-        self.function = _FUNCTION(self._run)
+        self.function = _FUNCTION(self._call)
 
     @property
     def address(self) -> int:
-        """The function's address; it is there as long as this object."""
+        """The function's address, valid as long as this object lives."""
         return ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
     @protected
-    def _run(self, table: int) -> int:
+    def _call(self, table: int) -> int:
         try:
             deliver()
             arrays = [operand(table) for operand in self._operands]
             if self.into:
                 self.compute([result(table) for result in self._results], *arrays)
                 return 0
-            found = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
-            for result, value in zip(self._results, found, strict=True):
+            values = self.compute(*[a.copy() for a in arrays] if self.copies else arrays)
+            for result, value in zip(self._results, values, strict=True):
                 result(table)[...] = value
         except BaseException as error:  # it is raised again when the program has ended
             return fail(error)
@@ -220,7 +220,7 @@ _lock = threading.Lock()
 
 
 class SupportCode(NamedTuple):
-    """What programs share in a process."""
+    """State shared by all programs of a process."""
 
     entry: FunctionMaker
     workers: Workers
@@ -237,14 +237,14 @@ def support_code_of_process() -> SupportCode:
 @functools.cache
 def _compiled() -> SupportCode:
     name = cache.name_of("support code")
-    found = cache.read_compiled(name)
-    if found is None:
+    compiled = cache.read_compiled(name)
+    if compiled is None:
         module = Module()
         for write in (write_pool, write_executor, write_entry, write_blocks):
             write(module)
-        found = cache.Compiled(compile_object(str(module)))
-        cache.write_compiled(name, found)
-    work, reset, *others = load_object(found.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
+        compiled = cache.Compiled(compile_object(str(module)))
+        cache.write_compiled(name, compiled)
+    work, reset, *others = load_object(compiled.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
     addresses, allocator = Addresses(*others[: len(Addresses._fields)]), others[len(Addresses._fields) :]
     return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
 
@@ -531,19 +531,19 @@ def _write_commands(module: Module) -> None:
     doers = ", ".join(f"ptr @do_{op.name.lower()}" for op in Op)
     module.declare("doers", f"@doers = internal constant [{len(Op)} x ptr] [{doers}]")
     f = Function(module, "commands", [_CODE, _END, _TABLE, _SIGNALS], "i64")
-    here = f.alloca("ptr", align=8)
+    next_command = f.alloca("ptr", align=8)
     status = f.alloca("i64", align=8)
-    f.store(_CODE, here, 8)
+    f.store(_CODE, next_command, 8)
     f.store(_OK, status, 8)
     again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
     f.do(f"br label %{again}")
     f.label(again)
-    code = f.load("ptr", here, 8)
+    code = f.load("ptr", next_command, 8)
     good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
     f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{iteration}, label %{over}")
     f.label(iteration)
     doer = f.load("ptr", f.at(Value("ptr", "@doers"), "ptr", f.load("i64", code, 8)), 8)
-    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {here}, {_SIGNALS})"), status, 8)
+    f.store(f.let("i64", f"call i64 {doer.name}({code}, {_TABLE}, {next_command}, {_SIGNALS})"), status, 8)
     f.do(f"br label %{again}")
     f.label(over)
     f.finish(f.load("i64", status, 8))
@@ -566,8 +566,8 @@ def _write_attend(module: Module) -> None:
         state = f.call("PyGILState_Ensure", "i32")
         raised = f.call("PyErr_CheckSignals", "i32")
         f.run("PyGILState_Release", state)
-        found = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
-        f.do(f"store atomic {found}, {status} monotonic, align 8")
+        outcome = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
+        f.do(f"store atomic {outcome}, {status} monotonic, align 8")
 
     def next_second() -> None:
         f.store(now, second, 8)

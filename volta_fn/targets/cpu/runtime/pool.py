@@ -113,19 +113,19 @@ def _write_take(module: Module) -> None:
         number = f.binary("urem", f.binary("add", mine, iteration), chunks)
         stop, next_task = _start_of(f, f.binary("add", number, i64(1)), tasks, chunks), _next_of(f, number)
 
-        def one() -> Value:
+        def take_task() -> Value:
             begin = f.let("i64", f"atomicrmw add {next_task}, i64 1 seq_cst")
             some = f.compare("icmp slt", begin, stop)
             some = f.binary("and", some, f.compare("icmp eq", signal_status(f, signals), i64(0)))
 
-            def run() -> None:
+            def run_task() -> None:
                 f.do(f"call void {function.name}({buffers}, {begin}, {f.binary('add', begin, i64(1))})")
                 f.branch(announces, lambda: [handle_signals(f, signals)], lambda: [i64(0)])
 
-            f.branch(some, run)
+            f.branch(some, run_task)
             return some
 
-        _repeat(f, one)
+        _repeat(f, take_task)
         return []
 
     f.loop(i64(0), chunks, 1, [], chunk, once=True)
@@ -154,7 +154,7 @@ def _write_share(module: Module) -> None:
         signals, task = signals_of(f, buffers), f.alloca("i64", align=8)
         f.store(i64(0), task, 8)
 
-        def one() -> Value:
+        def run_task() -> Value:
             begin = f.load("i64", task, 8)
             end = f.binary("add", begin, i64(1))
             f.do(f"call void {function.name}({buffers}, {begin}, {end})")
@@ -162,7 +162,7 @@ def _write_share(module: Module) -> None:
             good = f.compare("icmp eq", handle_signals(f, signals), i64(0))
             return f.binary("and", good, f.compare("icmp slt", end, tasks))
 
-        f.branch(f.compare("icmp sgt", tasks, i64(0)), lambda: _repeat(f, one))
+        f.branch(f.compare("icmp sgt", tasks, i64(0)), lambda: _repeat(f, run_task))
 
     f.branch(free, together, alone)
     f.finish()

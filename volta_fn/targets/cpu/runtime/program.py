@@ -69,7 +69,7 @@ class Artifact(NamedTuple):
     #: Whether to release Python's lock.
     long: bool
     outputs: tuple[Output, ...]
-    #: The arrays that the program makes.
+    #: The arrays that the program allocates.
     specs: tuple[tuple[tuple[int, ...], np.dtype], ...]
     #: Results in the memory of donated arguments: pairs of their numbers.
     reuse: tuple[tuple[int, int], ...]
@@ -91,8 +91,8 @@ class Key(NamedTuple):
     constants: tuple[np.ndarray, ...]
 
 
-class Kept(NamedTuple):
-    """A program from the disk, and where its launches have been loaded."""
+class CachedProgram(NamedTuple):
+    """A program from the disk, with its loaded launches."""
 
     artifact: Artifact
     code: LoadedCode
@@ -102,33 +102,33 @@ def key_of(closed: ClosedJaxpr, donated: Sequence[bool]) -> Key | None:
     """Return the key of a program; None if it cannot be cached."""
     if cache.cache_dir() is None:
         return None
-    found, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
-    return None if found is None else Key(cache.name_of(f"{kind} {found.text}"), found.constants)
+    fingerprint, kind = fingerprint_of(closed, donated), "verified program" if settings.verify else "program"
+    return None if fingerprint is None else Key(cache.name_of(f"{kind} {fingerprint.text}"), fingerprint.constants)
 
 
 # writing
 
 
-class _Unkeepable(Exception):
+class NotCacheable(Exception):
     """A program has too many constants, or uncommon ones."""
 
 
 class _Arrays:
     """The arrays of an entry, in the order in which they are written."""
 
-    def __init__(self, own: Sequence[np.ndarray]) -> None:
-        self.own = {_identity(array): number for number, array in enumerate(own) if array.flags.c_contiguous}
+    def __init__(self, constants: Sequence[np.ndarray]) -> None:
+        self.constants = {_identity(array): number for number, array in enumerate(constants) if array.flags.c_contiguous}
         self.contents: list[bytes] = []
         self.size = 0
 
-    def put(self, array: np.ndarray) -> Any:
+    def write(self, array: np.ndarray) -> Any:
         """Write an array, and return its description for the header."""
-        number = self.own.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
+        number = self.constants.get(_identity(array)) if array.nbytes > _SMALL and array.flags.c_contiguous else None
         if number is not None:
             return number
         self.size += array.nbytes
         if self.size > _LARGEST or array.dtype.name not in _DTYPES:
-            raise _Unkeepable
+            raise NotCacheable
         self.contents.append(array.tobytes())
         return [array.dtype.name, array.shape]
 
@@ -146,21 +146,23 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
     routines = [cache.read_compiled(entry) for entry in entries]
     shared = dict.fromkeys([name for routine in routines if routine is not None for name in routine.shared])
     compiled = [*routines, *[cache.read_compiled(name) for name in shared]]
-    codes = [found.code for found in compiled if found is not None]
+    codes = [item.code for item in compiled if item is not None]
     arrays, layout = _Arrays(key.constants), artifact.layout
     try:
         header = {
-            "words": [arrays.put(artifact.words), arrays.put(artifact.launch_words), arrays.put(layout.offsets)],
+            "words": [arrays.write(artifact.words), arrays.write(artifact.launch_words), arrays.write(layout.offsets)],
             "layout": [layout.callers, layout.arena, layout.slots],
-            "constants": [arrays.put(array) for array in layout.constants],
+            "constants": [arrays.write(array) for array in layout.constants],
             "long": artifact.long,
-            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "outputs": [
+                [o.made, o.argument, None if o.constant is None else [arrays.write(o.constant)], o.shape] for o in artifact.outputs
+            ],
             "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
             "codes": [len(code) for code in codes],
             "symbols": [symbol for _, symbol in launches],
         }
-    except _Unkeepable:
+    except NotCacheable:
         return
     if len(codes) == len(compiled):
         cache.write(key.name, header, [*arrays.contents, *codes])
@@ -168,7 +170,7 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
 
 def _name(dtype: np.dtype) -> str:
     if dtype.name not in _DTYPES:
-        raise _Unkeepable
+        raise NotCacheable
     return dtype.name
 
 
@@ -178,9 +180,9 @@ def _name(dtype: np.dtype) -> str:
 class _Reader:
     """An entry's bytes, read from the front."""
 
-    def __init__(self, content: bytes, own: Sequence[np.ndarray]) -> None:
+    def __init__(self, content: bytes, constants: Sequence[np.ndarray]) -> None:
         self.content = content
-        self.own = own
+        self.constants = constants
         self.position = 0
 
     def take(self, size: int) -> bytes:
@@ -188,50 +190,50 @@ class _Reader:
         self.position += size
         return self.content[self.position - size : self.position]
 
-    def array(self, said: Any) -> np.ndarray:
+    def array(self, description: Any) -> np.ndarray:
         """Return an array by its description in the header."""
-        if isinstance(said, int):
-            return self.own[said]
-        dtype, shape = _DTYPES[said[0]], tuple(said[1])
+        if isinstance(description, int):
+            return self.constants[description]
+        dtype, shape = _DTYPES[description[0]], tuple(description[1])
         return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
 
 
-def find(key: Key) -> Kept | None:
+def find(key: Key) -> CachedProgram | None:
     """Return a program from the disk, loaded, or None."""
 
-    def parse(said: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
+    def parse(header: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
         reader = _Reader(content, key.constants)
-        words, launch_words, offsets = [reader.array(entry) for entry in said["words"]]
-        callers, arena, slots = said["layout"]
-        layout = SlotLayout(callers, offsets, arena, tuple([reader.array(entry) for entry in said["constants"]]), slots)
+        words, launch_words, offsets = [reader.array(entry) for entry in header["words"]]
+        callers, arena, slots = header["layout"]
+        layout = SlotLayout(callers, offsets, arena, tuple([reader.array(entry) for entry in header["constants"]]), slots)
         outputs = tuple(
             [
-                Output(made, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
-                for made, argument, constant, shape in said["outputs"]
+                Output(number, argument, None if constant is None else reader.array(constant[0]), tuple(shape))
+                for number, argument, constant, shape in header["outputs"]
             ]
         )
-        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in said["specs"]])
-        reuse = tuple([(result, argument) for result, argument in said["reuse"]])
-        artifact = Artifact(words, launch_words, layout, said["long"], outputs, specs, reuse)
-        return artifact, [reader.take(size) for size in said["codes"]], said["symbols"]
+        specs = tuple([(tuple(shape), _DTYPES[name]) for shape, name in header["specs"]])
+        reuse = tuple([(result, argument) for result, argument in header["reuse"]])
+        artifact = Artifact(words, launch_words, layout, header["long"], outputs, specs, reuse)
+        return artifact, [reader.take(size) for size in header["codes"]], header["symbols"]
 
-    found = cache.read(key.name, parse)
-    if found is None:
+    entry_data = cache.read(key.name, parse)
+    if entry_data is None:
         return None
-    artifact, codes, symbols = found
+    artifact, codes, symbols = entry_data
     with _lock:
         code = _loaded.get(key.name)
         if code is None:
             code = load_objects(codes, symbols)
             _loaded.add(key.name, code)
-        return Kept(artifact, _recent.setdefault(key.name, code))
+        return CachedProgram(artifact, _recent.setdefault(key.name, code))
 
 
 # ------------------------------------------------------------------------------
 # Programs ready to run: functions of NumPy arrays, compiled or from the disk.
 # ------------------------------------------------------------------------------
 
-#: Records of programs, whose tables are freed when other programs are made after their end.
+#: Records of programs. The tables of collected programs are freed when another program is created.
 _records: Left[np.ndarray] = Left()
 
 
@@ -252,9 +254,9 @@ class Program:
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         key = key_of(closed, donated)
-        kept = None if key is None else find(key)
-        if kept is not None:
-            return cls(kept.artifact, kept.code.addresses, [kept.code])
+        cached = None if key is None else find(key)
+        if cached is not None:
+            return cls(cached.artifact, cached.code.addresses, [cached.code])
         built = _building().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
             keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
@@ -276,7 +278,7 @@ class Program:
         constants = layout.callers + len(layout.offsets)
         self.template[layout.callers : constants] = layout.offsets
         self.template[constants : constants + len(layout.constants)] = [array.ctypes.data for array in layout.constants]
-        self.kept = (hosts, layout.constants, code)
+        self.references = (hosts, layout.constants, code)
         #: Whether steps run in NumPy.
         self.calls_host = bool(hosts)
         words = {
@@ -312,32 +314,32 @@ class Program:
             return self
         specs, enter, failed = self.specs, self.enter, self._failed
 
-        def run(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
-            made = [empty(shape, dtype) for empty, shape, dtype in specs]
-            status = enter(*arguments, *made)
+        def run_program(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+            results = [empty(shape, dtype) for empty, shape, dtype in specs]
+            status = enter(*arguments, *results)
             if status:
-                failed(status, arguments, made)
-            return made
+                failed(status, arguments, results)
+            return results
 
-        run.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
+        run_program.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
         if self.calls_host or not specs:  # a failing callback must not be called again
-            return run
+            return run_program
         has_built_in = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
         if len(specs) > 1:
             if has_built_in and len(specs) <= MOST_RESULTS:
-                run.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-            return run
+                run_program.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+            return run_program
         ((empty, shape, dtype),) = specs
 
-        def run_one(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
+        def run_single_result(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
-            return (out,) if not enter(*arguments, out) else run(donate, *arguments)
+            return (out,) if not enter(*arguments, out) else run_program(donate, *arguments)
 
-        run_one.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
+        run_single_result.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
 
         if has_built_in:
-            run_one.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-        return run_one
+            run_single_result.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
+        return run_single_result
 
     def _of_arrays(
         self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, otherwise: Callable[..., Any]
@@ -352,32 +354,32 @@ class Program:
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""
         over = self.reuse if donate else {}
-        made = [
+        results = [
             _shaped(arguments[over[number]], shape) if number in over else empty(shape, dtype)
             for number, (empty, shape, dtype) in enumerate(self.specs)
         ]
-        status = self.enter(*arguments, *made)
+        status = self.enter(*arguments, *results)
         if status:
-            self._failed(status, arguments, made)
-        return tuple([self._result(output, arguments, made) for output in self.outputs])
+            self._failed(status, arguments, results)
+        return tuple([self._result(output, arguments, results) for output in self.outputs])
 
-    def _result(self, output: Output, arguments: Sequence[np.ndarray], made: Sequence[np.ndarray]) -> np.ndarray:
+    def _result(self, output: Output, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> np.ndarray:
         if output.made is not None:
-            array = made[output.made]
+            array = results[output.made]
         else:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
         return _shaped(array, output.shape)
 
-    def _failed(self, status: int, arguments: Sequence[np.ndarray], made: list[np.ndarray]) -> None:
+    def _failed(self, status: int, arguments: Sequence[np.ndarray], results: list[np.ndarray]) -> None:
         if status == NO_MEMORY:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
         if status != NOT_CONTIGUOUS:
             raise failure()
         self.copied.append(True)
-        made[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
-        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *made)
+        results[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
+        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *results)
         if status:
-            self._failed(status, arguments, made)
+            self._failed(status, arguments, results)
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -127,11 +127,11 @@ class TimedProgram:
     """A compiled program of the CPU that notes the time of each item.
 
     Attributes:
-        items: what the numbers in `times` stand for; the first, None, is what is between items.
+        items: the item of each number in `times`; the first, None, stands for the time between items.
         lifetimes: when each value between arguments and results is needed, by the number of the command.
     """
 
-    #: What the times are of: each item by itself.
+    #: The device of the times, which are those of single items.
     device = "cpu"
 
     def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> None:

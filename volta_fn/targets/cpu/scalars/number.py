@@ -14,7 +14,7 @@ from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_o
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
 
 # ------------------------------------------------------------------------------
-# Numbers of any dtype in registers, and how they are made from constants.
+# Numbers of any dtype in registers, and constants.
 # ------------------------------------------------------------------------------
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
@@ -31,12 +31,12 @@ class Number(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """How many there are."""
+        """The number of lanes."""
         return lanes_of(self.components[0].type)
 
     @property
     def value(self) -> Value:
-        """The one part of a real number."""
+        """The only component of a real number."""
         return self.components[0]
 
 
@@ -61,12 +61,12 @@ def is_supported(dtype: np.dtype) -> bool:
     """
     if dtype != FLOAT16:
         return dtype in dtypes.ALL
-    here = host()
-    return "+f16c" in here.features or here.triple.startswith(("aarch64", "arm64"))
+    cpu = host()
+    return "+f16c" in cpu.features or cpu.triple.startswith(("aarch64", "arm64"))
 
 
 def components_of(f: Function, x: Number) -> list[Lanes]:
-    """Return the components with operators."""
+    """Return the components as `Lanes`."""
     return [Lanes(f, p) for p in x.components]
 
 
@@ -211,7 +211,7 @@ def _from_bits(bits: Lanes, dtype: np.dtype) -> Lanes:
 # ------------------------------------------------------------------------------
 # Numbers between memory and registers.
 #
-# In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components one after another.
+# In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components.
 # ------------------------------------------------------------------------------
 
 #: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
@@ -222,9 +222,9 @@ _HIDDEN = 64
 
 
 class _Stride(NamedTuple):
-    """Where the numbers of a vector lie: lane k at `first + k * step`.
+    """The offsets of a vector's numbers: that of lane k is `first + k * step`.
 
-    What lies up to `last` from each `k * step` may be read, too.
+    Elements up to `last` after each `k * step` may be read, too.
     """
 
     step: int
@@ -324,21 +324,21 @@ def _read(f: Function, type_: str, pointer: Value, lanes: int, count: Value | No
 
 
 def _shuffled(f: Function, type_: str, pointer: Value, lanes: int, stride: _Stride, align: int) -> Value:
-    """Load vectors of neighbours, and shuffle them to have every so many numbers."""
+    """Load contiguous vectors, and shuffle their strided numbers into one."""
     step, end = stride.step, (lanes - 1) * stride.step + stride.last + 1
     positions = [min(k * lanes, end - lanes) for k in range(step)]  # nothing is read beyond the end
     vectors = [f.load(vector_of(type_, lanes), f.at(pointer, type_, i64(position)), align) for position in positions]
     wanted = [lane * step + stride.first for lane in range(lanes)]
-    found = vectors[0]
+    result = vectors[0]
     if step % 2 and end == lanes * step:  # as lanes are a power of two, no two wanted numbers are in the same lane
         for position, vector in zip(positions[1:], vectors[1:], strict=True):
-            found = f.taken(found, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
-        return f.taken(found, [number % lanes for number in wanted])
+            result = f.taken(result, [k + lanes * (position + k in wanted) for k in range(lanes)], vector)
+        return f.taken(result, [number % lanes for number in wanted])
     lane_of = wanted  # where the vector so far has the numbers that are wanted
     for vector, before, position in zip(vectors[1:], positions, positions[1:], strict=False):
         order = [n if k < before + lanes else lanes + min(k - position, lanes - 1) for n, k in zip(lane_of, wanted, strict=True)]
-        found, lane_of = f.taken(found, order, vector), list(range(lanes))
-    return found
+        result, lane_of = f.taken(result, order, vector), list(range(lanes))
+    return result
 
 
 def _write(x: Lanes, pointer: Value, count: Value | None, stride: int, align: int) -> None:
@@ -369,19 +369,20 @@ def masked_store(f: Function, value: Value, pointer: Value, align: int, mask: Va
     LLVM (22, for AVX-512) makes of a truncation and a store with a mask of one known lane a store of the untruncated number, beyond the
     lane's bytes. So a lane known here is extracted, and masks of narrow integers that LLVM may find out later are hidden from it.
     """
-    known = _known(mask)
-    if sum(known) == 1:
-        type_, lane = element_of(value.type), known.index(True)
+    constant_mask = _constant_lanes(mask)
+    if sum(constant_mask) == 1:
+        type_, lane = element_of(value.type), constant_mask.index(True)
         f.store(f.let(type_, f"extractelement {value}, i64 {lane}"), f.at(pointer, type_, i64(lane)), align)
-    elif known and host().vector_registers < 32 and known == sorted(known, reverse=True):  # AMD's take ten cycles for a masked store of AVX
-        _store_first(f, value, pointer, align, sum(known))
+    elif constant_mask and host().vector_registers < 32 and constant_mask == sorted(constant_mask, reverse=True):
+        # AMD's CPUs take ten cycles for a masked store of AVX.
+        _store_first(f, value, pointer, align, sum(constant_mask))
     else:
-        if not known and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
+        if not constant_mask and host().vector_bytes == 64 and element_of(value.type) in ("i8", "i16", "i32"):
             if (lanes := lanes_of(mask.type)) > _HIDDEN:
                 for start in range(0, lanes, _HIDDEN):
                     chunk = range(start, min(start + _HIDDEN, lanes))
-                    there = f.at(pointer, element_of(value.type), i64(start))
-                    masked_store(f, f.taken(value, chunk), there, align, f.taken(mask, chunk))
+                    address = f.at(pointer, element_of(value.type), i64(start))
+                    masked_store(f, f.taken(value, chunk), address, align, f.taken(mask, chunk))
                 return
             mask = _hidden(f, mask)
         name = f"llvm.masked.store.{overload(value.type)}.p0"
@@ -403,13 +404,13 @@ def first_of(count: int, lanes: int) -> Value:
     return Value(vector_of("i1", lanes), f"<{bits}>")
 
 
-def _known(mask: Value) -> list[bool]:
-    """Return which lanes a known mask has; nothing of an unknown one."""
+def _constant_lanes(mask: Value) -> list[bool]:
+    """Return the lanes of a constant mask as bools; an empty list for other masks."""
     return [lane.endswith("true") for lane in mask.name.strip("<>").split(",")] if mask.name.startswith("<") else []
 
 
 def _store_first(f: Function, value: Value, pointer: Value, align: int, count: int) -> None:
-    """Store the first lanes, as vectors of so many as are powers of two."""
+    """Store the first lanes, as vectors whose sizes are powers of two."""
     type_, start = element_of(value.type), 0
     for size in (1 << k for k in range(count.bit_length() - 1, -1, -1)):
         if count & size:

@@ -255,10 +255,10 @@ def _operation(op: str, dtype: np.dtype) -> Operation | None:
         return partial(inlined, op, formula)
     if dtype == FLOAT16:
         return exponential.HALF.get(op)
-    found = _REAL.get(kind(dtype), {}).get(op)
-    if found is None and dtype in (np.float32, np.float64):
+    operation = _REAL.get(kind(dtype), {}).get(op)
+    if operation is None and dtype in (np.float32, np.float64):
         return exponential.NATIVE_ONLY.get(op)
-    return found
+    return operation
 
 
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:

@@ -28,7 +28,7 @@ _WIDTH = {"float": 32, "double": 64}
 
 
 def has_avx512(x: Value) -> bool:
-    """Return True if this machine has them for vectors such as `x`."""
+    """Return True if AVX-512 applies to vectors such as `x` on this machine."""
     return host().vector_bytes == 64 and lanes_of(x.type) * _WIDTH[element_of(x.type)] >= 512
 
 
@@ -135,7 +135,7 @@ class Lanes(Values):
     # making others
 
     def new(self, value: Value) -> Lanes:
-        """Another value of the function."""
+        """Return another value of the function."""
         return Lanes(self.f, value)
 
     def like(self, value: Scalar | Lanes, element: str = "") -> Lanes:
@@ -149,11 +149,11 @@ class Lanes(Values):
         return self.new(self.f.splat(Value(element, literal(element, value)), self.lanes))
 
     def of(self, element: str) -> str:
-        """Return the type of as many elements of another type."""
+        """Return the vector type with this number of lanes and another element type."""
         return vector_of(element, self.lanes)
 
     def integer(self) -> str:
-        """Return the type of as many integers of the same width."""
+        """Return the vector type of integers of the same width."""
         return self.of(f"i{self.bits}")
 
     def intrinsic(self, name: str, *others: Lanes | Scalar) -> Lanes:
@@ -309,7 +309,7 @@ class Lanes(Values):
         """Return an integer that is not negative as a float of the same width."""
         return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
 
-    # significand numbers in floats
+    # small integers held in floats (magic-number rounding)
 
     def small_integer(self) -> Lanes:
         """Round a small float to an integer."""
