@@ -105,11 +105,11 @@ class IndexArithmetic(ABC, Generic[V]):
 
     def coordinates(self, number: V, sizes: Sequence[int]) -> list[V]:
         """Emit the coordinates of an element by its number in row-major order."""
-        found = []
+        coordinates = []
         for d, size in enumerate(sizes):
             quotient = self.quotient(number, math.prod(sizes[d + 1 :]))
-            found.append(self.named_index(self.remainder(quotient, size) if d else quotient))
-        return found
+            coordinates.append(self.named_index(self.remainder(quotient, size) if d else quotient))
+        return coordinates
 
 
 # ------------------------------------------------------------------------------
@@ -126,15 +126,15 @@ def row_major(shape: Sequence[int]) -> Dims:
 
 def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
     """Return the same loops without size 1, with contiguous neighbours merged."""
-    kept: list[tuple[int, ...]] = []
+    loops: list[tuple[int, ...]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1:], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, *steps)
+        if loops and all(outer == inner * size for outer, inner in zip(loops[-1][1:], steps, strict=True)):
+            loops[-1] = (loops[-1][0] * size, *steps)
         else:
-            kept.append((size, *steps))
-    columns = list(zip(*kept, strict=True))
+            loops.append((size, *steps))
+    columns = list(zip(*loops, strict=True))
     return tuple(columns) if columns else ((),) * (1 + len(strides))
 
 

@@ -196,9 +196,9 @@ class _Gaps:
 
     def take(self, size: int) -> int:
         """Reserve a range and return its offset."""
-        found = bisect.bisect_left(self.by_size, (size, -1))
-        if found < len(self.by_size):
-            room, offset = self.by_size[found]
+        position = bisect.bisect_left(self.by_size, (size, -1))
+        if position < len(self.by_size):
+            room, offset = self.by_size[position]
             self._remove(offset)
             if room > size:
                 self._add(offset + size, room - size)
@@ -255,7 +255,7 @@ class Output(NamedTuple):
     In a module that imports little, so that programs from the disk cache run without loading the compiler.
     """
 
-    made: int | None
+    result: int | None
     argument: int | None
     constant: Any
     shape: tuple[int, ...]

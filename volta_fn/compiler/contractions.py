@@ -47,14 +47,14 @@ def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[
     if base == 1:
         return [Phase(slice(None), slice(None), window)]
     position_step, tap_step = base // gcd(window.stride, base), base // gcd(window.dilation, base)
-    found = []
+    result = []
     for r in range(min(position_step, positions)):
         start = r * window.stride - window.low
         first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
         low = -(start + first * window.dilation) // base
         reduced = SlidingWindow(window.stride * position_step // base, window.dilation * tap_step // base, low)
-        found.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
-    return found
+        result.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
+    return result
 
 
 # ------------------------------------------------------------------------------
@@ -556,16 +556,16 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]
 
     Axes of size 1 are left out and neighbours are merged.
     """
-    kept: list[tuple[int, tuple[int, ...]]] = []
+    loops: list[tuple[int, tuple[int, ...]]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if kept and all(outer == size * step for outer, step in zip(kept[-1][1], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, tuple(steps))
+        if loops and all(outer == size * step for outer, step in zip(loops[-1][1], steps, strict=True)):
+            loops[-1] = (loops[-1][0] * size, tuple(steps))
         else:
-            kept.append((size, tuple(steps)))
-    shape = tuple(size for size, _ in kept)
-    return [Walk(shape, tuple(steps[side] for _, steps in kept)) for side in range(len(strides))]
+            loops.append((size, tuple(steps)))
+    shape = tuple(size for size, _ in loops)
+    return [Walk(shape, tuple(steps[side] for _, steps in loops)) for side in range(len(strides))]
 
 
 # ------------------------------------------------------------------------------
@@ -614,10 +614,10 @@ def of_input(a: Algebra[T], x: Sequence[T]) -> list[T]:
 
 def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
     """Return G w for r taps, at `count` points."""
-    found = []
+    points = []
     for point, factor in zip(_POINTS[count], _FACTORS[count], strict=True):
-        found.append(_combined(a, [factor * point**k for k in range(len(w))], w))
-    return [*found, w[-1]]
+        points.append(_combined(a, [factor * point**k for k in range(len(w))], w))
+    return [*points, w[-1]]
 
 
 def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
@@ -633,7 +633,7 @@ def to_outputs(a: Algebra[T], values: Sequence[T], outputs: int) -> list[T]:
     """Return A' times values at all points: the sums of the outputs."""
     pairs = [(values[i], values[i + 1]) for i in range(1, len(values) - 1, 2)]
     sums, differences = [a.plus(x, y) for x, y in pairs], [a.minus(x, y) for x, y in pairs]
-    found = []
+    sums_of_outputs = []
     for j in range(outputs):
         terms = differences if j % 2 else sums
         total = terms[0]
@@ -643,5 +643,5 @@ def to_outputs(a: Algebra[T], values: Sequence[T], outputs: int) -> list[T]:
             total = a.plus(total, values[0])
         if j == outputs - 1:
             total = a.plus(total, values[-1])
-        found.append(total)
-    return found
+        sums_of_outputs.append(total)
+    return sums_of_outputs

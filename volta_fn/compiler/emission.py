@@ -112,7 +112,7 @@ class _Values:
         for var, value in zip(jaxpr.constvars, program.closed.consts, strict=True):
             self.slots[var] = writer.constant(value)
         #: Values that this program computes in memory of its own.
-        self.own: set[Var] = set()
+        self.computed: set[Var] = set()
         #: The slots of outputs that this program computes, and of the values that these overwrite.
         self.wanted: dict[Var, Slot] = {}
         for out, target in zip(jaxpr.outvars, targets, strict=True):
@@ -144,9 +144,9 @@ class _Values:
         var = item.results[position]
         slot = self.wanted.get(var)
         if slot is None:
-            self.own.add(var)
+            self.computed.add(var)
             read = dict.fromkeys([self.program.root(v) for v in item.operands if isinstance(v, Var)])
-            mine = [v for v in read if v in self.own and v not in taken and v in self.slots]
+            mine = [v for v in read if v in self.computed and v not in taken and v in self.slots]
             dying = [v for v in mine if self.program.last_use.get(v) == number and v not in self.wanted]
             old = next((v for v in dying if fits(v, var) and self.program.can_overwrite(number, v, var)), None)
             if old is not None:

@@ -75,8 +75,8 @@ def _kept_calls(target: Target) -> ProgramPass:
 
 def passes_of(target: Target) -> list[Pass]:
     """Return all passes for a target, in order."""
-    own = target.passes()
-    early, late = [p for p in own if isinstance(p, ProgramPass)], [p for p in own if not isinstance(p, ProgramPass)]
+    target_passes = target.passes()
+    early, late = [p for p in target_passes if isinstance(p, ProgramPass)], [p for p in target_passes if not isinstance(p, ProgramPass)]
     return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
 
 
@@ -183,10 +183,10 @@ def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> Fused
         changed = _run(expansion, program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
     fusion, *late = _fusion(target)
-    found: FusedProgram = _run(fusion, program)._replace(nested=nested)
+    fused_program: FusedProgram = _run(fusion, program)._replace(nested=nested)
     for node_pass in (*late, *[p for p in target.passes() if isinstance(p, NodePass)]):
-        found = _run(node_pass, found)
-    return found
+        fused_program = _run(node_pass, fused_program)
+    return fused_program
 
 
 @program_cache
@@ -195,15 +195,15 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
 
     The outputs of a `nested` program, in control flow, are stored separately.
     """
-    found = fused(closed, target, nested=nested)
-    items = [_item(node, target) for node in found.nodes]
+    fused_program = fused(closed, target, nested=nested)
+    items = [_item(node, target) for node in fused_program.nodes]
     last_use: dict[Var, int] = {}
     producers: dict[Var, int] = {}
     for number, item in enumerate(items):
-        last_use.update({found.root(v): number for v in item.operands if isinstance(v, Var)})
+        last_use.update({fused_program.root(v): number for v in item.operands if isinstance(v, Var)})
         producers.update(dict.fromkeys(item.results, number))
-    last_use.update({found.root(v): len(items) for v in found.outputs if isinstance(v, Var)})
-    program = LoweredProgram(target, found.closed, tuple(items), dict(found.roots), last_use, producers)
+    last_use.update({fused_program.root(v): len(items) for v in fused_program.outputs if isinstance(v, Var)})
+    program = LoweredProgram(target, fused_program.closed, tuple(items), dict(fused_program.roots), last_use, producers)
     if settings.verify:
         _PROGRAMS.verify_lowered(program)
     return program

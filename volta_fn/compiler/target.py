@@ -132,8 +132,8 @@ class LoweredProgram(NamedTuple):
 
     def routine_keys(self) -> list[RoutineKey]:
         """Return the keys of all routines, those of nested programs included."""
-        own = [item.key for item in self.items if item.key is not None]
-        return own + [key for item in self.items for program in item.programs for key in program.routine_keys()]
+        keys = [item.key for item in self.items if item.key is not None]
+        return keys + [key for item in self.items for program in item.programs for key in program.routine_keys()]
 
     def host_steps(self) -> Iterator[HostStep]:
         """Yield the equations that run on the host, those of nested programs included.
@@ -170,7 +170,7 @@ class LoweredProgram(NamedTuple):
         These are the operand that the output overwrites, what that one overwrites, and so on. An input that may share the output's memory
         is not overwritten before its last use.
         """
-        found: list[Var] = []
+        values: list[Var] = []
         inputs: list[Var] | None = None
         result = self.root(output)
         while True:
@@ -179,12 +179,12 @@ class LoweredProgram(NamedTuple):
             dying = [v for v in operands if v in self.producers and self.last_use[v] == number and fits(v, result)]
             old = next((v for v in dying if self.can_overwrite(number, v, result)), None)
             if old is None:
-                return found
+                return values
             if inputs is None:
                 inputs = [v for v in self.closed.jaxpr.invars if self.may_share(v, output)]
             if any(self.last_use.get(v, -1) >= self.producers[old] for v in inputs):
-                return found
-            found.append(old)
+                return values
+            values.append(old)
             result = old
 
     def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
@@ -200,22 +200,22 @@ class LoweredProgram(NamedTuple):
             free.setdefault(_kind(invars[i]), []).append(i)
         for number, var in enumerate(self.results):
             fitting = free.get(_kind(var), []) if number not in results else []
-            found = next((i for i in fitting if self.may_share(invars[i], var)), None)
-            if found is not None:
-                fitting.remove(found)
-                pairs.append((number, found))
+            donor = next((i for i in fitting if self.may_share(invars[i], var)), None)
+            if donor is not None:
+                fitting.remove(donor)
+                pairs.append((number, donor))
         return tuple(sorted(pairs))
 
     def _paired(self, donated: Sequence[bool]) -> list[tuple[int, int]]:
         """Return the results that may take the memory of the argument of their path."""
         jaxpr, numbers = self.closed.jaxpr, {var: number for number, var in enumerate(self.results)}
-        found: dict[int, int] = {}
+        arguments: dict[int, int] = {}
         for output, argument in pairs_of(donated):
             var = jaxpr.outvars[output]
             number = numbers.get(self.root(var)) if isinstance(var, Var) else None
-            if number is not None and number not in found and self.may_share(jaxpr.invars[argument], var):
-                found[number] = argument
-        return list(found.items())
+            if number is not None and number not in arguments and self.may_share(jaxpr.invars[argument], var):
+                arguments[number] = argument
+        return list(arguments.items())
 
     def outputs(self) -> list[Output]:
         """Return what each output is: a result, an argument or a constant."""

@@ -79,17 +79,17 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
     Every variable is bound once, before its uses; every equation's results have the types that its primitive gives them. Equations that
     the program `before` the pass has, too, itself or in those that it holds, were verified with it.
     """
-    known = set(before.eqns) if before is not None else set()
+    verified = set(before.eqns) if before is not None else set()
     pending = [program]
     while pending:
         current = pending.pop()
         if _VERIFIED in current.derived:
             continue
         if current is not program and before is not None:
-            known.update(_inner_equations(before))
+            verified.update(_inner_equations(before))
             before = None
         _verify_bindings(stage, current)
-        for eqn in [eqn for eqn in current.eqns if eqn not in known]:
+        for eqn in [eqn for eqn in current.eqns if eqn not in verified]:
             _verify_types(stage, eqn)
             if eqn.primitive.holds_programs or eqn.primitive.call_param:
                 pending.extend(sub_jaxprs(eqn.params))
@@ -146,8 +146,8 @@ def _verify_types(stage: str, eqn: Equation) -> None:
 
 
 def _is_type(aval: ShapedArray, var: Var) -> bool:
-    own = var.aval
-    return own is aval or (own.shape == aval.shape and own.dtype == aval.dtype)
+    var_aval = var.aval
+    return var_aval is aval or (var_aval.shape == aval.shape and var_aval.dtype == aval.dtype)
 
 
 def _verify_interface(stage: str, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
@@ -251,7 +251,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
     Nodes from `before` the pass were verified with it.
     """
     closed = program.closed
-    known = frozenset([*map(id, before), *map(id, closed.eqns)])
+    verified = frozenset([*map(id, before), *map(id, closed.eqns)])
     bound: set[Atom] = {*closed.jaxpr.constvars, *closed.jaxpr.invars}
     for alias, root in program.roots.items():
         if (alias.aval.size, alias.aval.dtype) != (root.aval.size, root.aval.dtype):
@@ -264,7 +264,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
             if var in bound or var in program.roots:
                 _fail_node(stage, f"a result {var.aval} is computed twice", closed, node)
             bound.add(var)
-        if id(node) in known:
+        if id(node) in verified:
             continue
         if isinstance(node, KernelCall):
             verify_call(stage, closed, node)
@@ -306,8 +306,8 @@ def verify_lowered(program: LoweredProgram) -> None:
 def _verify_inner(stage: str, item: Item) -> None:
     if not item.programs or not isinstance(item.node, Equation):
         return
-    known = [_interface(program) for program in sub_jaxprs(item.node.params)]
-    if any(_interface(lowered.closed) not in known for lowered in item.programs):
+    interfaces = [_interface(program) for program in sub_jaxprs(item.node.params)]
+    if any(_interface(lowered.closed) not in interfaces for lowered in item.programs):
         _fail(stage, "a program inside has other inputs or outputs than it was lowered from", item.node)
 
 
@@ -413,22 +413,22 @@ class ExpressionNumbers:
 
         `inputs` are the numbers of the kernel's inputs in another kernel, and None for the one whose elements are the value `first`.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         for node in kernel.nodes:
             key: Any = node
             if isinstance(node, Load) and inputs is not None:
                 number = inputs[node.input]
                 if number is None:
                     assert first is not None
-                    found.append(first)
+                    numbers.append(first)
                     continue
                 key = replace(node, input=number)
             elif isinstance(node, Apply):
-                key = replace(node, operands=tuple([found[i] for i in node.operands]))
+                key = replace(node, operands=tuple([numbers[i] for i in node.operands]))
             elif isinstance(node, Reduce):
-                key = replace(node, operand=found[node.operand])
-            found.append(self._numbers.setdefault(key, len(self._numbers)))
-        return found
+                key = replace(node, operand=numbers[node.operand])
+            numbers.append(self._numbers.setdefault(key, len(self._numbers)))
+        return numbers
 
 
 # ------------------------------------------------------------------------------
@@ -730,12 +730,12 @@ class SlotUses:
 
         A slot that a loop shares with what is outside holds it in all iterations.
         """
-        found = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
+        lifetimes = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
         for begin, end in self.loops:  # inner loops first
-            for slot, (first, last) in found.items():
+            for slot, (first, last) in lifetimes.items():
                 if first <= end and last >= begin and not (begin <= first and last <= end):
-                    found[slot] = min(first, begin), max(last, end)
-        return found
+                    lifetimes[slot] = min(first, begin), max(last, end)
+        return lifetimes
 
 
 def verify_extents(stage: str, uses: SlotUses, extents: Mapping[Slot, Extent], writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> None:

@@ -144,13 +144,13 @@ def statistics(values: np.ndarray) -> str:
     finite = wide[np.isfinite(wide)]
     if values.size == finite.size and finite.min() == finite.max():
         return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
-    found = []
+    parts = []
     if finite.size:
         scaled, exponent = _scaled(finite)
-        found.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
+        parts.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
     counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
-    found += [f"{count:,} {name}" for name, count in counts if count]
-    return f"{', '.join(found)} {sparkline(finite)}".rstrip()
+    parts += [f"{count:,} {name}" for name, count in counts if count]
+    return f"{', '.join(parts)} {sparkline(finite)}".rstrip()
 
 
 def array_html(title: str, values: np.ndarray, text: str) -> str:
@@ -284,14 +284,14 @@ class ArraySpec:
 
     def _variant(self, name: str) -> ArraySpec:
         """Return another spec of this type, which is its own variant of that name."""
-        found: ArraySpec | None = getattr(self, name, None)
-        if found is None:
-            found = ArraySpec()
-            found.aval, found.device = self.aval, self.device
-            found._interned = self  # which lives as long as its variants, so that they are found again
-            setattr(self, name, found)
-            setattr(found, name, found)
-        return found
+        variant: ArraySpec | None = getattr(self, name, None)
+        if variant is None:
+            variant = ArraySpec()
+            variant.aval, variant.device = self.aval, self.device
+            variant._interned = self  # which lives as long as its variants, so that they are found again
+            setattr(self, name, variant)
+            setattr(variant, name, variant)
+        return variant
 
 
 _specs: Interned[tuple[ShapedArray, Device], ArraySpec] = Interned()
@@ -304,16 +304,16 @@ _lock = threading.Lock()
 def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
     """Return the interned (aval, device) pair."""
     key = (aval, device)
-    found = _specs.get(key)
-    if found is not None:
-        return found
+    spec = _specs.get(key)
+    if spec is not None:
+        return spec
     with _lock:
-        found = _specs.get(key)
-        if found is None:
-            found = ArraySpec()
-            found.aval, found.device = aval, device
-            _specs.add(key, found)
-    return found
+        spec = _specs.get(key)
+        if spec is None:
+            spec = ArraySpec()
+            spec.aval, spec.device = aval, device
+            _specs.add(key, spec)
+    return spec
 
 
 class ConcreteArray(Array):

@@ -216,24 +216,24 @@ class ShapedArray:
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
         try:
             key = (shape, dtype, weak_type)
-            found = _interned.get(key)
+            aval = _interned.get(key)
         except TypeError:  # a list for a shape
-            found = None
-        if found is not None:
-            return found
+            aval = None
+        if aval is not None:
+            return aval
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
         shape = tuple([d.__index__() if isinstance(d, Dimension) else d for d in shape])
         key = (shape, dtype, weak_type)
         _check_possible(shape, dtype)
         with _lock:
-            found = _interned.get(key)
-            if found is None:
-                found = object.__new__(cls)
-                found.shape, found.dtype, found.weak_type = shape, dtype, weak_type
-                found.ndim, found.size = len(shape), math.prod(shape)
-                found.is_float = dtype in dtypes.FLOATS
-                _interned.add(key, found)
-        return found
+            aval = _interned.get(key)
+            if aval is None:
+                aval = object.__new__(cls)
+                aval.shape, aval.dtype, aval.weak_type = shape, dtype, weak_type
+                aval.ndim, aval.size = len(shape), math.prod(shape)
+                aval.is_float = dtype in dtypes.FLOATS
+                _interned.add(key, aval)
+        return aval
 
     def __repr__(self) -> str:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
@@ -291,10 +291,10 @@ class ShapeDtypeStruct:
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
         """Return a description with other `shape`, `dtype`, `sharding` or `weak_type`."""
-        kept = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
-        if unknown := changes.keys() - kept.keys():
-            raise ArgumentTypeError(f"a ShapeDtypeStruct has no {sorted(unknown)}; it has {sorted(kept)}")
-        return ShapeDtypeStruct(**(kept | changes))
+        fields = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
+        if unknown := changes.keys() - fields.keys():
+            raise ArgumentTypeError(f"a ShapeDtypeStruct has no {sorted(unknown)}; it has {sorted(fields)}")
+        return ShapeDtypeStruct(**(fields | changes))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -453,10 +453,10 @@ def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None
     Operands are arrays of any kind, or Python's numbers. Raises `TypePromotionError` in the mode "strict".
     """
     for operand in operands:
-        found = getattr(operand, "dtype", None)
-        if found is None or found is dtype or getattr(operand, "weak_type", False):
+        operand_dtype = getattr(operand, "dtype", None)
+        if operand_dtype is None or operand_dtype is dtype or getattr(operand, "weak_type", False):
             continue
-        if dtypes.canonical(found) != dtype:
+        if dtypes.canonical(operand_dtype) != dtype:
             _tell(name, [x for x in operands if hasattr(x, "dtype")], dtype)
             return
 

@@ -246,19 +246,19 @@ def devices(backend: str | None = None) -> list[Device]:
     >>> vf.devices("cpu")
     [CpuDevice(id=0)]
     """
-    own = local_devices(backend=backend)
+    local = local_devices(backend=backend)
     if process.size() == 1:
-        return own
-    return [own[0] if rank == process.rank() else RemoteDevice(own[0].platform, rank) for rank in range(process.size())]
+        return local
+    return [local[0] if rank == process.rank() else RemoteDevice(local[0].platform, rank) for rank in range(process.size())]
 
 
 def available_devices() -> tuple[Device, ...]:
     """Return the devices of all platforms that have any, those of the CPU first."""
-    found: list[Device] = []
+    available: list[Device] = []
     for platform in _discoverers:
         with contextlib.suppress(DeviceError):
-            found += local_devices(backend=platform)
-    return tuple(found)
+            available += local_devices(backend=platform)
+    return tuple(available)
 
 
 def set_cpu_devices(count: int) -> None:
@@ -273,18 +273,18 @@ def set_cpu_devices(count: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
         raise ArgumentError(f"set_cpu_devices: the number of devices must be a positive integer, got {count!r}")
-    found = local_devices(backend="cpu")
-    if count < len(found):
-        raise ArgumentError(f"set_cpu_devices: there are {len(found)} devices in use already, more than {count}")
+    existing = local_devices(backend="cpu")
+    if count < len(existing):
+        raise ArgumentError(f"set_cpu_devices: there are {len(existing)} devices in use already, more than {count}")
     with _lock:
-        first = found[0]
-        _found["cpu"] = found + [Device("cpu", i, first.device_kind, first.backend) for i in range(len(found), int(count))]
+        first = existing[0]
+        _found["cpu"] = existing + [Device("cpu", i, first.device_kind, first.backend) for i in range(len(existing), int(count))]
 
 
 def found_devices() -> tuple[Device, ...]:
     """Return the devices that were looked for until now; others had nothing to do."""
     with _lock:
-        return tuple([device for found in _found.values() for device in found])
+        return tuple([device for group in _found.values() for device in group])
 
 
 def device_count(backend: str | None = None) -> int:
@@ -344,11 +344,11 @@ def find_device(spec: str | Device) -> Device:
     if isinstance(spec, Device):
         return spec
     platform, _, number = str(spec).partition(":")
-    found = local_devices(backend=platform)
+    candidates = local_devices(backend=platform)
     index = int(number) if number.isdigit() else 0
-    if (number and not number.isdigit()) or index >= len(found):
-        raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in found]}")
-    return found[index]
+    if (number and not number.isdigit()) or index >= len(candidates):
+        raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in candidates]}")
+    return candidates[index]
 
 
 def device_memory_stats(device: str | Device | None = None) -> MemoryStats:

@@ -85,10 +85,10 @@ def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[Concr
 
     The finder in machine code (`runtime/internals/finders.py`) makes the same of most calls. Raises `NoSignatureError`.
     """
-    found = [described(value, arrays) for value in args]
+    entries = [described(value, arrays) for value in args]
     if kwargs:
-        found += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
-    return tuple(found)
+        entries += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
+    return tuple(entries)
 
 
 def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:

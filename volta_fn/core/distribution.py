@@ -125,8 +125,8 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
     if axis_index_groups is None:
         return group
-    own = group.index(_world.rank)
-    return tuple([group[i] for positions in axis_index_groups if own in positions for i in positions])
+    index = group.index(_world.rank)
+    return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
 # ------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def make_mesh(
     >>> vf.make_mesh({"data": vf.process_count()})
     Mesh('data': 1)
     """
-    found = list(_default_devices() if devices is None else devices)
+    available = list(_default_devices() if devices is None else devices)
     if isinstance(axis_shapes, Mapping):
         if axis_names is not None:
             raise ArgumentError(f"make_mesh: {axis_shapes} has the names of the axes; got {axis_names}, too")
@@ -390,12 +390,12 @@ def make_mesh(
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
     wanted = math.prod(axis_shapes)
-    if wanted > len(found):
+    if wanted > len(available):
         raise DeviceError(
-            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. A device may stand at all "
+            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(available)}. A device may stand at all "
             "positions: sharding.Mesh(numpy.full(shape, device), names), and the CPU may be several devices: set_cpu_devices(n)."
         )
-    return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
+    return Mesh(np.array(available[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
 
 
 def _default_devices() -> list[Device]:
@@ -439,9 +439,9 @@ class Sharding:
 
     def with_memory_kind(self, kind: str) -> Self:
         """Return the same sharding, which says that it is of another kind of memory."""
-        made = copy.copy(self)
-        made._memory_kind = kind
-        return made
+        sharding = copy.copy(self)
+        sharding._memory_kind = kind
+        return sharding
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one shard of an array."""
@@ -449,8 +449,8 @@ class Sharding:
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
         """Return the indices of an array's elements that each device holds."""
-        found: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
-        return found
+        indices: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
+        return indices
 
     addressable_devices_indices_map = devices_indices_map
 

@@ -40,8 +40,8 @@ class Interned(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, if there is one."""
-        found = self._values.get(key)
-        return None if found is None else found()
+        reference = self._values.get(key)
+        return None if reference is None else reference()
 
     def add(self, key: K, value: V) -> None:
         """Set the value of a key, and forget the keys of values that have ended."""

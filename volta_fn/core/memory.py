@@ -42,9 +42,9 @@ class Donations(tuple[bool, ...]):
         >>> Donations.paired([True, False], [(1, 0)]).pairs
         ((1, 0),)
         """
-        found = cls(donated)
-        found.pairs = tuple(pairs)
-        return found
+        donations = cls(donated)
+        donations.pairs = tuple(pairs)
+        return donations
 
 
 def pairs_of(donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
@@ -136,18 +136,18 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
     return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
 
 
-def _put_split(leaf: Any, given: Any, placement: Any) -> Array:
+def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:
     """Put a value where a device or a sharding says."""
-    if given is None or isinstance(given, (str, Device)):
-        return _put(leaf, None if given is None else find_device(given))
-    sharding = placement.sharding_for(given)
+    if destination is None or isinstance(destination, (str, Device)):
+        return _put(leaf, None if destination is None else find_device(destination))
+    sharding = placement.sharding_for(destination)
     if isinstance(leaf, Tracer):
         traced: Array = placement.split(leaf, sharding)
         return traced
-    own = getattr(sharding, "own_shard", None)
-    if own is None or sharding.mesh.processes is None:
+    local_shard = getattr(sharding, "own_shard", None)
+    if local_shard is None or sharding.mesh.processes is None:
         sharding.shard_shape(np.shape(leaf))
-    return _put(leaf if own is None else own(as_value(leaf)), placement.group_of(sharding))
+    return _put(leaf if local_shard is None else local_shard(as_value(leaf)), placement.group_of(sharding))
 
 
 def _put(leaf: Any, target: Device | None) -> Array:

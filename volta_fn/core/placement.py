@@ -53,11 +53,11 @@ class PlacedAval(ShapedArray):
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
         """Make the type of one value."""
-        made = object.__new__(cls)
+        placed = object.__new__(cls)
         for name in ("shape", "dtype", "weak_type", "ndim", "size", "is_float"):
-            setattr(made, name, getattr(aval, name))
-        made.sharding, made.vma = sharding, frozenset(vma)
-        return made
+            setattr(placed, name, getattr(aval, name))
+        placed.sharding, placed.vma = sharding, frozenset(vma)
+        return placed
 
     @property
     def manual_axis_type(self) -> Any:
@@ -185,17 +185,17 @@ Names = list[tuple[Any, ...]]
 Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence[Names]], Names]
 
 
-def of_program(closed: ClosedJaxpr, given: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
+def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
     """Return the shardings of a program's results."""
     jaxpr, wanted = closed.jaxpr, closed.derived.get("shardings", {})
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
-    env.update(zip(jaxpr.invars, given, strict=True))
+    env.update(zip(jaxpr.invars, arguments, strict=True))
     env.update(wanted)
     read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
     for eqn in jaxpr.eqns:
         operands = [read(v) for v in eqn.invars]
-        found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
-        env.update((v, wanted.get(v, s)) for v, s in zip(eqn.outvars, found, strict=True))
+        results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+        env.update((v, wanted.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
@@ -211,9 +211,9 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
             env[atom] = builder.shardings.get(atom)
             eqn = builder.find(atom) if env[atom] is None else None
             if eqn is not None:
-                given = [find(v) for v in eqn.invars]
-                found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], given)
-                env.update(zip(eqn.outvars, found, strict=True))
+                operands = [find(v) for v in eqn.invars]
+                results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+                env.update(zip(eqn.outvars, results, strict=True))
         return env[atom]
 
     result: NamedSharding | None = find(tracer._var)
@@ -221,17 +221,17 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
 
 
 def of_equation(
-    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], given: Sequence[Any]
+    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], operands: Sequence[Any]
 ) -> list[NamedSharding | None]:
     """Return the shardings of a primitive's results; None for those on one device."""
-    named = [s for s in given if s is not None]
+    named = [s for s in operands if s is not None]
     inner = params.get("jaxpr")
-    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(given):
-        return of_program(inner, given) if named or "shardings" in inner.derived else [None] * len(out_avals)
+    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
+        return of_program(inner, operands) if named or "shardings" in inner.derived else [None] * len(out_avals)
     if not named:
         return [None] * len(out_avals)
     mesh = named[0].mesh
-    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(given, avals, strict=True)]
+    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(operands, avals, strict=True)]
     rule = _RULES.get(primitive.name, _by_shape)
     return [NamedSharding(mesh, PartitionSpec(*_once(rule(params, avals, out, names), out, mesh.shape))) for out in out_avals]
 
@@ -243,7 +243,7 @@ def _names(sharding: NamedSharding | None, ndim: int) -> Names:
 def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
     """Drop axes that were used before, and those that do not divide the dimension."""
     seen: set[Any] = set()
-    kept: Names = []
+    unique: Names = []
     for dimension, size in zip(names, out.shape, strict=True):
         split = 1
         chosen = []
@@ -252,8 +252,8 @@ def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
                 chosen.append(name)
                 seen.add(name)
                 split *= sizes[name]
-        kept.append(tuple(chosen))
-    return kept
+        unique.append(tuple(chosen))
+    return unique
 
 
 def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -261,15 +261,15 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
 
     Unless all are, as in elementwise primitives, take those of operands of its shape.
     """
-    found: Names = [()] * out.ndim
+    result: Names = [()] * out.ndim
     spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
-    for aval, given in zip(avals, names, strict=True):
+    for aval, operand_names in zip(avals, names, strict=True):
         if spread or aval.shape == out.shape:
             before = out.ndim - aval.ndim
-            for i, name in enumerate(given):
+            for i, name in enumerate(operand_names):
                 if aval.shape[i] == out.shape[before + i]:
-                    found[before + i] = found[before + i] or name
-    return found
+                    result[before + i] = result[before + i] or name
+    return result
 
 
 def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -281,16 +281,16 @@ def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]
 
 
 def _broadcast(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    found: Names = [()] * out.ndim
+    result: Names = [()] * out.ndim
     for i, position in enumerate(params["broadcast_dimensions"]):
         if avals[0].shape[i] == out.shape[position]:
-            found[position] = names[0][i]
-    return found
+            result[position] = names[0][i]
+    return result
 
 
 def _reduce(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    kept = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
-    return kept if len(kept) == out.ndim else [()] * out.ndim
+    remaining = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
+    return remaining if len(remaining) == out.ndim else [()] * out.ndim
 
 
 def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -300,7 +300,7 @@ def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
 
 def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
     """Keep the names of dimensions that stay, or are the first of a split or merger."""
-    found: Names = [()] * out.ndim
+    result: Names = [()] * out.ndim
     before: dict[int, int] = {}
     done = 1
     for i, size in enumerate(avals[0].shape):
@@ -310,9 +310,9 @@ def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
     done = 1
     for i, size in enumerate(out.shape):
         if size != 1 and done in before:
-            found[i] = names[0][before[done]]
+            result[i] = names[0][before[done]]
         done *= size
-    return found
+    return result
 
 
 def _dot(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -386,8 +386,8 @@ def group_of(sharding: Sharding) -> Device:
 
     Raises `DeviceError` if the devices have no common memory.
     """
-    own = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
-    distinct = list(dict.fromkeys(own))
+    local = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
+    distinct = list(dict.fromkeys(local))
     if not distinct:
         raise DeviceError(f"{sharding} has no device of this process")
     if len(distinct) == 1 or not isinstance(sharding, NamedSharding):
@@ -466,13 +466,13 @@ def constrained_function(
 
     @functools.wraps(function)
     def constrained(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        sharded_args = list(args)
         if in_shardings is not None:
             numbers = [n for n in range(len(args)) if n not in static]
             placed = with_sharding_constraint(tuple([args[n] for n in numbers]), _per_argument(in_shardings))
             for n, x in zip(numbers, placed, strict=True):
-                given[n] = x
-        result = function(*given, **kwargs)
+                sharded_args[n] = x
+        result = function(*sharded_args, **kwargs)
         return result if out_shardings is None else with_sharding_constraint(result, out_shardings)
 
     return constrained
@@ -482,18 +482,18 @@ def _per_argument(shardings: Any) -> Any:
     return tuple(shardings) if isinstance(shardings, list) else shardings
 
 
-def sharding_for(given: Any) -> Sharding:
+def sharding_for(placement: Any) -> Sharding:
     """Return the sharding that is meant.
 
     That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own.
     """
-    given = getattr(given, "sharding", given)
-    if isinstance(given, PartitionSpec):
-        return NamedSharding(get_mesh(), given)
-    if isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh) and given.mesh == get_abstract_mesh():
-        return NamedSharding(get_mesh(), given.spec)
-    found: Sharding = given
-    return found
+    placement = getattr(placement, "sharding", placement)
+    if isinstance(placement, PartitionSpec):
+        return NamedSharding(get_mesh(), placement)
+    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
+        return NamedSharding(get_mesh(), placement.spec)
+    sharding: Sharding = placement
+    return sharding
 
 
 @dataclass(frozen=True)
@@ -513,12 +513,12 @@ def shards_of(array: ConcreteArray) -> list[Shard]:
         return [Shard(group, (slice(None),) * array.ndim, 0, array)]
     joined_array = at_home(array)
     replicas: dict[Any, int] = {}
-    found = []
+    shards = []
     for device, index in indices_of(group.sharding, array.shape).items():
         key = tuple([(s.start, s.stop) for s in index])
         replicas[key] = replicas.get(key, -1) + 1
-        found.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
-    return found
+        shards.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
+    return shards
 
 
 def indices_of(sharding: Sharding, shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
@@ -557,16 +557,16 @@ def sharding_of(array: Array) -> Sharding:
 
 def sharding_spec(x: Any) -> PartitionSpec:
     """Return the spec of a value's sharding, as far as it is known."""
-    found = known_sharding(x)
-    return PartitionSpec() if found is None else found.spec
+    sharding = known_sharding(x)
+    return PartitionSpec() if sharding is None else sharding.spec
 
 
 def known_sharding(x: Any) -> NamedSharding | None:
     """Return how a value is split; None if it is not, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        found: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
-        return found
+        sharding: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 
 

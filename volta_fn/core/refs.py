@@ -114,15 +114,15 @@ class Ref:
         return value if index is Ellipsis else value[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        given = as_value(value)
-        kept, _ = promote((self.dtype, False), (given.dtype, given.weak_type))
-        if kept != self.dtype:
+        update = as_value(value)
+        dtype, _ = promote((self.dtype, False), (update.dtype, update.weak_type))
+        if dtype != self.dtype:
             raise DTypeError(
-                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {given.dtype.name}; "
+                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {update.dtype.name}; "
                 "convert it with .astype(...)"
             )
-        is_full = index is Ellipsis and given.shape == self.shape
-        strong = given.astype(self.dtype) if given.weak_type or given.dtype != self.dtype else given
+        is_full = index is Ellipsis and update.shape == self.shape
+        strong = update.astype(self.dtype) if update.weak_type or update.dtype != self.dtype else update
         self.put(strong if is_full else self.get().at[index].set(strong))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
@@ -136,8 +136,8 @@ class Ref:
     def get(self) -> Array:
         """Return the array."""
         self.crossed()
-        found: Array = self.value
-        return found
+        array: Array = self.value
+        return array
 
     def put(self, value: Array) -> None:
         """Let the reference hold another array of its type."""
@@ -156,7 +156,7 @@ class Ref:
 
     def crossed(self) -> list[Trace]:
         """Return the traces between here and the owner; programs among them take note."""
-        found: list[Trace] = []
+        traces: list[Trace] = []
         aval, trace = self.aval, current_trace()
         while trace is not self.owner:
             if trace.parent is None:
@@ -164,12 +164,12 @@ class Ref:
                     f"a reference to an array of type {aval} was used outside of the traced function that made it, or from the "
                     "closure of a function that also gets it as an argument"
                 )
-            found.append(trace)
+            traces.append(trace)
             trace = trace.parent
-        for trace in found:
+        for trace in traces:
             if isinstance(trace, JaxprTrace):
                 trace.refs.setdefault(self, self.value)
-        return found
+        return traces
 
 
 _exist = False
@@ -355,8 +355,8 @@ class RefArguments:
 
 def with_refs_at(positions: Sequence[int], leaves: Sequence[Any]) -> tuple[list[Any], list[Ref]]:
     """Return leaves with new references in place of values, and these references."""
-    made = {i: Ref(leaves[i]) for i in positions}
-    return [made.get(i, leaf) for i, leaf in enumerate(leaves)], [*made.values()]
+    refs = {i: Ref(leaves[i]) for i in positions}
+    return [refs.get(i, leaf) for i, leaf in enumerate(leaves)], [*refs.values()]
 
 
 def discharged(call: Callable[[list[Ref]], T]) -> T:

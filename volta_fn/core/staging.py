@@ -61,8 +61,8 @@ class JaxprTracer(Tracer):
         if self._label:
             return f"argument {self._label}"
         trace = self._trace
-        made = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
-        return f"the result of `{made.primitive}` at {made.source}" if made else "an intermediate value"
+        producer = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
+        return f"the result of `{producer.primitive}` at {producer.source}" if producer else "an intermediate value"
 
 
 class UsedRefsError(RefError):
@@ -240,10 +240,10 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
         return closed, []
     jaxpr = closed.jaxpr
     moved = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
-    kept = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
+    constvars = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
     values = [c for c, h in zip(closed.consts, hoisted, strict=True) if h]
     consts = [c for c, h in zip(closed.consts, hoisted, strict=True) if not h]
-    return ClosedJaxpr(Jaxpr(kept, [*moved, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
+    return ClosedJaxpr(Jaxpr(constvars, [*moved, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:

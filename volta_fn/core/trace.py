@@ -272,10 +272,10 @@ class ProcessGrid:
     def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
         """Return the processes that differ from `rank` along the named axes only."""
         grid = np.asarray(self.ranks).reshape(self.shape)
-        own = np.argwhere(grid == rank)[0]
-        found = grid[tuple([slice(None) if name in names else own[i] for i, name in enumerate(self.names)])]
+        position = np.argwhere(grid == rank)[0]
+        members = grid[tuple([slice(None) if name in names else position[i] for i, name in enumerate(self.names)])]
         order = [name for name in self.names if name in names]
-        return tuple(np.transpose(found, [order.index(name) for name in names]).ravel().tolist())
+        return tuple(np.transpose(members, [order.index(name) for name in names]).ravel().tolist())
 
 
 @dataclass(frozen=True, repr=False)
@@ -345,8 +345,8 @@ def _bound(name: Any) -> tuple[Any, int]:
     for bound, size in reversed(_axes.get()):
         if bound == name:
             return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
-    known = [n for n, _ in _axes.get()]
-    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")
+    bound_names = [n for n, _ in _axes.get()]
+    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {bound_names}); give one with vmap(f, axis_name={name!r})")
 
 
 # ------------------------------------------------------------------------------
@@ -385,15 +385,15 @@ def deeper() -> Iterator[None]:
 
 def check_leaks(trace: Trace) -> None:
     """Raise `LeakedTracerError` if something refers to a tracer of a finished trace."""
-    found = _tracers(trace)
-    if found:
+    leaked = _tracers(trace)
+    if leaked:
         gc.collect()  # what only a cycle holds is no leak
-        found = _tracers(trace)
-    if not found:
+        leaked = _tracers(trace)
+    if not leaked:
         return
-    first, several = found[0], len(found) > 1
-    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not found]
-    values = f"{len(found)} traced values" if several else "a traced value"
+    first, several = leaked[0], len(leaked) > 1
+    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not leaked]
+    values = f"{len(leaked)} traced values" if several else "a traced value"
     raise LeakedTracerError(
         f"checking_leaks: {values} of {trace.name or 'a function'} outlive{'s' * (not several)} its trace, {'the first ' * several}"
         f"of type {first.aval}: it is {first.origin()}, and is held by {_listed_leaks(holders)}. "

@@ -121,8 +121,8 @@ def _one_by_one(args: Sequence[Array], stacked: Sequence[bool], size: int, call:
     rows = [a for a, s in zip(args, stacked, strict=True) if s]
 
     def one(row: Any) -> Any:
-        given = iter(row)
-        return call(*[next(given) if s else a for a, s in zip(args, stacked, strict=True)])
+        entries = iter(row)
+        return call(*[next(entries) if s else a for a, s in zip(args, stacked, strict=True)])
 
     return scan(lambda carry, row: (carry, one(row)), None, tuple(rows), length=size)[1]
 
@@ -288,7 +288,7 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
     def host(*values: np.ndarray) -> None:
         arrays = iter(values)
         stacked = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
-        given, named = tree.unflatten(in_tree, stacked)
-        _call(functools.partial(callback, **named), given, f"the callback {getattr(callback, '__name__', callback)!s}")
+        positional, named = tree.unflatten(in_tree, stacked)
+        _call(functools.partial(callback, **named), positional, f"the callback {getattr(callback, '__name__', callback)!s}")
 
     bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)

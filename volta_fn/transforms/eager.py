@@ -213,8 +213,8 @@ class Recording(JVPTrace):
 
     def _do(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Do an operation now. Results with tangents become values of the recording."""
-        known = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
-        outs = self.flush().process(primitive, known, params)
+        operands = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
+        outs = self.flush().process(primitive, operands, params)
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
 
     def _adopt(self, value: Array) -> Array:
@@ -260,10 +260,10 @@ class Recording(JVPTrace):
             program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
             return [*inputs, *redo(steps, linear.process, (), operands)]
-        found: list[Any] = [None] * size
+        results: list[Any] = [None] * size
         for number, value in zip(numbers, linear.process(jit_p, operands, program), strict=True):
-            found[number] = value
-        return [*inputs, *found]
+            results[number] = value
+        return [*inputs, *results]
 
     def _by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
         """Return the steps with an operand for each use of an input or outside value.
@@ -303,9 +303,9 @@ class Recording(JVPTrace):
         programs = self.node.programs
         program = programs.get(key)
         if program is None:
-            known = key in programs or self.device.platform != "cpu"
-            TRIE.reserve(_PROGRAM_SIZE if known else 1)
-            program = programs[key] = make() if known else None
+            compiles = key in programs or self.device.platform != "cpu"
+            TRIE.reserve(_PROGRAM_SIZE if compiles else 1)
+            program = programs[key] = make() if compiles else None
         return program
 
     def finish(self) -> None:
@@ -471,8 +471,8 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
     closed = trace.traced(run, [*trace.inputs, *trace.operands])
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]
-    found = iter(specs[len(numbers) :])
-    types = [v.aval if type(c) is Zero else next(found) for c, v in zip(cotangents, trace.inputs, strict=True)]
+    gradient_specs = iter(specs[len(numbers) :])
+    types = [v.aval if type(c) is Zero else next(gradient_specs) for c, v in zip(cotangents, trace.inputs, strict=True)]
     return _Gradient(_function_of(pruned, trace), reads, specs[: len(numbers)], types)
 
 
@@ -486,7 +486,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
     buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
-    found = iter(gradient.run(*buffers))
-    computed = map(wrap, found, gradient.results)
+    outputs = iter(gradient.run(*buffers))
+    computed = map(wrap, outputs, gradient.results)
     results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
-    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]
+    return results, [wrap(next(outputs), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]

@@ -89,10 +89,10 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal structure
         leaves, structure = tree.flatten(fun(*args, **kwargs))
         results[:] = [leaf if isinstance(leaf, ShapeDtypeStruct) else None for leaf in leaves]
-        return [leaf for leaf, given in zip(leaves, results, strict=True) if given is None]
+        return [leaf for leaf, shape in zip(leaves, results, strict=True) if shape is None]
 
     shapes = iter(_trace(of_arrays, args, kwargs)[1])
-    return tree.unflatten(structure, [next(shapes) if given is None else given for given in results])
+    return tree.unflatten(structure, [next(shapes) if shape is None else shape for shape in results])
 
 
 def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -73,13 +73,13 @@ def vmap(
                 f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments. "
                 "Give each an entry, None for those that are not mapped; one number instead of the tuple stands for all."
             )
-        given = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
-        if mapped_refs := [i for i in positions_of_refs(leaves) if given[i] is not None]:
+        dimensions = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
+        if mapped_refs := [i for i in positions_of_refs(leaves) if dimensions[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")
-            axes_out = out_axes, [given[i] for i in mapped_refs]
-            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), axes_out, axis_name, axis_size))
-        values = [_operand(x, d) for x, d in zip(leaves, given, strict=True)]
-        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(given, values, strict=True))]
+            axes_out = out_axes, [dimensions[i] for i in mapped_refs]
+            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(dimensions),), axes_out, axis_name, axis_size))
+        values = [_operand(x, d) for x, d in zip(leaves, dimensions, strict=True)]
+        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
         size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
@@ -98,11 +98,11 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
 
     @wraps(fun)
     def one(leaves: list[Any]) -> tuple[Any, list[Array]]:
-        inner, own = with_refs_at(positions, leaves)
+        inner, refs = with_refs_at(positions, leaves)
         args, kwargs = tree.unflatten(in_tree, inner)
         result = fun(*args, **kwargs)
         check_no_refs(result, function_name(fun))
-        return result, read_all(own)
+        return result, read_all(refs)
 
     return one
 
@@ -126,11 +126,11 @@ def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value
     return dim % value.ndim
 
 
-def _axis_size(values: Sequence[Array], dims: Sequence[int | None], given: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
+def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
     name = function_name(fun)
     sizes = [v.shape[d] for v, d in zip(values, dims, strict=True) if d is not None]
-    if given is not None:
-        sizes.append(given)
+    if axis_size is not None:
+        sizes.append(axis_size)
     if not sizes:
         raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:

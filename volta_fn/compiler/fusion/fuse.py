@@ -16,13 +16,13 @@ from volta_fn.compiler.fusion.groups import Group, Union, union_of, union_of_col
 from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
+    axes_of,
     is_alias,
     is_elementwise,
     is_lowered,
     is_product,
     is_readable,
     is_view,
-    known,
     loads,
     loop_over,
     reduces,
@@ -162,15 +162,15 @@ class Comparison(NamedTuple):
 def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
     """Return the comparisons of values with choices from them, by result."""
     producers = {out: eqn for eqn in program.eqns for out in eqn.outvars}
-    found: dict[Var, Comparison] = {}
+    result: dict[Var, Comparison] = {}
     for eqn in program.eqns:
         if eqn.primitive.name in _COMPARISONS and eqn.invars[0].aval.dtype in INEXACT:
             left, right = [_sources(atom, producers) for atom in eqn.invars]
             sources = frozenset(v for v, _ in left) & frozenset(v for v, _ in right)
             if sources:
                 reduced = frozenset(v for v, is_reduced in left if (v, not is_reduced) in right)
-                found[eqn.outvars[0]] = Comparison(sources, reduced)
-    return found
+                result[eqn.outvars[0]] = Comparison(sources, reduced)
+    return result
 
 
 def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bool]]:
@@ -179,7 +179,7 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
     Each has whether that takes more than elementwise operations, and may be rounded differently by another kernel.
     Sums of values in memory are not among them: they are rounded once, wherever they are computed.
     """
-    found: set[tuple[Var, bool]] = set()
+    sources: set[tuple[Var, bool]] = set()
     stack: list[tuple[Atom, bool]] = [(atom, False)]
     visited: set[tuple[Var, bool]] = set()
     while stack:
@@ -192,8 +192,8 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
             further = reduced or not (is_view(eqn) or is_elementwise(eqn))
             stack += [(operand, further) for operand in eqn.invars]
         else:
-            found.add((at, reduced))
-    return found
+            sources.add((at, reduced))
+    return sources
 
 
 def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
@@ -219,10 +219,12 @@ def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> str | None:
     return None
 
 
-def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: TargetCapabilities, fixed: Collection[Var] = ()) -> None:
+def recompute(
+    groups: Iterable[Group], materialised: Collection[Atom], capabilities: TargetCapabilities, fixed: Collection[Var] = ()
+) -> None:
     """Let groups recompute values of earlier ones, but for those that are `fixed`.
 
-    `kept` has the variables that nodes other than groups need.
+    `materialised` has the variables that nodes other than groups read.
     """
     groups = list(groups)
     consumers: dict[Var, list[Group]] = {}
@@ -231,10 +233,12 @@ def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: Tar
             consumers.setdefault(var, []).append(group)
     for group in groups:
         wanted = [
-            v for v in group.members if v in consumers and v not in kept and v not in fixed and _is_worth(group.members[v], capabilities)
+            v
+            for v in group.members
+            if v in consumers and v not in materialised and v not in fixed and _is_worth(group.members[v], capabilities)
         ]
         if wanted:
-            _Region(group, wanted, consumers, kept, fixed).apply(capabilities.kernel_buffers)
+            _Region(group, wanted, consumers, materialised, fixed).apply(capabilities.kernel_buffers)
 
 
 def _is_worth(eqn: Equation, capabilities: TargetCapabilities) -> bool:
@@ -261,7 +265,7 @@ class _Region:
     """
 
     def __init__(
-        self, group: Group, wanted: Sequence[Var], consumers: dict[Var, list[Group]], kept: Collection[Atom], fixed: Collection[Var]
+        self, group: Group, wanted: Sequence[Var], consumers: dict[Var, list[Group]], materialised: Collection[Atom], fixed: Collection[Var]
     ) -> None:
         self.group = group
         self.fixed = fixed
@@ -273,7 +277,7 @@ class _Region:
         self.work: dict[Var, int] = {}
         self._explore()
         for var in self.cost:
-            self.cost[var] = self._cost(var, kept)
+            self.cost[var] = self._cost(var, materialised)
 
     def equation(self, var: Var) -> Equation | None:
         """Return the equation of a variable in the group; None for what it loads."""
@@ -304,13 +308,13 @@ class _Region:
         self.work[var] = 0 if far else work
         self.below[var] = [] if far else operands
 
-    def _cost(self, var: Var, kept: Collection[Atom]) -> int:
+    def _cost(self, var: Var, materialised: Collection[Atom]) -> int:
         """Return the bytes to store and load if consumers load the variable."""
         if var not in self.group.members:
             if self.equation(var) is not None:
                 return NEVER >> 8  # not in memory, and no step that could be stored
             return 0 if all(var in g.reads for g in self.users) else _bytes(var)
-        is_stored = var in kept or (var in self.consumers and var not in self.wanted)
+        is_stored = var in materialised or (var in self.consumers and var not in self.wanted)
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
@@ -434,8 +438,8 @@ def _runs(
     start = 0
     while start < len(steps):
         end = _cut(needed, steps, reads, last, start, limit)
-        made = [step.eqn.outvars[0] for step in steps[start:end]]
-        results = [v for v in made if v in needed or last.get(v, -1) >= end]
+        computed = [step.eqn.outvars[0] for step in steps[start:end]]
+        results = [v for v in computed if v in needed or last.get(v, -1) >= end]
         if results:
             yield steps[start:end], results
         start = end
@@ -447,18 +451,18 @@ def _cut(
     """Return the end of the longest run from `start` with at most `limit` buffers."""
     best = start + 1
     loaded: set[Var] = set()
-    made: set[Var] = set()
-    kept: set[Var] = set()
+    computed: set[Var] = set()
+    stored: set[Var] = set()
     for n in range(start, len(steps)):
         (out,) = steps[n].eqn.outvars
-        loaded.update(v for v in reads[n] if v not in made)
-        made.add(out)
-        kept.difference_update(v for v in reads[n] if last[v] == n and v not in needed)
+        loaded.update(v for v in reads[n] if v not in computed)
+        computed.add(out)
+        stored.difference_update(v for v in reads[n] if last[v] == n and v not in needed)
         if out in needed or last.get(out, -1) > n:
-            kept.add(out)
+            stored.add(out)
         if len(loaded) > limit:
             break
-        if len(loaded) + len(kept) <= limit:
+        if len(loaded) + len(stored) <= limit:
             best = n + 1
     return best
 
@@ -489,14 +493,14 @@ def row_bound(program: ClosedJaxpr) -> set[Var]:
 
     They do so through elementwise operations and views that keep the number of elements.
     """
-    found: set[Var] = set()
+    bound: set[Var] = set()
     for eqn in reversed(program.eqns):
         if reduces_rows(eqn):
-            found.update(v for v in eqn.invars if isinstance(v, Var))
-        elif eqn.outvars and eqn.outvars[0] in found and (is_view(eqn) or is_elementwise(eqn)):
+            bound.update(v for v in eqn.invars if isinstance(v, Var))
+        elif eqn.outvars and eqn.outvars[0] in bound and (is_view(eqn) or is_elementwise(eqn)):
             size = eqn.outvars[0].aval.size
-            found.update(v for v in eqn.invars if isinstance(v, Var) and v.aval.size == size)
-    return found
+            bound.update(v for v in eqn.invars if isinstance(v, Var) and v.aval.size == size)
+    return bound
 
 
 class _Fuser:
@@ -530,9 +534,9 @@ class _Fuser:
         outputs = self.program.jaxpr.outvars
         for result in outputs:
             self.materialise(result)
-        kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
+        materialised = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
         fixed = frozenset().union(*[comparison.sources for comparison in self.comparisons.values()])
-        recompute([item for item in self.items if isinstance(item, Group)], kept, self.target.capabilities, fixed)
+        recompute([item for item in self.items if isinstance(item, Group)], materialised, self.target.capabilities, fixed)
         self.merge_columns()
         return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
 
@@ -570,8 +574,8 @@ class _Fuser:
 
     def bases(self, eqn: Equation) -> list[Var]:
         """Return the variables that an equation reads in the end, without repetition."""
-        found = [self.base(v) for v in eqn.invars]
-        return list(dict.fromkeys([v for v in found if v is not None]))
+        bases = [self.base(v) for v in eqn.invars]
+        return list(dict.fromkeys([v for v in bases if v is not None]))
 
     def reads_too_much(self, eqn: Equation) -> bool:
         """Return True if the equation alone needs more buffers than a kernel may have."""
@@ -757,7 +761,9 @@ class _Fuser:
             return None
         if not group.reduced:
             return index
-        again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
+        again = bool(axes_of(index) & group.row) and any(
+            is_produced and group.is_per_row(v) for is_produced, v in zip(produced, eqn.invars, strict=True)
+        )
         return None if again and group.size_of(group.row) > self.target.capabilities.longest_row else index
 
     def join_group(self, group: Group, eqn: Equation, index: Index) -> None:

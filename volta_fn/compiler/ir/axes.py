@@ -135,8 +135,8 @@ class KernelAnalysis:
         """
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
-        found = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
-        return frozenset([n for n in found if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
+        contiguous = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
+        return frozenset([n for n in contiguous if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 
 def overwritable(kernel: Kernel, output: int) -> list[int]:
@@ -212,9 +212,9 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
     """Drop axes of one iteration."""
     if 1 not in kernel.sizes:
         return kernel
-    kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
-    axes = {a: Affine(((kept.index(a), 1),), 0) if a in kept else ZERO for a in range(len(kernel.sizes))}
-    return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.parallel for a in kept), axes)
+    remaining = [a for a, n in enumerate(kernel.sizes) if n != 1]
+    axes = {a: Affine(((remaining.index(a), 1),), 0) if a in remaining else ZERO for a in range(len(kernel.sizes))}
+    return rewritten(kernel, tuple([kernel.sizes[a] for a in remaining]), sum(a < kernel.parallel for a in remaining), axes)
 
 
 def _without_reductions_of_single_elements(kernel: Kernel) -> Kernel:
@@ -291,9 +291,9 @@ def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
     """Merge the axis `first` into `second`."""
-    kept = [a for a in range(len(kernel.sizes)) if a != first]
-    sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in kept])
-    axes = {a: Affine(((kept.index(a), 1),), 0) for a in kept} | {first: ZERO}
+    remaining = [a for a in range(len(kernel.sizes)) if a != first]
+    sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in remaining])
+    axes = {a: Affine(((remaining.index(a), 1),), 0) for a in remaining} | {first: ZERO}
     return rewritten(kernel, sizes, kernel.parallel - (first < kernel.parallel), axes)
 
 
@@ -338,11 +338,11 @@ def windowed(kernel: Kernel, most: int) -> list[Chunk] | None:
     while length > _UNIT:
         length = -(-length // (2 * _UNIT)) * _UNIT
         chunks = [_chunk(kernel, first, min(length, iterations - first)) for first in range(0, iterations, length)]
-        found = [p for p in chunks if p is not None]
-        if len(found) < len(chunks):
+        windows = [p for p in chunks if p is not None]
+        if len(windows) < len(chunks):
             return None
-        if all(largest(p.kernel) <= most for p in found):
-            return found
+        if all(largest(p.kernel) <= most for p in windows):
+            return windows
     return None
 
 

@@ -230,8 +230,8 @@ def reduces_rows(eqn: Equation) -> bool:
 
 def is_lowered(eqn: Equation) -> bool:
     """Return True if kernels can compute the equation, if its indices are affine."""
-    known = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
-    return known and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
+    supported = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    return supported and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 
 
 def is_product(eqn: Equation) -> bool:
@@ -259,16 +259,16 @@ def is_alias(eqn: Equation) -> bool:
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
     """Return the variables that an equation reads in the end, through `views`."""
-    found: dict[Var, None] = {}
+    variables: dict[Var, None] = {}
     stack = eqn.invars[::-1]
     while stack:
         atom = stack.pop()
-        if isinstance(atom, Var) and atom not in found:
+        if isinstance(atom, Var) and atom not in variables:
             if atom in views:
                 stack += views[atom].invars[::-1]
             else:
-                found[atom] = None
-    return found
+                variables[atom] = None
+    return variables
 
 
 def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
@@ -338,8 +338,8 @@ def _reversed(affine: Affine | None, size: int) -> Affine | None:
 def _reshaped_partially(index: PartialIndex, old: Shape, new: Shape, sizes: Sequence[int]) -> PartialIndex | None:
     if any(i is None and n != 1 for i, n in zip(index, old, strict=True)):
         return None
-    known = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
-    return tuple([None if n == 1 else i for i, n in zip(known, new, strict=True)])
+    result = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
+    return tuple([None if n == 1 else i for i, n in zip(result, new, strict=True)])
 
 
 def _with_ones(index: Index, dimensions: Sequence[int]) -> Index:
@@ -395,7 +395,7 @@ def row_major(index: Index, shape: Shape) -> Affine:
 
 
 @lru_cache(maxsize=4096)
-def known(index: PartialIndex) -> frozenset[int]:
+def axes_of(index: PartialIndex) -> frozenset[int]:
     """Return the axes that an index depends on."""
     return frozenset([axis for i in index if i is not None for axis, _ in i.terms])
 

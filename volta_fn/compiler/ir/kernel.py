@@ -207,8 +207,8 @@ def levels(kernel: Kernel) -> tuple[bool, ...]:
     """Return for every node whether it is per element of a row (else it is per row)."""
     result: list[bool] = []
     for node in kernel.nodes:
-        own = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
-        result.append(not isinstance(node, Reduce) and (own or any(result[i] for i in operands(node))))
+        is_per_element = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
+        result.append(not isinstance(node, Reduce) and (is_per_element or any(result[i] for i in operands(node))))
     return tuple(result)
 
 

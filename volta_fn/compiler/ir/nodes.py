@@ -83,16 +83,16 @@ class FusedProgram(NamedTuple):
 
 def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
     """Return the equations on all ways from some results back to the operands."""
-    known, pending = set(operands), [*results]
-    found: dict[int, Equation] = {}
+    ends, pending = set(operands), [*results]
+    equations: dict[int, Equation] = {}
     while pending:
         var = pending.pop()
         eqn = producers.get(var)
-        if eqn is None or var in known or id(eqn) in found:
+        if eqn is None or var in ends or id(eqn) in equations:
             continue
-        found[id(eqn)] = eqn
+        equations[id(eqn)] = eqn
         pending += [v for v in eqn.invars if isinstance(v, Var)]
-    return list(found.values())
+    return list(equations.values())
 
 
 class DefUse:
@@ -114,11 +114,11 @@ class DefUse:
     @cached_property
     def consumers(self) -> dict[Var, list[int]]:
         """The numbers of the nodes that read each root."""
-        found: dict[Var, list[int]] = {}
+        consumers: dict[Var, list[int]] = {}
         for number, node in enumerate(self.nodes):
             for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
-                found.setdefault(var, []).append(number)
-        return found
+                consumers.setdefault(var, []).append(number)
+        return consumers
 
     def position(self, atom: Atom) -> int:
         """Return the number of an atom's producer; -1 for literals, inputs and constants."""
@@ -186,7 +186,7 @@ class Contraction(NamedTuple):
             return merged([sizes[a] for a in axes], [[side.get(a, 0) for a in axes] for side in sides])
 
         orders = [sorted(self.summed, key=lambda a: (-side.get(a, 0), a)) for side in strides]
-        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda found: len(found[0].sizes))
+        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda pair: len(pair[0].sizes))
         outer = [walks(axes, side)[0] for axes, side in zip((self.rows, self.columns), strides, strict=True)]
         lhs, rhs = [
             Operand(x.dtype, stack[n], outer[n], inner[n], offset.offset)
@@ -297,8 +297,8 @@ def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
 
     Heads are repeated to the given number.
     """
-    found = np.asarray(x, _FLOAT).transpose(axes.order)
-    return np.repeat(found, heads // found.shape[-3], -3) if heads else found
+    matrices = np.asarray(x, _FLOAT).transpose(axes.order)
+    return np.repeat(matrices, heads // matrices.shape[-3], -3) if heads else matrices
 
 
 def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:

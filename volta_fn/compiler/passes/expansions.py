@@ -62,9 +62,9 @@ def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
     if kind == "IRFFT":
         mirrored = conj(rev(slice_in_dim(row, 1, (length + 1) // 2, axis=last), (last,)))
         row = concatenate([row, mirrored], last)
-    found = transform(row, -1 if kind == "FFT" else 1)
-    found = found if kind == "FFT" else mul(found, _constant(np.asarray(1 / length, found.dtype)))
-    return moveaxis(real(found) if kind == "IRFFT" else found, last, axis)
+    transformed = transform(row, -1 if kind == "FFT" else 1)
+    transformed = transformed if kind == "FFT" else mul(transformed, _constant(np.asarray(1 / length, transformed.dtype)))
+    return moveaxis(real(transformed) if kind == "IRFFT" else transformed, last, axis)
 
 
 def transform(x: Array, sign: int) -> Array:
@@ -110,8 +110,8 @@ def _by_convolution(x: Array, sign: int) -> Array:
     zero = _constant(np.zeros((), x.dtype))
     rotated = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
     convolved = transform(mul(transform(rotated, -1), _constant(spectrum)), 1)
-    kept = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
-    return mul(kept, _constant(np.asarray(1 / size, kept.dtype)))
+    samples = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
+    return mul(samples, _constant(np.asarray(1 / size, samples.dtype)))
 
 
 def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -167,13 +167,13 @@ class _Rows(NamedTuple):
 
     def numbers(self, program: Rewriter, eqn: Equation, clips: bool) -> Atom:
         """Return the rows' indices, with int32 at least, clipped if `clips`."""
-        found = eqn.invars[1]
-        if found.aval.dtype.itemsize < _INT32.itemsize:
-            found = program.emit(eqn, "convert_element_type", found, new_dtype=_INT32, weak_type=False)
+        numbers = eqn.invars[1]
+        if numbers.aval.dtype.itemsize < _INT32.itemsize:
+            numbers = program.emit(eqn, "convert_element_type", numbers, new_dtype=_INT32, weak_type=False)
         if clips:
-            last = literal(self.shape[self.axis] - 1, found.aval.dtype)
-            found = program.emit(eqn, "min", program.emit(eqn, "max", found, literal(0, found.aval.dtype)), last)
-        return found
+            last = literal(self.shape[self.axis] - 1, numbers.aval.dtype)
+            numbers = program.emit(eqn, "min", program.emit(eqn, "max", numbers, literal(0, numbers.aval.dtype)), last)
+        return numbers
 
     def chosen(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
         """Compare each element's position with its row's index."""
@@ -217,8 +217,8 @@ def _read(eqn: Equation, program: Rewriter) -> Atom | None:
         fill = literal(np.nan if eqn.params["fill_value"] is None else eqn.params["fill_value"], operand.aval.dtype)
         others = rows.spread(program, eqn, program.emit(eqn, "select_n", rows.inside(program, eqn, index), fill, others))
     candidates = program.emit(eqn, "select_n", rows.chosen(program, eqn, index), others, operand)
-    found = program.emit(eqn, "reduce_max", candidates, axes=(rows.axis,))
-    return program.emit(eqn, "reshape", found, new_sizes=out.aval.shape)
+    largest = program.emit(eqn, "reduce_max", candidates, axes=(rows.axis,))
+    return program.emit(eqn, "reshape", largest, new_sizes=out.aval.shape)
 
 
 def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:

@@ -73,14 +73,14 @@ class ScanView:
         return self.eqn.params["jaxpr"]
 
     @property
-    def given(self) -> list[Atom]:
+    def other_outputs(self) -> list[Atom]:
         """The outputs of an iteration other than the carry."""
         return [out for out, _ in self.ys]
 
     @property
     def outputs(self) -> list[Atom]:
         """The outputs of the body."""
-        return [*[c.next for c in self.carry], *self.given]
+        return [*[c.next for c in self.carry], *self.other_outputs]
 
     def is_constant(self, atom: Atom) -> bool:
         """Return True if an operand in the body is known to be loop-invariant."""
@@ -102,8 +102,8 @@ class ScanView:
 
     def bytes_to_stack(self, variables: Iterable[Var]) -> int:
         """Return how much new memory stacking variables takes."""
-        there: set[Atom] = {*self.rows, *self.given}
-        return self.length * sum(map(size_of, {*variables} - there))
+        stacked: set[Atom] = {*self.rows, *self.other_outputs}
+        return self.length * sum(map(size_of, {*variables} - stacked))
 
     def affords(self, size: int) -> bool:
         """Take bytes from the budget; return False if there are too few."""
@@ -255,12 +255,12 @@ def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
 def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
     """Return the equations that the results need."""
     needed: set[Atom] = {*results}
-    found = []
+    result = []
     for eqn in reversed(eqns):
         if eqn.outvars[0] in needed:
-            found.append(eqn)
+            result.append(eqn)
             needed.update(eqn.invars)
-    return found[::-1]
+    return result[::-1]
 
 
 def products_after(scan: ScanView) -> list[Equation]:
@@ -269,17 +269,17 @@ def products_after(scan: ScanView) -> list[Equation]:
     A call after the loop computes them for all iterations, with what depends on them.
     """
     moved = _movable(scan)
-    made = {v for e in moved for v in e.outvars}
-    given = [(out, stacked) for out, stacked in scan.ys if out in made]
+    definitions = {v for e in moved for v in e.outvars}
+    stacked_outputs = [(out, stacked) for out, stacked in scan.ys if out in definitions]
     read = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if isinstance(v, Var)]
-    inputs = [v for v in read if v not in made and v not in scan.body.jaxpr.constvars]
+    inputs = [v for v in read if v not in definitions and v not in scan.body.jaxpr.constvars]
     changing = [v for v in inputs if v not in scan.consts]
     products = sum(size_of(e.outvars[0]) for e in moved if is_product(e))
-    stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in given))
-    if not given or not scan.affords(stacked):
+    stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in stacked_outputs))
+    if not stacked_outputs or not scan.affords(stacked):
         return []
-    scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in made]
-    outputs, results = zip(*given, strict=True)
+    scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in definitions]
+    outputs, results = zip(*stacked_outputs, strict=True)
     scan.eqns = [e for e in scan.eqns if e not in moved]
     return [scan.call(moved, inputs, outputs, list(results), "products after a loop")]
 
@@ -289,18 +289,18 @@ def _movable(scan: ScanView) -> list[Equation]:
 
     None if one of those has to stay.
     """
-    kept = scan.live([c.next for c in scan.carry])
+    carried = scan.live([c.next for c in scan.carry])
     moved: list[Equation] = []
-    made: set[Var] = set()
+    results: set[Var] = set()
     for eqn in scan.eqns:
-        if any(v in kept for v in eqn.outvars):
+        if any(v in carried for v in eqn.outvars):
             continue
-        depends = any(v in made for v in eqn.invars)
+        depends = any(v in results for v in eqn.invars)
         if depends or is_thin_product(eqn, [scan.is_constant(v) for v in eqn.invars]):
             if not (is_product(eqn) or is_lowered(eqn)):
                 return []
             moved.append(eqn)
-            made.update(eqn.outvars)
+            results.update(eqn.outvars)
     return moved
 
 
@@ -322,10 +322,10 @@ class _Term(NamedTuple):
         """Return the sum over all iterations, of stacked operands."""
         token = current_position.set(self.eqn.position)
         try:
-            found = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
+            total = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
             for permutation in self.permutations:
-                found = transpose(found, permutation)
-            return found
+                total = transpose(total, permutation)
+            return total
         finally:
             current_position.reset(token)
 
@@ -360,20 +360,20 @@ def sums_after(scan: ScanView) -> list[Equation]:
     return [_after(scan, s) for s in taken]
 
 
-def _after(scan: ScanView, found: _Sum) -> Equation:
+def _after(scan: ScanView, accumulation: _Sum) -> Equation:
     """Return a call that computes a sum."""
 
     def total(start: Array, *operands: Array) -> list[Array]:
         left = list(operands)
-        for term in found.terms:
+        for term in accumulation.terms:
             count = len(term.eqn.invars)
             start = add(start, term.over_steps(left[:count]))
             del left[:count]
         return [start]
 
-    operands = [found.carry.start, *map(scan.stack, found.operands)]
+    operands = [accumulation.carry.start, *map(scan.stack, accumulation.operands)]
     program = trace_to_jaxpr(total, [v.aval for v in operands], "sums over a loop")
-    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
+    return Equation(jit_p, operands, [accumulation.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
 
 
 def _with_steps(eqn: Equation) -> dict[str, object]:
@@ -391,8 +391,8 @@ def _sums(scan: ScanView) -> list[_Sum]:
     """Return the values of the carry that only sum terms which nothing else needs."""
     reader = _Reader(scan)
     sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
-    kept = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
-    live = scan.live([*kept, *scan.given])
+    other_carries = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
+    live = scan.live([*other_carries, *scan.other_outputs])
     return [s for s in sums if not any(t.eqn.outvars[0] in live for t in s.terms)]
 
 
@@ -408,8 +408,8 @@ class _Reader:
         """Return what an iteration adds to a value of the carry; nothing if it does more."""
         addends = self._addends(carry.next, carry.var)
         terms = [self._term(v) for v in addends if v is not carry.var]
-        known = [t for t in terms if t is not None]
-        return known if carry.var in addends and self.uses[carry.var] == 1 and len(known) == len(terms) else []
+        readable = [t for t in terms if t is not None]
+        return readable if carry.var in addends and self.uses[carry.var] == 1 and len(readable) == len(terms) else []
 
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
         """Return the addends of an atom, as far as nothing else needs partial sums."""
@@ -456,10 +456,10 @@ def _without_delay_stacks(eqn: Equation) -> list[Equation]:
     """Return a scan, and equations for the results that it no longer gives."""
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     jaxpr = body.jaxpr
-    carried, made = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
+    carried, computed = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
     delayed: dict[int, int] = {}  # output number -> number of the carry's value that it is
     for number, out in enumerate(jaxpr.outvars[count:], count):
-        if out in carried and jaxpr.outvars[carried.index(out)] in made:
+        if out in carried and jaxpr.outvars[carried.index(out)] in computed:
             delayed[number] = carried.index(out)
     if not delayed:
         return [eqn]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from volta_fn.compiler.passes.dce import is_movable, kept, terminates
+from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
 from volta_fn.compiler.passes.simplify import literal_key
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, called_program, program_cache
@@ -71,8 +71,8 @@ def _chosen(eqn: Equation) -> Equation:
 # ------------------------------------------------------------------------------
 
 
-def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Container[Primitive] = ()) -> ClosedJaxpr:
-    """Replace calls (all, or those `of` a primitive) except `kept` ones by bodies.
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace calls (all, or those `of` a primitive) except `retained` ones by bodies.
 
     A body has the call's values, but not the derivative that a call may have of its own.
     """
@@ -80,7 +80,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
     def is_inlined(eqn: Equation) -> bool:
         primitive = eqn.primitive
         is_call = primitive.call_param is not None or primitive.expand is not None
-        return is_call and of in (None, primitive) and primitive not in kept
+        return is_call and of in (None, primitive) and primitive not in retained
 
     if not any(map(is_inlined, closed.eqns)):
         return closed
@@ -192,9 +192,9 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
     rest = [e for e in jaxpr.eqns if e not in moved]
     read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
     passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
-    given = jaxpr.invars[:consts]
-    before = body.replace(invars=given, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
-    return before, body.replace(invars=[*given, *passed, *jaxpr.invars[consts:]], eqns=rest)
+    const_inputs = jaxpr.invars[:consts]
+    before = body.replace(invars=const_inputs, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
+    return before, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
 
 
 def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
@@ -308,25 +308,25 @@ def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[first + second :]
     same = _invariant(body, second, start)
     changing = [not s for s in same]
-    cond_consts = [*eqn.invars[:first], *kept(start, same)]
-    body_consts = [*eqn.invars[first : first + second], *kept(start, same)]
-    asked, given = _distinct(cond_consts), _distinct(body_consts)
-    if not any(same) and len(asked) == first and len(given) == second:
+    cond_consts = [*eqn.invars[:first], *select_marked(start, same)]
+    body_consts = [*eqn.invars[first : first + second], *select_marked(start, same)]
+    cond_operands, body_operands = _distinct(cond_consts), _distinct(body_consts)
+    if not any(same) and len(cond_operands) == first and len(body_operands) == second:
         return [eqn]
     cond_program = _regrouped(cond, first, tuple(same), _Operands(cond_consts), (True,))
     body_program = _regrouped(body, second, tuple(same), _Operands(body_consts), tuple(changing))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
-    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(asked), "body_nconsts": len(given)}
-    return [eqn.replace([*asked, *given, *kept(start, changing)], kept(eqn.outvars, changing), new)]
+    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(cond_operands), "body_nconsts": len(body_operands)}
+    return [eqn.replace([*cond_operands, *body_operands, *select_marked(start, changing)], select_marked(eqn.outvars, changing), new)]
 
 
 @program_cache
 def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
     """Return a loop's program with values of its carry as consts, and some outputs."""
-    invars, outvars = closed.jaxpr.invars, kept(closed.jaxpr.outvars, outputs)
+    invars, outvars = closed.jaxpr.invars, select_marked(closed.jaxpr.outvars, outputs)
     carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
-    changing = [*kept(carry, [not s for s in same]), *rest]
-    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands.atoms), (changing, changing)], outvars)
+    changing = [*select_marked(carry, [not s for s in same]), *rest]
+    return _specialised(closed, [([*invars[:consts], *select_marked(carry, same)], operands.atoms), (changing, changing)], outvars)
 
 
 def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
@@ -335,7 +335,7 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[consts : consts + count]
     same = _invariant(body, consts, start)
     changing = [not s for s in same]
-    operands = [*eqn.invars[:consts], *kept(start, same)]
+    operands = [*eqn.invars[:consts], *select_marked(start, same)]
     distinct = _distinct(operands)
     plain = _plain_outputs(eqn, same)
     working = [p is None for p in plain]
@@ -344,8 +344,8 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     program = _regrouped(body, consts, tuple(same), _Operands(operands), (*changing, *working))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
     new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(changing)}
-    invars = [*distinct, *kept(start, changing), *eqn.invars[consts + count :]]
-    loop = eqn.replace(invars, [*kept(eqn.outvars[:count], changing), *kept(eqn.outvars[count:], working)], new)
+    invars = [*distinct, *select_marked(start, changing), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*select_marked(eqn.outvars[:count], changing), *select_marked(eqn.outvars[count:], working)], new)
     return [loop, *_without_work(eqn, plain, renamed)]
 
 
@@ -356,25 +356,25 @@ def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom]
     """
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
-    known: dict[Atom, tuple[str, Atom]] = {}
+    sources: dict[Atom, tuple[str, Atom]] = {}
     for i, (var, operand) in enumerate(zip(invars, eqn.invars, strict=True)):
         if i < consts or (i < consts + count and same[i - consts]):
-            known[var] = ("repeated", operand)
+            sources[var] = ("repeated", operand)
         elif i >= consts + count:
-            known[var] = ("same", operand)
+            sources[var] = ("same", operand)
     plain: list[tuple[str, Atom] | None] = []
     for out, result in zip(outvars[count:], eqn.outvars[count:], strict=True):
-        plain.append(("repeated", out) if type(out) is Literal else known.get(out))
-        known.setdefault(out, ("same", result))
+        plain.append(("repeated", out) if type(out) is Literal else sources.get(out))
+        sources.setdefault(out, ("same", result))
     return plain
 
 
 def _without_work(eqn: Equation, plain: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
     new: list[Equation] = []
-    for var, found in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
-        if found is None:
+    for var, source in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
+        if source is None:
             continue
-        kind, atom = found
+        kind, atom = source
         if kind == "same":
             renamed[var] = renamed.get(atom, atom)
             continue

@@ -186,7 +186,9 @@ class AtIndex:
             return _replace_block(array, entries, new)
         numbers = ScatterDimensionNumbers(*windows.numbers)
         unique = unique_indices or (combine is scatter_mul and how is not GatherScatterMode.CLIP and _are_unique(windows))
-        how = how or (GatherScatterMode.PROMISE_IN_BOUNDS if windows.known and not settings.permissive else GatherScatterMode.FILL_OR_DROP)
+        how = how or (
+            GatherScatterMode.PROMISE_IN_BOUNDS if windows.is_constant and not settings.permissive else GatherScatterMode.FILL_OR_DROP
+        )
         return combine(array, windows.indices, new, numbers, unique_indices=unique, mode=how)
 
 
@@ -274,7 +276,7 @@ def _replace_block(array: Array, entries: list[Entry], new: Array) -> Array:
 
 def _are_unique(windows: Windows) -> bool:
     """Return True if the windows are known not to overlap."""
-    if not windows.known:
+    if not windows.is_constant:
         return False
     vectors = windows.indices.reshape(math.prod(windows.indices.shape[:-1]), -1)
     return len(np.unique(vectors, axis=0)) == len(vectors)

@@ -158,9 +158,9 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     entries: list[Entry] = []
     dim = 0
     for item in items:
-        found = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
-        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in found)
-        entries += found
+        item_entries = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
+        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in item_entries)
+        entries += item_entries
     return entries if gaps else [entry for entry in entries if not isinstance(entry, Gap)]
 
 
@@ -170,10 +170,10 @@ def _array_of(sequence: Any) -> Any:
         rows = [_array_of(x) if isinstance(x, (list, tuple, range)) else x for x in sequence]
         return concatenate([reshape(row, (1, *np.shape(row))) for row in rows], 0)
     try:
-        known = np.asarray(sequence)
+        array = np.asarray(sequence)
     except ValueError:
         raise ArgumentTypeError(f"a sequence in an index must have rows of one length, got {sequence!r:.80}") from None
-    return known if known.size else known.astype(np.int32)
+    return array if array.size else array.astype(np.int32)
 
 
 def _canonical(item: Any) -> Any:

@@ -258,8 +258,8 @@ def axis_index(axis_name: Any) -> Array:
     """
     index: Any = None
     for name in bound_axes(axis_name):
-        own = bind(axis_index_p, axis_names=(name,))
-        index = own if index is None else index * named_axes.axis_size(name) + own
+        along_axis = bind(axis_index_p, axis_names=(name,))
+        index = along_axis if index is None else index * named_axes.axis_size(name) + along_axis
     return index
 
 
@@ -495,14 +495,14 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     leaves, structure = tree.flatten(x)
     size = group_size(names, groups)
     outs = [leaf * size if isinstance(leaf, (int, float, complex)) else None for leaf in leaves]
-    found = {i: _counted(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
-    short = [i for i, v in found.items() if compression and v.dtype == np.float32]
-    if compression and len(short) < len([v for v in found.values() if v.dtype in dtypes.INEXACT]):
-        kinds = sorted({v.dtype.name for v in found.values()} - {"float32"})
+    arrays = {i: _counted(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
+    short = [i for i, v in arrays.items() if compression and v.dtype == np.float32]
+    if compression and len(short) < len([v for v in arrays.values() if v.dtype in dtypes.INEXACT]):
+        kinds = sorted({v.dtype.name for v in arrays.values()} - {"float32"})
         raise DTypeError(f"psum: only float32 travels as bfloat16, got {kinds}; sum the others without compression")
-    for positions, how in ((short, compression), ([i for i in found if i not in short], None)):
+    for positions, how in ((short, compression), ([i for i in arrays if i not in short], None)):
         if positions:
-            totals = bind(psum_p, *[found[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=how)
+            totals = bind(psum_p, *[arrays[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=how)
             for i, total in zip(positions, totals, strict=True):
                 outs[i] = total
     return tree.unflatten(structure, outs)

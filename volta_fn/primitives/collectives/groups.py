@@ -122,8 +122,8 @@ def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str
 
 def _results(arrays: Sequence[np.ndarray], out: Outs) -> list[np.ndarray]:
     """Return the arrays to write: those given, or new ones."""
-    given = [None] * len(arrays) if out is None else out
-    return [np.empty(a.shape, a.dtype) if o is None else o for a, o in zip(arrays, given, strict=True)]
+    destinations = [None] * len(arrays) if out is None else out
+    return [np.empty(a.shape, a.dtype) if o is None else o for a, o in zip(arrays, destinations, strict=True)]
 
 
 def psum(
@@ -195,5 +195,5 @@ def ppermute(array: np.ndarray, *, axis_names: Axes, perm: Sequence[tuple[int, i
 def all_to_all(array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, split_axis: int, concat_axis: int) -> np.ndarray:
     """Exchange slices between all processes."""
     rows = np.ascontiguousarray(np.moveaxis(array, split_axis, 0))
-    found = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
-    return np.ascontiguousarray(np.moveaxis(found, 0, concat_axis))
+    received = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
+    return np.ascontiguousarray(np.moveaxis(received, 0, concat_axis))

@@ -81,9 +81,9 @@ def check_carry(
 
 def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
     """Describe the first difference of two structures."""
-    found = tree.first_difference(one, _example(other))
-    if found is not None:
-        return found
+    difference = tree.first_difference(one, _example(other))
+    if difference is not None:
+        return difference
     # To `first_difference` any tree fits a leaf: the leaf is one where `one` has a leaf and `other` has more.
     path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
     return path, first, second
@@ -145,9 +145,9 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     in_tree = tree.structure((tuple(args), {}))
     owner = function.owner if isinstance(function, Adapted) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
-    found = _kept.find(owner, key)
-    if found is not None:
-        return found
+    cached = _kept.find(owner, key)
+    if cached is not None:
+        return cached
     flat, in_full = FlatFunction(function, in_tree), list[int]()
     closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)), in_full)
     program, captured = hoist_tracers(closed)
@@ -180,16 +180,16 @@ class _Bodies:
         if type(function) is not FunctionType:
             return None
         with self.lock:
-            kept = (self.by_function.get(function) or {}).get(key)
-        if kept is None or not _same(kept.seen, _visible(function, kept.names)):
+            entry = (self.by_function.get(function) or {}).get(key)
+        if entry is None or not _same(entry.seen, _visible(function, entry.names)):
             return None
-        return kept.body
+        return entry.body
 
     def keep(self, function: Any, key: Any, body: Body) -> Body:
         """Keep a program, and return it."""
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
-            kept = _Kept(body, names, _visible(function, names))
+            entry = _Kept(body, names, _visible(function, names))
             with self.lock:
                 programs = self.by_function.get(function)
                 if programs is None:
@@ -199,7 +199,7 @@ class _Bodies:
                     self.by_function.attach(function, programs)
                 if len(programs) >= _PROGRAMS:
                     programs.clear()
-                programs[key] = kept
+                programs[key] = entry
         return body
 
 
@@ -297,8 +297,8 @@ def _promoted_outputs(carry: Any, result: Any) -> Any:
     """
     if tree.structure(carry) != tree.structure(result):
         return None
-    found = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
-    return None if found is None else tree.unflatten(tree.structure(carry), found)
+    promoted = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
+    return None if promoted is None else tree.unflatten(tree.structure(carry), promoted)
 
 
 def _next(name: str, f: Callable[..., Any], carry: Any, result: Any) -> Any:

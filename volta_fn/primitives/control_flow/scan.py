@@ -107,8 +107,8 @@ def scan(
     """
     check_callable(f, "scan")
     xs_pairs = tree.leaves_with_path(xs)
-    if found := positions_of_refs([x for _, x in xs_pairs]):
-        return _scan_over_refs(f, init, xs, found, {"length": length, "reverse": reverse, "unroll": unroll})
+    if positions := positions_of_refs([x for _, x in xs_pairs]):
+        return _scan_over_refs(f, init, xs, positions, {"length": length, "reverse": reverse, "unroll": unroll})
     rows = [as_value(x) for _, x in xs_pairs]
     steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
     return run_scan("scan", f, init, xs, rows, steps, reverse, checked_unroll("scan", unroll, steps))
@@ -178,20 +178,20 @@ def _carrying(f: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable
 def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequence[int], options: dict[str, Any]) -> tuple[Any, Any]:
     """Scan where some of `xs` are references, whose rows a step may write."""
     leaves, structure = tree.flatten(xs)
-    given = RefArguments(leaves, positions, "scan")
+    arguments = RefArguments(leaves, positions, "scan")
 
     @wraps(f)
     def step(carry: Any, row: Any) -> Any:
-        rows, own = with_refs_at(positions, row)
+        rows, refs = with_refs_at(positions, row)
         carry, y = f(carry, tree.unflatten(structure, rows))
         check_no_refs((carry, y), "scan")
-        return carry, (y, read_all(own))
+        return carry, (y, read_all(refs))
 
     def run(rows: list[Any]) -> Any:
         carry, (ys, last) = scan(step, init, rows, **options)
         return (carry, ys), last
 
-    return given.run(run)
+    return arguments.run(run)
 
 
 def _run_pure(

@@ -427,12 +427,12 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
-        kept = convert_element_type(selection.eq(operand, out), dtype)
-        taken = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
-        count = bind(scatter_add_p, kept, indices, taken, **params)
+        from_operand = convert_element_type(selection.eq(operand, out), dtype)
+        from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
+        count = bind(scatter_add_p, from_operand, indices, from_update, **params)
         before, moved = [
             arithmetic.mul(convert_element_type(instantiate(tangent), dtype), chosen)
-            for tangent, chosen in ((operand_tangent, kept), (update_tangent, taken))
+            for tangent, chosen in ((operand_tangent, from_operand), (update_tangent, from_update))
         ]
         total = bind(scatter_add_p, before, indices, moved, **params)
         return out, convert_element_type(arithmetic.div(total, count), out.dtype)

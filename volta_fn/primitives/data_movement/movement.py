@@ -295,8 +295,8 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
     sizes = list(value.shape)
     for axis in sorted(axes):
         sizes.insert(axis, 1)
-    kept = [i for i in range(len(sizes)) if i not in axes]
-    return broadcast_in_dim(value, sizes, kept) if axes else value
+    dimensions_of_operand = [i for i in range(len(sizes)) if i not in axes]
+    return broadcast_in_dim(value, sizes, dimensions_of_operand) if axes else value
 
 
 # rev

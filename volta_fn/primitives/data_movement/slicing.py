@@ -115,11 +115,11 @@ def check_numbers(
 
     The error is a `ShapeError` or `DTypeError`; windows are of `slice_sizes` of the operand.
     """
-    given = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
+    arguments = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
 
     def require(condition: bool, demand: str) -> None:
         if not condition:
-            raise ShapeError(f"{name}: {demand}; got {given}")
+            raise ShapeError(f"{name}: {demand}; got {arguments}")
 
     if indices.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"{name}: {index_name} must be integers, got {indices}; convert them with lax.convert_element_type")

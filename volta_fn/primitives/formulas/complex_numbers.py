@@ -367,8 +367,8 @@ def acos(z: Complex) -> Complex:
 
 def acosh(z: Complex) -> Complex:
     """Return i acos z, rotated such that the real part is not negative."""
-    found = acos(z)
-    return Complex(found.im.abs(), found.re.signed(z.im))
+    angle = acos(z)
+    return Complex(angle.im.abs(), angle.re.signed(z.im))
 
 
 #: From where on the square does not change when 1 is added.

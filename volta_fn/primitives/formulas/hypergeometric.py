@@ -152,9 +152,9 @@ def _logarithmic(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Va
 
     Negative ones become positive by Euler's transformation.
     """
-    given = c - a - b
-    below = given.below(0.0)
-    first, second, m = below.select(c - a, a), below.select(c - b, b), given.abs()
+    excess = c - a - b
+    below = excess.below(0.0)
+    first, second, m = below.select(c - a, a), below.select(c - b, b), excess.abs()
     half = m * 0.5
     sign = half.floor().equals(half).select(-1.0, y.like(1.0))
     finite = m.equals(0.0).select(0.0, _finite_sum(first, second, m, y))

@@ -609,9 +609,9 @@ class NumpyValues(Values):
         """Return ``write(*arguments)`` where this holds, computed there, else `usual`."""
         if not self.x.any():
             return usual
-        found: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
+        special: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
         result = usual.x.copy()
-        result[self.x] = found.x
+        result[self.x] = special.x
         return NumpyValues(result)
 
     def iterated(self, count: int | NumpyValues, step: Callable[..., Sequence[NumpyValues]], *start: NumpyValues) -> Sequence[NumpyValues]:
@@ -629,8 +629,8 @@ class NumpyValues(Values):
             return self.new(no(*arguments).x)
         result = np.empty(self.x.shape, arguments[0].x.dtype)
         for condition, formula in ((self.x, yes), (~self.x, no)):
-            there = np.flatnonzero(condition)
-            result[there] = formula(*[NumpyValues(a.x.take(there)) for a in arguments]).x
+            positions = np.flatnonzero(condition)
+            result[positions] = formula(*[NumpyValues(a.x.take(positions)) for a in arguments]).x
         return NumpyValues(result)
 
     # what follows, in fewer passes

@@ -131,8 +131,8 @@ def _exponent(x: Values) -> Values:
     """Return the exponent of the highest digit of x > 0."""
     digits = SIGNIFICAND[x.bits]
     tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
-    found = tiny.select(x * 2.0**digits, x).as_bits().shift_right(digits)
-    return tiny.select(found - digits, found)
+    exponent = tiny.select(x * 2.0**digits, x).as_bits().shift_right(digits)
+    return tiny.select(exponent - digits, exponent)
 
 
 # ------------------------------------------------------------------------------

@@ -454,11 +454,11 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
 
     def exchange(order: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
         step, pivot = item
-        here, there = positions == step, positions == expand_dims(pivot, (last,))
+        at_step, at_pivot = positions == step, positions == expand_dims(pivot, (last,))
         zero = as_value(np.zeros((), order.dtype))
-        first, second = (expand_dims(reduce_sum(select(at, order, zero), (last,)), (last,)) for at in (here, there))
-        moved = select(there, broadcast_to(first, shape), order)
-        return select(here, broadcast_to(second, shape), moved), None
+        first, second = (expand_dims(reduce_sum(select(at, order, zero), (last,)), (last,)) for at in (at_step, at_pivot))
+        moved = select(at_pivot, broadcast_to(first, shape), order)
+        return select(at_step, broadcast_to(second, shape), moved), None
 
     numbers = broadcasted_iota(steps.dtype, (steps.shape[-1],), 0)
     return scan(exchange, positions, (numbers, moveaxis(steps, last, 0)))[0]

@@ -154,7 +154,9 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
             "layout": [layout.callers, layout.arena, layout.slots],
             "constants": [arrays.put(array) for array in layout.constants],
             "long": artifact.long,
-            "outputs": [[o.made, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs],
+            "outputs": [
+                [o.result, o.argument, None if o.constant is None else [arrays.put(o.constant)], o.shape] for o in artifact.outputs
+            ],
             "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
             "codes": [len(code) for code in codes],
@@ -265,7 +267,7 @@ class Program:
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: The allocator, shape and dtype of each array that a call makes.
-        shapes = {output.made: output.shape for output in reversed(artifact.outputs)}  # of the first output that each array is
+        shapes = {output.result: output.shape for output in reversed(artifact.outputs)}  # of the first output that each array is
         self.specs = [
             (large if math.prod(s) * d.itemsize >= LARGE else np.empty, shapes.get(number, s), d)
             for number, (s, d) in enumerate(artifact.specs)
@@ -307,7 +309,7 @@ class Program:
 
         In that case all results are freshly allocated.
         """
-        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
+        plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
             return self
         specs, enter, failed = self.specs, self.enter, self._failed
@@ -362,8 +364,8 @@ class Program:
         return tuple([self._result(output, arguments, made) for output in self.outputs])
 
     def _result(self, output: Output, arguments: Sequence[np.ndarray], made: Sequence[np.ndarray]) -> np.ndarray:
-        if output.made is not None:
-            array = made[output.made]
+        if output.result is not None:
+            array = made[output.result]
         else:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
         return _shaped(array, output.shape)
