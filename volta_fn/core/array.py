@@ -21,11 +21,10 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError
 from volta_fn.lazy_imports import deferred
 
 # ------------------------------------------------------------------------------
-# The buffer of arrays that were donated or deleted: any use of it raises.
+# `DELETED`: the buffer of a donated or deleted array.
 #
-# A thread may find an array's program by its type, and take the array's buffer only after another thread has donated the array. It then
-# gets `GONE`, an array of NumPy's (so that machine code can read its flags) that is not contiguous (so that machine code refuses it) and
-# whose attributes, ufuncs and functions raise.
+# A thread may look up the program for an array's type, and read the array's buffer only after another thread has donated the array. The
+# buffer is then `DELETED`: a non-contiguous `ndarray`, so that compiled fast paths reject it, whose attributes, ufuncs and functions raise.
 # ------------------------------------------------------------------------------
 
 
@@ -40,8 +39,8 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
 _OF_ANY_OBJECT = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__"})
 
 
-class _Gone(np.ndarray):
-    """Elements that nothing may read."""
+class _DeletedBuffer(np.ndarray):
+    """An array whose elements may not be read."""
 
     __array_ufunc__ = __array_function__ = _refuse
 
@@ -50,7 +49,7 @@ class _Gone(np.ndarray):
 
 
 #: The buffer of all arrays that were donated or deleted.
-GONE: Any = np.full((2, 2), np.nan)[:, :1].view(_Gone)
+DELETED: Any = np.full((2, 2), np.nan)[:, :1].view(_DeletedBuffer)
 
 
 # ------------------------------------------------------------------------------
@@ -344,7 +343,7 @@ class ConcreteArray(Array):
 
         Raises `DonatedBufferError` if the array was donated to a jitted call or deleted; the message says which.
         """
-        if self._buffer is GONE:
+        if self._buffer is DELETED:
             if self._spec is self._spec.deleted:
                 raise DonatedBufferError(
                     f"this array ({self.aval}) was deleted by its method delete(). Delete arrays after their last use."
@@ -357,12 +356,12 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        if self._buffer is not GONE:
-            self._buffer, self._spec = GONE, self._spec.deleted
+        if self._buffer is not DELETED:
+            self._buffer, self._spec = DELETED, self._spec.deleted
 
     def is_deleted(self) -> bool:
         """Return True if the memory was given back, by donation or `delete`."""
-        return self._buffer is GONE
+        return self._buffer is DELETED
 
     def block_until_ready(self) -> ConcreteArray:
         """Wait until the device has computed the elements, and return self."""

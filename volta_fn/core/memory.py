@@ -57,8 +57,8 @@ def pair_by_path(
 ) -> list[tuple[int, int]]:
     """Pair results with donated arguments of the same shape, dtype and path.
 
-    Of a training step ``(model, moments, batch) -> (loss, model, moments)`` the paths of a parameter begin differently in arguments and
-    results and end alike, so the longest common ends are paired first, then in order.
+    In a training step ``(model, moments, batch) -> (loss, model, moments)`` a parameter's paths in arguments and results differ in their
+    beginnings alone. Paths with the longest common suffix are therefore paired first, equally long ones in order.
     """
     arguments = {i: path for i, path in enumerate(_paths(in_tree)) if donated[i]}
     results = dict(enumerate(_paths(out_tree)))
@@ -77,9 +77,9 @@ def pair_by_path(
 
 
 def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> tuple[bool, ...]:
-    """Return the flags of arguments whose memory some result can take.
+    """Return the flags of the donated arguments whose memory some result can take.
 
-    JAX keeps the others.
+    The other arguments are not donated, as in JAX.
 
     >>> f32 = lambda n: ShapedArray((n,), "float32")
     >>> usable([True, True], [f32(2), f32(3)], [f32(2)])
@@ -137,7 +137,7 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
 
 
 def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:
-    """Put a value where a device or a sharding says."""
+    """Move a value to a device, or split it by a sharding."""
     if destination is None or isinstance(destination, (str, Device)):
         return _put(leaf, None if destination is None else find_device(destination))
     sharding = placement.sharding_for(destination)
@@ -163,9 +163,9 @@ def _put(leaf: Any, target: Device | None) -> Array:
 
 
 def constrained(x: T, sharding: Any) -> T:
-    """Return a result, after a check of `out_sharding` if that is given.
+    """Return a result, constrained to `out_sharding` unless that is None.
 
-    It is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
+    The sharding may be a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
     """
     if sharding is None:
         return x
@@ -186,7 +186,7 @@ def device_get(x: Any) -> Any:
 
 
 def copy_to_host_async(x: T) -> T:
-    """Return `x`, whose arrays are read when they are asked for.
+    """Return `x` as it is: arrays are copied to the host when they are read.
 
     Calls the method `copy_to_host_async` of other leaves that have one.
 
@@ -236,7 +236,7 @@ _BFLOAT16 = np.dtype(dtypes.bfloat16)
 
 
 def device_of(device: Device) -> tuple[int, int]:
-    """Return a device's type and number as DLPack counts them."""
+    """Return a device's type and number in DLPack's numbering."""
     return HOST if device.platform == "cpu" else (_WEBGPU, device.id)
 
 
@@ -295,7 +295,7 @@ def _view(values: np.ndarray, readonly: bool) -> np.ndarray:
 
 
 def _code(capsule: Any) -> ctypes.c_uint8:
-    """Return the code of a capsule's dtype, which can be changed."""
+    """Return a mutable view of the code of a capsule's dtype."""
     name = _name_of(capsule)
     return ctypes.c_uint8.from_address(_pointer_in(capsule, name) + _CODE_AT[name])
 

@@ -316,8 +316,8 @@ def write_all(refs: Sequence[Ref], values: Sequence[Array]) -> None:
             ref.put(value)
 
 
-#: The owner of references that are arguments of a function which is being traced: there, new references stand for them.
-_LENT = Trace(None)
+#: The owner of a `Ref` while a traced function has it as an argument; the function gets a new `Ref` in its stead.
+_BORROWED = Trace(None)
 
 
 class RefArguments:
@@ -343,7 +343,7 @@ class RefArguments:
         leaves = self.values()
         before = [(r.value, r.owner) for r in self.refs]
         for ref in self.refs:
-            ref.owner = _LENT
+            ref.owner = _BORROWED
         try:
             result, last = call(leaves)
         finally:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import GONE, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
+from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
@@ -187,7 +187,7 @@ class Recording(JVPTrace):
                         edge.append(number)
                         continue
                     arg = self.values[arg.number]
-                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not GONE:
+                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not DELETED:
                     edge.append(arg._spec)
                     arg = alias(arg)  # with its number, by which the spec of an exact one is known
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
@@ -429,7 +429,7 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
         return False
     device = values[0].device
     for value in values:
-        if type(value) is not ConcreteArray or value._buffer is GONE:
+        if type(value) is not ConcreteArray or value._buffer is DELETED:
             return False
         spec = value._spec
         if spec.device is not device or not spec.aval.is_float:

@@ -61,7 +61,7 @@ def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequ
 
 
 def spread(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Iterable[bool]) -> list[Any]:
-    """Return a cotangent or None per operand; `has_cotangent` marks the linear ones with one."""
+    """Return cotangents per operand; `has_cotangent` marks the linear ones with one."""
     remaining, exists = iter(cotangents), iter(has_cotangent)
     return [next(remaining) if is_linear and next(exists) else None for is_linear in linear]
 

@@ -14,7 +14,7 @@ from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import current_default_device
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import axis_environment
@@ -169,7 +169,7 @@ class _Bodies:
     """
 
     def __init__(self) -> None:
-        self.by_function: Attached[FunctionType, dict[Any, _Kept]] = Attached()
+        self.by_function: WeakIdentityDict[FunctionType, dict[Any, _Kept]] = WeakIdentityDict()
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
@@ -196,7 +196,7 @@ class _Bodies:
                     if len(self.by_function) >= _FUNCTIONS:
                         self.by_function.clear()
                     programs = {}
-                    self.by_function.attach(function, programs)
+                    self.by_function.set(function, programs)
                 if len(programs) >= _PROGRAMS:
                     programs.clear()
                 programs[key] = entry

@@ -531,7 +531,7 @@ class NumpyValues(Values):
         """Return the nearest integer, halves to even."""
         return NumpyValues(np.rint(self.x))
 
-    def nearest_away(self) -> NumpyValues:
+    def round_half_away(self) -> NumpyValues:
         """Return the nearest integer, halves away from zero."""
         integral = np.trunc(self.x)
         return NumpyValues(integral + np.copysign((np.abs(self.x - integral) >= 0.5).astype(self.x.dtype), self.x))
@@ -548,7 +548,7 @@ class NumpyValues(Values):
         """Return the integer toward zero."""
         return NumpyValues(np.trunc(self.x))
 
-    def signed(self, model: NumpyValues | Scalar) -> NumpyValues:
+    def copysign(self, model: NumpyValues | Scalar) -> NumpyValues:
         """Return |self| with another's sign."""
         return NumpyValues(np.copysign(self.x, self.like(model).x))
 
@@ -572,8 +572,8 @@ class NumpyValues(Values):
         """Return an integral float as a signed integer of the same width."""
         return NumpyValues(self.x.astype(f"i{self.x.dtype.itemsize}"))
 
-    def number(self) -> NumpyValues:
-        """Return an integer that is not negative as a float of the same width."""
+    def to_float(self) -> NumpyValues:
+        """Convert a non-negative integer to a float of the same width."""
         return NumpyValues(self.x.astype(f"f{self.x.dtype.itemsize}"))
 
     def bits_of_table(self, name: str, table: bytes) -> NumpyValues:
@@ -592,10 +592,10 @@ class NumpyValues(Values):
 
     def small_float(self) -> NumpyValues:
         """Return a small integer as a float."""
-        return self.number()
+        return self.to_float()
 
-    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[NumpyValues, NumpyValues]:
-        """Return the integer nearest to self * factor + addend, and its sum with offset."""
+    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[NumpyValues, NumpyValues]:
+        """Return n = round(self * factor + addend) as a float, n + offset as an integer."""
         n = self.mad(factor, addend).nearest()
         return n, n.as_integer() + offset
 
@@ -605,7 +605,7 @@ class NumpyValues(Values):
 
     # control flow
 
-    def rarely(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
+    def if_any(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
         """Return ``write(*arguments)`` where this holds, computed there, else `usual`."""
         if not self.x.any():
             return usual
@@ -641,13 +641,13 @@ class NumpyValues(Values):
             return self.fma(factor, -product)
         return NumpyValues(_product_error(self.x, self.like(factor).x, product.x))
 
-    def floored(self, low: Scalar) -> NumpyValues:
-        """Return the float, or `low` where it is less; NaN stays."""
-        return NumpyValues(np.maximum(self.x, self.like(low).x)) if low else super().floored(low)  # NumPy chooses any of equal zeros
+    def max_keep_nan(self, low: Scalar) -> NumpyValues:
+        """Return the larger of the float and `low`; NaN stays NaN."""
+        return NumpyValues(np.maximum(self.x, self.like(low).x)) if low else super().max_keep_nan(low)  # NumPy chooses any of equal zeros
 
-    def capped(self, high: Scalar) -> NumpyValues:
-        """Return the float, or `high` where it is more; NaN stays."""
-        return NumpyValues(np.minimum(self.x, self.like(high).x)) if high else super().capped(high)
+    def min_keep_nan(self, high: Scalar) -> NumpyValues:
+        """Return the lesser of the float and `high`; NaN stays NaN."""
+        return NumpyValues(np.minimum(self.x, self.like(high).x)) if high else super().min_keep_nan(high)
 
     def polynomial(self, coefficients: Sequence[Scalar], square: NumpyValues | None = None) -> NumpyValues:
         """Return the polynomial by Horner's rule, in one array."""

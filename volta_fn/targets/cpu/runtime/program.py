@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
-from volta_fn.core.interned import Interned, Left
+from volta_fn.core.interned import Finalized, Interned
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
@@ -234,7 +234,7 @@ def find(key: Key) -> Kept | None:
 # ------------------------------------------------------------------------------
 
 #: Records of programs, whose tables are freed when other programs are made after their end.
-_records: Left[np.ndarray] = Left()
+_records: Finalized[np.ndarray] = Finalized()
 
 
 @functools.cache
@@ -294,9 +294,9 @@ class Program:
             Record.LONG: int(artifact.long),
         }
         self.record = np.array([words[name] for name in Record], np.int64)
-        for record in _records.take():
+        for record in _records.drain():
             release(record, libc_free)
-        _records.leave(self, self.record)
+        _records.add(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
         #: Not empty after a call that copied arguments because their buffers were not contiguous.
