@@ -25,7 +25,7 @@ from volta_fn.primitives.formulas.values import Values
 # ------------------------------------------------------------------------------
 # Index arithmetic with constant folding, written once for all targets.
 #
-# What shapes decide costs nothing when the generated code runs. `IndexArithmetic` is the printer with which shared code emits indices: a
+# Values that shapes determine are folded at compile time. `IndexArithmetic` is the printer with which shared code emits indices: a
 # target says how it prints a constant and an operation on two indices; what folds to a constant or to an operand is decided here.
 # ------------------------------------------------------------------------------
 
@@ -41,18 +41,18 @@ class IndexArithmetic(ABC, Generic[V]):
 
     @abstractmethod
     def known(self, x: V) -> int | None:
-        """Return the number that a value is, if it is a constant."""
+        """Return the number of a constant value, else None."""
 
     @abstractmethod
     def print_index(self, operator: str, x: V, y: V) -> V:
         """Emit an operation on two indices: ``+``, ``-``, ``*``, ``/`` or ``%``."""
 
     def named_index(self, x: V) -> V:
-        """Return a value that is cheap to use several times."""
+        """Give an index a name, so that it is evaluated once."""
         return x
 
     def sum(self, terms: Iterable[V]) -> V:
-        """Emit a sum of terms, each of which is emitted when it is asked for."""
+        """Emit a sum of terms, each of which is emitted lazily."""
         total = self.index(0)
         for term in terms:
             a, b = self.known(total), self.known(term)
@@ -314,7 +314,7 @@ def scatter_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Indexe
 
 
 class WindowStart(NamedTuple, Generic[V]):
-    """Where a window begins in the operand.
+    """The start of a window in the operand.
 
     Attributes:
         offset: the offset of its first element.

@@ -32,7 +32,7 @@ N = TypeVar("N")
 class Scope(ABC, Generic[I, N]):
     """A position in a nest of loops, which sees what its parents have emitted."""
 
-    #: Nodes whose values are loaded from where they were kept, so that their operands are not needed.
+    #: Nodes whose values are loaded from buffers, so that their operands are not needed.
     buffered: Set[int] = frozenset()
 
     def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
@@ -46,11 +46,11 @@ class Scope(ABC, Generic[I, N]):
 
     @abstractmethod
     def number(self, number: int) -> N:
-        """Return a node's value, which is emitted here unless it is known."""
+        """Return a node's value; emit it here if it has not been emitted yet."""
 
     @abstractmethod
     def prepare_operands(self, number: int) -> None:
-        """Emit operands of a node that are known here, although its value is not."""
+        """Emit those operands of a node that depend on bound axes alone."""
 
     def inherited(self, table: str, key: Any) -> Any:
         """Return an entry of one of the tables here or of a parent; None if there is none."""
@@ -79,7 +79,7 @@ class Scope(ABC, Generic[I, N]):
         return sorted(needed)
 
     def hoist(self, targets: Iterable[int]) -> None:
-        """Emit what inner loops need for some nodes and what is the same in all of them."""
+        """Emit the values of some nodes' operands that inner loops do not change."""
         bound = self.axes.keys()
         for number in self.needed(targets):
             if isinstance(self.analysis.kernel.nodes[number], Constant | Reduce):
@@ -109,7 +109,7 @@ class BaseAccumulator(Generic[S]):
 
     @property
     def rounds(self) -> bool:
-        """True if long reductions are better made of short ones."""
+        """True if long reductions should be blocked, to bound rounding errors."""
         return self.node.reduction.is_pairwise(self.dtype)
 
     @abstractmethod
@@ -199,7 +199,7 @@ class Nodes:
 
 
 def closure(kernel: Kernel, targets: Iterable[int], excluded: Iterable[int] = ()) -> list[int]:
-    """Return the nodes that some nodes depend on, in order, without the known ones."""
+    """Return the nodes that some nodes depend on, in order, without excluded ones."""
     excluded = set(excluded)
     needed = set(targets) - excluded
     for n in range(len(kernel.nodes) - 1, -1, -1):
@@ -209,7 +209,7 @@ def closure(kernel: Kernel, targets: Iterable[int], excluded: Iterable[int] = ()
 
 
 def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
-    """Return the kernel with some stores and what they need; inputs stay."""
+    """Restrict a kernel to some stores and their dependencies; inputs stay."""
     selected = [kernel.stores[s] for s in stores]
     if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in selected])) == len(kernel.nodes):
         return kernel

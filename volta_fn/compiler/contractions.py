@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.primitives.convolution import window_counts
 
 # ------------------------------------------------------------------------------
-# Sliding windows along one axis, and their phases where the input is dilated.
+# Sliding windows along one axis, and their phases over dilated inputs.
 # ------------------------------------------------------------------------------
 
 
@@ -38,7 +38,7 @@ class Phase(NamedTuple):
 
 
 def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[Phase]:
-    """Decompose windows over an input with holes into phases that meet no hole.
+    """Decompose windows over a dilated input into phases over the undilated one.
 
     The input has base - 1 holes between its elements. Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation -
     low) / base, if that is an integer. With m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """How windows slide along one spatial axis.
+    """A spatial axis along which windows slide.
 
     Position p and tap k meet the element ``p * stride + k * dilation - low`` of `size`.
     """
@@ -93,12 +93,12 @@ class Axis:
     low: int
 
     def reach(self, positions: int, taps: int) -> int:
-        """Return how many elements some adjacent positions and taps span."""
+        """Return the number of elements that adjacent positions and taps span."""
         return (positions - 1) * self.stride + (taps - 1) * self.dilation + 1
 
     @property
     def inside(self) -> bool:
-        """Whether no window leaves x."""
+        """Whether all windows lie inside x."""
         return self.low <= 0 and self.reach(self.positions, self.taps) - self.low <= self.size
 
 
@@ -176,7 +176,7 @@ class _PhaseAxis(NamedTuple):
 
 
 def _phases(axis: Axis, base: int) -> Iterator[_PhaseAxis]:
-    """Yield the phases of an axis whose input has base - 1 holes between its elements."""
+    """Yield the phases of an axis whose input is dilated by `base`."""
     for phase in phases(SlidingWindow(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.positions):
         taps, positions = range(axis.taps)[phase.taps], range(axis.positions)[phase.positions]
         stride, dilation, low = phase.window
@@ -306,7 +306,7 @@ class OperandMap:
     bounds: tuple[Bound, ...] = ()
 
     def fours(self, *, along_inner: bool) -> bool:
-        """Return True if four neighbours along an index are aligned together in memory.
+        """Return True if aligned groups of four along an index are aligned in memory.
 
         The first number of the four is a multiple of 4.
         """
@@ -329,7 +329,7 @@ class ResultMap:
 
     @property
     def fours(self) -> bool:
-        """Whether four neighbours in a row are aligned together in memory.
+        """Whether aligned groups of four in a row are aligned in memory.
 
         The first number of the four is a multiple of 4.
         """
@@ -426,7 +426,7 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
 
 
 def _coordinates(steps: Sequence[int], bounded: Sequence[int]) -> list[list[int]]:
-    """Return how the coordinates of the bounded axes walk: with that axis alone."""
+    """Return the walks of the bounded axes' coordinates: each along its axis alone."""
     return [[0, *[step if i == j else 0 for j, step in enumerate(steps)]] for i in bounded]
 
 
@@ -449,7 +449,7 @@ Axes = tuple[int, ...]
 
 
 class Walk(NamedTuple):
-    """How an index moves through an array."""
+    """The sizes and strides with which an index walks an array."""
 
     #: Sizes of the index's axes (the same in all arrays it moves through), and their strides in elements.
     sizes: Axes
@@ -538,7 +538,7 @@ def contiguous_strides(shape: Axes) -> Axes:
 
 
 def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
-    """Return the orders in which pairs of axes may be summed over.
+    """Return the candidate orders of the axes that are summed over.
 
     They are those that the operands have in memory.
     """

@@ -266,7 +266,7 @@ class _Lowering:
         return fill if ranges is None else self.select(ranges, self.element(operand, tuple(inner)), fill)
 
     def undilated(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
-        """Return `value` over `step`, and the conditions under which that is an integer."""
+        """Return `value` / `step`, and the conditions for that to be an integer."""
         rest = [(axis, c) for axis, c in value.terms if c % step]
         if not rest:
             is_integer = value.offset % step == 0
@@ -386,7 +386,7 @@ def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -
 _OTHERS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
 
 
-# Loops that differ only in the identity of variables are lowered once.
+# Memoised lowering: loops equal up to renaming of variables are lowered once.
 
 
 class Kernels:

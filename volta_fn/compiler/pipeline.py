@@ -69,7 +69,7 @@ def _fusion(target: Target) -> list[Pass]:
 
 
 def _kept_calls(target: Target) -> ProgramPass:
-    """Return the pass that comes before those which are the same for all targets."""
+    """Return the target's first pass, before those of all targets."""
     return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
 
 
@@ -80,11 +80,11 @@ def passes_of(target: Target) -> list[Pass]:
     return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
 
 
-#: Told of each pass that runs on a program itself, not on those that it holds: (pass, program before it, program after it).
+#: Called after each pass on a program itself, not on nested ones, with (pass, program before, program after).
 Observer = Callable[[Pass, Any, Any], None]
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
-#: What the passes do to the programs that a program holds, for observers.
+#: The description, for observers, of simplification within nested programs.
 NESTED = Pass("nested programs", "Simplify the programs of control flow.", lambda program: program)
 
 
@@ -102,7 +102,7 @@ def observed(observer: Observer | None) -> Iterator[None]:
 
 
 def _run(one: Pass, program: Any) -> Any:
-    """Run a pass, and verify what it made of a program."""
+    """Run a pass, and verify its result."""
     return _noted(one, program, one.run(program))
 
 

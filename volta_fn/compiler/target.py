@@ -69,7 +69,7 @@ class Item(NamedTuple):
 
     @property
     def is_needed(self) -> bool:
-        """Whether it does anything: it has an effect, or a result with elements."""
+        """Whether it has an effect, or a result with elements."""
         effectful = isinstance(self.node, Equation) and self.node.primitive.effectful
         return effectful or any(v.aval.size for v in self.results)
 
@@ -218,7 +218,7 @@ class LoweredProgram(NamedTuple):
         return list(arguments.items())
 
     def outputs(self) -> list[Output]:
-        """Return what each output is: a result, an argument or a constant."""
+        """Return the outputs as results, arguments or constants."""
         results = {var: number for number, var in enumerate(self.results)}
         return [self._output(v, results) for v in self.closed.jaxpr.outvars]
 
@@ -237,10 +237,10 @@ class LoweredProgram(NamedTuple):
 # Targets as the compiler sees them: capabilities, routines, and passes.
 # ------------------------------------------------------------------------------
 
-#: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.
+#: A generator of an equation's routine: (operands' types, parameters) -> routine, or None if there is none for these.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
 
-#: Why callbacks, and collectives between processes, run on the host.
+#: The reasons for which callbacks, and collectives between processes, run on the host.
 CALLS_PYTHON = "it calls a Python function"
 CALLS_PROCESSES = "it talks to other processes"
 
@@ -248,7 +248,7 @@ CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
 
 class TargetCapabilities(NamedTuple):
-    """What a target offers: limits, dtypes and features.
+    """The limits, dtypes and features of a target.
 
     The defaults are what every WebGPU device has.
     """
@@ -330,7 +330,7 @@ class CommandPass(Pass):
 
 
 class Target:
-    """What code is generated for.
+    """A target of code generation.
 
     A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits.
     """
@@ -403,7 +403,7 @@ class Target:
         return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
 
     def host_reason(self, item: Item) -> str | None:
-        """Return why NumPy computes an item; None if the target generates code for it."""
+        """Return the reason for running an item on the host; None if there is code."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW:
             return None
         return None if item.key is not None and item.key.make() is not None else self.explain_host(item)

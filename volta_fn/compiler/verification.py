@@ -33,9 +33,9 @@ _Type = tuple[tuple[int, ...], Any]
 
 
 def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJaxpr | FusedProgram) -> None:
-    """Raise `CompilerError` unless a pass made a program that may replace the old one.
+    """Raise `CompilerError` unless a pass preserved a program's effects and types.
 
-    It is well formed, and has the same effects and types.
+    The new program must also be well formed.
     """
     if after is before:
         return
@@ -220,7 +220,7 @@ def _verify_effects(stage: str, before: Effects, after: Effects) -> None:
 
 
 def is_kept(before: Effects, after: Effects) -> bool:
-    """Return True if effects are the same, but for branches that were chosen."""
+    """Return True if effects are the same, except for branches that were chosen."""
     if before == after:
         return True
     if not before:
@@ -348,7 +348,7 @@ def _listed_axes(types: list[tuple[int, Any]]) -> str:
 
 @lru_cache(maxsize=4096)
 def problem_of(kernel: Kernel) -> str | None:
-    """Return which rule a kernel breaks; None if it breaks none.
+    """Return the rule that a kernel violates, or None.
 
     The forms of it that code is generated from must keep the rules, too.
     """
@@ -368,7 +368,7 @@ def problem_of(kernel: Kernel) -> str | None:
 
 
 def _problem_of_contraction(contraction: Contraction) -> str | None:
-    """Return how a contraction differs from the kernel that it was recognised in.
+    """Return the difference between a contraction and its kernel, or None.
 
     Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
     """
@@ -579,7 +579,7 @@ class MemoryVerifier:
 
 
 class ProgramContents:
-    """What the slots of a program hold, from item to item."""
+    """The contents of a program's slots, updated item by item."""
 
     def __init__(self, verifier: MemoryVerifier, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> None:
         self.verifier, self.program, self.targets = verifier, program, targets

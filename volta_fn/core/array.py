@@ -35,7 +35,7 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-#: What debuggers and documentation tools ask any object for.
+#: Attributes that debuggers and documentation tools read of any object.
 _OF_ANY_OBJECT = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__"})
 
 
@@ -61,28 +61,28 @@ _BINS = 16
 
 
 def escaped(text: Any) -> str:
-    """Return text with the characters that have a meaning in HTML replaced."""
+    """Escape text for HTML."""
     result: str = deferred("html").escape(str(text))
     return result
 
 
 def folded(title: str, body: str, opened: bool = False) -> str:
-    """Return a line that unfolds to `body`, which is HTML."""
+    """Return a collapsible line of HTML, which unfolds to `body`."""
     return f"<details{' open' if opened else ''}><summary><code>{escaped(title)}</code></summary>{body}</details>"
 
 
 def listed(items: Iterable[str]) -> str:
-    """Return a list of items that are HTML."""
+    """Return an HTML list of HTML items."""
     return "<ul style='list-style:none;margin:0'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 def preformatted(text: str) -> str:
-    """Return text with its lines and spaces."""
+    """Return preformatted text."""
     return f"<pre>{escaped(text)}</pre>"
 
 
 def program(text: str) -> str:
-    """Return the text of a jaxpr, in which the programs inside it unfold.
+    """Return the text of a jaxpr, whose nested programs are collapsible.
 
     Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
     """
@@ -103,7 +103,7 @@ def program(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; the first row is its head."""
+    """Return an HTML table; the first row is its head."""
     head, *body = [
         "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
     ]
@@ -126,7 +126,7 @@ def sparkline(values: np.ndarray) -> str:
 
 
 def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return finite numbers divided by a power of 2, to at most 1, and its exponent.
+    """Scale finite numbers by a power of 2 to at most 1; also return its exponent.
 
     Their differences and sums neither overflow nor underflow.
     """
@@ -227,7 +227,7 @@ class Array(ArrayMethods):
         """Bytes of all elements."""
         return self.aval.nbytes
 
-    #: `==` compares element by element, so an array in a set or as a key could never be found by its value.
+    #: `==` compares element by element, so arrays are not hashable by value.
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
@@ -253,7 +253,7 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 
 
 class ArraySpec:
-    """An aval and a device, interned: the key by which compiled kernels are found."""
+    """An interned pair of an aval and a device: the key of compiled kernels."""
 
     __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "_interned", "aval", "device")
     aval: ShapedArray
@@ -262,7 +262,7 @@ class ArraySpec:
 
     @property
     def donated(self) -> ArraySpec:
-        """The spec of arrays of this type without a buffer, since they were donated.
+        """The spec of donated arrays of this type, which have no buffer.
 
         No kernel is kept for it, so that a lookup misses and the slow path finds that the buffer is missing.
         """
@@ -270,31 +270,31 @@ class ArraySpec:
 
     @property
     def deleted(self) -> ArraySpec:
-        """The spec of arrays of this type without a buffer, since they were deleted."""
+        """The spec of deleted arrays of this type, which have no buffer."""
         return self._variant("_deleted")
 
     @property
     def exact(self) -> ArraySpec:
-        """The spec of arrays of this weak type that keep a Python number.
+        """The spec of arrays of this weak type that hold a Python number.
 
         Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
         """
         return self._variant("_exact")
 
     def _variant(self, name: str) -> ArraySpec:
-        """Return another spec of this type, which is its own variant of that name."""
+        """Return the variant of this spec with that name, which is its own variant."""
         variant: ArraySpec | None = getattr(self, name, None)
         if variant is None:
             variant = ArraySpec()
             variant.aval, variant.device = self.aval, self.device
-            variant._interned = self  # which lives as long as its variants, so that they are found again
+            variant._interned = self  # kept alive by its variants, which a later lookup must return
             setattr(self, name, variant)
             setattr(variant, name, variant)
         return variant
 
 
 _specs: Interned[tuple[ShapedArray, Device], ArraySpec] = Interned()
-#: A global name is found faster than an attribute.
+#: The lookup of a global name is faster than that of an attribute.
 _NDARRAY = np.ndarray
 
 _lock = threading.Lock()
@@ -316,12 +316,12 @@ def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
 
 
 class ConcreteArray(Array):
-    """An array of numbers in the buffer of a device, made by `wrap`."""
+    """An array with elements, in the buffer of a device; `wrap` makes them."""
 
     __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
-    #: Of a weakly typed array whose elements are all one number, made of Python's: that in full. Unset in all other arrays.
+    #: The Python number, in full precision, of which a weakly typed array was filled. Unset in all other arrays.
     _number: float | complex
 
     @property
@@ -465,7 +465,7 @@ def host_buffer(array: ConcreteArray) -> np.ndarray:
 
 
 def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
-    """Return the array in a buffer (inlined by hand where every call counts)."""
+    """Return the array in a buffer (inlined by hand on hot paths)."""
     array = ConcreteArray()
     array._buffer = buffer
     array._spec = spec
@@ -473,19 +473,19 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
 
 
 def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
-    """Let a weakly typed array keep the Python number that its elements stand for."""
+    """Store with a weakly typed array the Python number that fills it."""
     array._number = number
     array._spec = array._spec.exact
     return array
 
 
 def number_of(array: Any) -> float | complex | None:
-    """Return the Python number that a weakly typed array keeps, or None."""
+    """Return the Python number that fills a weakly typed array, or None."""
     return getattr(array, "_number", None)
 
 
 def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
-    """Return another array of the same buffer, or of a copy on `device`."""
+    """Return an array that shares the buffer, or has a copy on `device`."""
     copy = wrap(array.buffer(), array._spec) if device is None else from_host(array.host(), array.weak_type, device)
     number = number_of(array)
     return copy if number is None else with_number(copy, number)

@@ -61,7 +61,7 @@ class Dimension:
     __slots__ = ("scope", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Fraction], scope: Any = None) -> None:
-        #: What is known of the variables: a `SymbolicScope`, or None.
+        #: The constraints on the variables: a `SymbolicScope`, or None.
         self.scope = scope
         self.terms = {monomial: _fractions.Fraction(c) for monomial, c in sorted(terms.items()) if c}
 
@@ -76,7 +76,7 @@ class Dimension:
         return frozenset([name for monomial in self.terms for name, _ in monomial])
 
     def evaluate(self, sizes: Mapping[str, int]) -> Fraction:
-        """Return the value for given sizes of all variables."""
+        """Evaluate the polynomial at sizes of all variables."""
         total = _fractions.Fraction(0)
         for monomial, coefficient in self.terms.items():
             total += coefficient * value_of(monomial, sizes)
@@ -134,7 +134,7 @@ def _as_dimension(value: Dimension | int) -> Dimension:
 
 
 def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> int:
-    """Return a monomial's value for given sizes of its variables."""
+    """Evaluate a monomial at sizes of its variables."""
     product = 1
     for name, exponent in monomial:
         product *= sizes[name] ** exponent
@@ -186,7 +186,7 @@ _MOST_BYTES = sys.maxsize
 
 
 def _check_possible(shape: Shape, dtype: np.dtype) -> None:
-    """Raise an error for an array that cannot exist, however large the memory."""
+    """Raise an error for a shape beyond NumPy's limits."""
     if len(shape) > _MOST_AXES:
         raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
     if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
@@ -210,7 +210,7 @@ class ShapedArray:
     size: int
     #: Whether the dtype is a real floating one.
     is_float: bool
-    #: How arrays of the type are split between devices: not at all.
+    #: The sharding of arrays of the type: none.
     sharding: ClassVar[None] = None
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
@@ -344,7 +344,7 @@ def as_integer(value: Any, name: str) -> int:
 
 
 def sizes_of(shape: Any) -> tuple[Any, ...]:
-    """Return the sizes that a shape lists: any iterable, or one size."""
+    """Return a shape's sizes; a shape is any iterable of them, or one size."""
     if isinstance(shape, (int, np.integer)) or getattr(shape, "shape", None) == ():
         return (shape,)
     try:
@@ -448,7 +448,7 @@ def _mode() -> Mode | None:
 
 
 def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None:
-    """Warn or raise where operands combine to a dtype that is not that of all arrays.
+    """Warn or raise if operands promote to a dtype that not all arrays have.
 
     Operands are arrays of any kind, or Python's numbers. Raises `TypePromotionError` in the mode "strict".
     """

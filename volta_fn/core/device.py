@@ -24,7 +24,7 @@ _BETWEEN_WAITS = 0.1
 
 
 class MemoryStats(NamedTuple):
-    """The memory of a device, in bytes."""
+    """Memory statistics of a device, in bytes."""
 
     #: In use by arrays and programs, now and at most.
     in_use: int
@@ -36,7 +36,7 @@ class MemoryStats(NamedTuple):
 
 
 class WorkStats(NamedTuple):
-    """The work of a device so far. The CPU does all work at once and counts none."""
+    """Counters of a device's work. The CPU does all work at once and counts none."""
 
     #: Kernels dispatched, batches submitted, and how many of these are not done.
     dispatches: int = 0
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Return when the buffer's elements are computed."""
 
     def known(self, buffer: Any) -> np.ndarray | None:
-        """Return a buffer's elements if they can be read without waiting, else None."""
+        """Return a buffer's elements if they are on the host already, else None."""
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:
         """Return True if no other buffers share the memory of these (at least one)."""
@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Return the most bytes that a program needs for intermediate values."""
 
     def timed(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Any:
-        """Return a program that notes the time of each kernel; None if there is none."""
+        """Return a program that records the time of each kernel, or None."""
 
     def hardware(self) -> Hardware:
         """Describe the device."""
@@ -120,10 +120,10 @@ class Backend(Protocol):
         """Allow this many bytes at most (None: no limit)."""
 
     def recover(self, every: int | None) -> None:
-        """Survive the loss of the device with copies after so many calls (None: do not)."""
+        """Recover from device loss, with checkpoints after so many calls (None: never)."""
 
     def free_memory(self) -> None:
-        """Return memory that is kept for reuse to the system."""
+        """Release memory that is pooled for reuse."""
 
 
 class Device:
@@ -142,7 +142,7 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
-    #: Of a group of devices (`core.distribution.placement`): how an array is split between them.
+    #: The sharding of arrays on a group of devices (`core.distribution.placement`).
     sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:
@@ -159,7 +159,7 @@ class Device:
         return f"{self.platform}:{self.id}"
 
     def members(self) -> set[Device]:
-        """Return the devices that it consists of: itself."""
+        """Return a tuple of the device alone; groups return their devices."""
         return {self}
 
     @property
@@ -262,9 +262,9 @@ def available_devices() -> tuple[Device, ...]:
 
 
 def set_cpu_devices(count: int) -> None:
-    """Let the CPU be several devices, which share its memory and cores.
+    """Split the CPU into several devices, which share its memory and cores.
 
-    Programs that are written for several devices can so be tried. JAX's setting for it is `jax_num_cpu_devices`.
+    This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`.
 
     Raises `ArgumentError` if `count` is less than 1, or than the number of devices that were already found.
 
@@ -282,7 +282,7 @@ def set_cpu_devices(count: int) -> None:
 
 
 def found_devices() -> tuple[Device, ...]:
-    """Return the devices that were looked for until now; others had nothing to do."""
+    """Return the devices discovered so far; no other device has had any work."""
     with _lock:
         return tuple([device for group in _found.values() for device in group])
 
@@ -403,7 +403,7 @@ def limit_memory(most: int | None, device: str | Device | None) -> None:
 
 
 def set_recovery(policy: str | None, *, every: int = 100, device: str | Device | None = None) -> None:
-    """Choose what the loss of a GPU does, by a reset, its driver or a sleeping laptop.
+    """Choose the policy for a GPU's loss by a reset, its driver or suspension.
 
     By default operations on its arrays raise `DeviceError`. With the policy "checkpoint" they take longer, and give the same bits: the
     device is opened again, and what was lost is computed by the same programs from copies on the host.

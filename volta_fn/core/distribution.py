@@ -120,7 +120,7 @@ def set_current(world: World) -> None:
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
-    """Return the processes with which this one shares a collective, in order."""
+    """Return the processes of this one's collective, in order."""
     (grid,) = {axis.grid for axis in axis_names}
     group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
     if axis_index_groups is None:
@@ -139,7 +139,7 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
 
 
 class AxisType(enum.Enum):
-    """Who decides along an axis of a mesh; `typeof` shows explicit ones."""
+    """Modes of sharding along a mesh axis; `typeof` shows explicit axes."""
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -147,7 +147,7 @@ class AxisType(enum.Enum):
 
 
 class PartitionSpec:
-    """For each dimension of an array: the mesh axis that splits it, several, or None.
+    """The mesh axis, or axes, that splits each dimension of an array; or None.
 
     >>> import volta_fn as vf
     >>> vf.P("data", None, ("model", "stage"))
@@ -189,7 +189,7 @@ class PartitionSpec:
         return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
     def names(self) -> list[Any]:
-        """Return the names of all axes in it, in order."""
+        """Return the names of all axes, in order."""
         return [name for dimension in range(len(self)) for name in self.axes_of(dimension)]
 
 
@@ -201,7 +201,7 @@ def _canonical(entry: Any) -> Any:
 
 
 class _Axes:
-    """Named axes with sizes: what meshes with and without devices share."""
+    """Named axes with sizes, the base of meshes with and without devices."""
 
     def __init__(self, sizes: Sequence[int], axis_names: Any, axis_types: Any) -> None:
         #: The sizes of the axes.
@@ -366,7 +366,7 @@ class set_mesh:  # JAX's name
 def make_mesh(
     axis_shapes: Sequence[int] | Mapping[str, int], axis_names: Sequence[str] | None = None, axis_types: Any = None, *, devices: Any = None
 ) -> Mesh:
-    """Make a mesh of the devices there are, of all processes.
+    """Make a mesh of the available devices of all processes.
 
     Args:
         axis_shapes: the sizes of the axes, or a dict from names to sizes.
@@ -403,7 +403,7 @@ def _default_devices() -> list[Device]:
 
 
 class Sharding:
-    """How an array lies on devices."""
+    """The distribution of an array over devices."""
 
     @property
     def device_set(self) -> set[Device]:
@@ -438,7 +438,7 @@ class Sharding:
         return self._memory_kind or "device"
 
     def with_memory_kind(self, kind: str) -> Self:
-        """Return the same sharding, which says that it is of another kind of memory."""
+        """Return the same sharding, labelled with another kind of memory."""
         sharding = copy.copy(self)
         sharding._memory_kind = kind
         return sharding
@@ -455,13 +455,13 @@ class Sharding:
     addressable_devices_indices_map = devices_indices_map
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
-        """Return True if an array would lie in the same way."""
+        """Return True if both place an array's elements alike."""
         shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
         return self.device_set == other.device_set and self.shard_shape(shape) == other.shard_shape(shape)
 
 
 class SingleDeviceSharding(Sharding):
-    """All of an array on one device."""
+    """The sharding of arrays on one device."""
 
     def __init__(self, device: str | Device, *, memory_kind: str | None = None) -> None:
         self.device = find_device(device)

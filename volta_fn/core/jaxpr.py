@@ -60,7 +60,7 @@ Atom = Var | Literal
 
 
 class Equation:
-    """``outvars = primitive[params](invars)``, and the user's line that made it."""
+    """``outvars = primitive[params](invars)``, with the user's source line."""
 
     __slots__ = ("invars", "outvars", "params", "position", "primitive")
     #: As in JAX: equations here have no effects but those of their primitives.
@@ -229,7 +229,7 @@ _ITSELF = object()
 
 
 def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callable[Concatenate[ClosedJaxpr, P], T]:
-    """Keep a function's results on the program that is its first argument.
+    """Memoise a function on the program that is its first argument.
 
     A result is computed once per program and further arguments, which must be hashable (lists count as tuples), and lives as long as
     the program. If several threads compute it at the same time, all of them get the result of the first to finish.
@@ -248,7 +248,7 @@ def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callabl
 
 
 def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
-    """Cache a rewrite of programs that leaves its own results as they are."""
+    """Memoise a rewrite of programs that is idempotent."""
     cached = program_cache(function)
 
     @functools.wraps(function)
@@ -453,7 +453,7 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Drop those of the candidate inputs that are unused; return which inputs stay."""
+    """Drop unused candidate inputs; also mark the inputs that stay."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)

@@ -52,7 +52,7 @@ class PlacedAval(ShapedArray):
     vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
-        """Make the type of one value."""
+        """Make the type of a value."""
         placed = object.__new__(cls)
         for name in ("shape", "dtype", "weak_type", "ndim", "size", "is_float"):
             setattr(placed, name, getattr(aval, name))
@@ -95,7 +95,7 @@ def placed_aval(x: Any) -> ShapedArray | None:
 
 
 def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
-    """Return what a type has of a sharding: the axes of the mesh that are explicit."""
+    """Return the part of a sharding that types show: explicit axes."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
     shown = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
@@ -112,7 +112,7 @@ def _varying(x: Any) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------
-# Arrays made of shards: of those of this process's devices.
+# Arrays assembled from the shards of this process's devices.
 # ------------------------------------------------------------------------------
 
 
@@ -136,7 +136,7 @@ def make_array_from_callback(
 
 
 def make_array_from_process_local_data(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None) -> Array:
-    """Return this process's shard of an array: a process holds no more of it.
+    """Return this process's shard of an array, which is all that it holds.
 
     Raises `ShapeError` if `global_shape` is given, and its shard for one process has another shape.
 
@@ -173,7 +173,7 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
 
 
 # ------------------------------------------------------------------------------
-# How results are split between devices, given how the operands are.
+# Sharding propagation: from operands to results.
 #
 # Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
 # nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
@@ -257,7 +257,7 @@ def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
 
 
 def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Take the names of operands that are broadcast to the result.
+    """Propagate the names of operands that are broadcast to the result.
 
     Unless all are, as in elementwise primitives, take those of operands of its shape.
     """
@@ -299,7 +299,7 @@ def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
 
 
 def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of dimensions that stay, or are the first of a split or merger."""
+    """Keep the names of unchanged dimensions, and of the first in a split or merger."""
     result: Names = [()] * out.ndim
     before: dict[int, int] = {}
     done = 1
@@ -409,7 +409,7 @@ def moved(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 
 def at_home(value: Any) -> Any:
-    """Return an array that is split as one on a single device, other values as is."""
+    """Return a sharded array as one on a single device; pass other values through."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
         return moved(value, value.device.home)
     return value
@@ -483,7 +483,7 @@ def _per_argument(shardings: Any) -> Any:
 
 
 def sharding_for(placement: Any) -> Sharding:
-    """Return the sharding that is meant.
+    """Resolve a placement to a sharding.
 
     That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own.
     """
@@ -539,7 +539,7 @@ def _slices(sharding: NamedSharding, shape: Sequence[int], sizes: Sequence[int],
 
 
 def joined(shape: Sequence[int], sharding: Sharding, by_device: Mapping[Device, np.ndarray]) -> np.ndarray:
-    """Return the elements of an array, given those of each device."""
+    """Join the elements on each device to those of an array."""
     first = next(iter(by_device.values()))
     result = np.empty(tuple(shape), first.dtype)
     for device, index in indices_of(sharding, shape).items():
@@ -550,19 +550,19 @@ def joined(shape: Sequence[int], sharding: Sharding, by_device: Mapping[Device, 
 
 
 def sharding_of(array: Array) -> Sharding:
-    """Return how an array lies on devices."""
+    """Return the sharding of an array."""
     device = array.device
     return device.sharding if isinstance(device, DeviceGroup) else SingleDeviceSharding(device)
 
 
 def sharding_spec(x: Any) -> PartitionSpec:
-    """Return the spec of a value's sharding, as far as it is known."""
+    """Return the spec of a value's sharding; empty if that is unknown."""
     sharding = known_sharding(x)
     return PartitionSpec() if sharding is None else sharding.spec
 
 
 def known_sharding(x: Any) -> NamedSharding | None:
-    """Return how a value is split; None if it is not, or unknown."""
+    """Return a value's sharding; None if it is not split, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
         sharding: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None

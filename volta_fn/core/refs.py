@@ -60,7 +60,7 @@ class Ref:
     """
 
     __slots__ = ("__weakref__", "owner", "value")
-    #: What the cell holds: an array or tracer, or None when it is frozen.
+    #: The contents of the cell: an array or tracer, or None when it is frozen.
     value: Any
     #: The trace whose values it holds: the one under which it was made, or the one that it is bound in.
     owner: Trace
@@ -140,7 +140,7 @@ class Ref:
         return array
 
     def put(self, value: Array) -> None:
-        """Let the reference hold another array of its type."""
+        """Replace the contents by an array of the same type."""
         for trace in self.crossed():
             if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
                 raise RefError(
@@ -155,7 +155,7 @@ class Ref:
         addupdate(self, idx, value)
 
     def crossed(self) -> list[Trace]:
-        """Return the traces between here and the owner; programs among them take note."""
+        """Return the traces up to the owner; staging traces record the reference."""
         traces: list[Trace] = []
         aval, trace = self.aval, current_trace()
         while trace is not self.owner:
@@ -216,7 +216,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
 
 
 def free_ref(ref: Ref) -> None:
-    """Give up a reference, which cannot be used afterwards.
+    """Free a reference, which cannot be used afterwards.
 
     Raises `RefError` outside of the traced function that made it, and if it was given up before.
 
@@ -256,7 +256,7 @@ def set(ref: Ref, idx: Any, value: Any) -> None:
 
 
 def swap(ref: Ref, idx: Any, value: Any) -> Array:
-    """Write ``ref[idx] = value`` and return what was there.
+    """Write ``ref[idx] = value`` and return the old value.
 
     >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.arange(3.0))
@@ -281,7 +281,7 @@ def addupdate(ref: Ref, idx: Any, x: Any) -> None:
 
 
 def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
-    """Return where references are in a list; fast while there are none at all."""
+    """Return the positions of references in a list; fast before any was made."""
     return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if _exist else []
 
 
@@ -293,7 +293,7 @@ def check_no_refs(result: Any, name: str) -> None:
 
 @contextmanager
 def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
-    """Let references hold other values, which belong to the current trace."""
+    """Bind references to other values, which belong to the current trace."""
     before = [(r.value, r.owner) for r in refs]
     for ref, value in zip(refs, values, strict=True):
         ref.value, ref.owner = value, current_trace()
@@ -305,12 +305,12 @@ def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
 
 
 def read_all(refs: Sequence[Ref]) -> list[Array]:
-    """Return what references hold."""
+    """Return the contents of references."""
     return [r.get() for r in refs]
 
 
 def write_all(refs: Sequence[Ref], values: Sequence[Array]) -> None:
-    """Let references hold these values; those that hold them already are not touched."""
+    """Write values to references, unless they hold them already."""
     for ref, value in zip(refs, values, strict=True):
         if ref.value is not value:
             ref.put(value)
@@ -321,7 +321,7 @@ _BORROWED = Trace(None)
 
 
 class RefArguments:
-    """Arguments (leaves of a pytree) among which are references at `positions`.
+    """Arguments (leaves of a pytree) with references at `positions`.
 
     Raises `RefError` if one of them occurs twice.
     """

@@ -66,7 +66,7 @@ class JaxprTracer(Tracer):
 
 
 class UsedRefsError(RefError):
-    """References from outside are used in a function that is traced to a program."""
+    """A function that is traced to a program uses references from outside."""
 
     def __init__(self, name: str, refs: Sequence[Any]) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class JaxprBuilder:
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
-        #: How values are to lie on devices, where the function says so (`core.distribution.placement`).
+        #: Shardings of values that the function constrains (`core.distribution.placement`).
         self.shardings: dict[Var, Any] = {}
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
@@ -141,7 +141,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, label)
 
     def full_input(self, var: Var, dtype: Any) -> Var | None:
-        """Add an input for another one's number in 64 bits; None if there can be none."""
+        """Add a 64-bit input for the number of another one; None if it has none."""
         if self.full_inputs is None or var.aval.shape or var not in self.inputs:
             return None
         return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
@@ -234,7 +234,7 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Make leading inputs of constants that are tracers; also return these values."""
+    """Turn constants that are tracers into leading inputs; also return them."""
     hoisted = [isinstance(c, Tracer) for c in closed.consts]
     if not any(hoisted):
         return closed, []
@@ -278,7 +278,7 @@ def _leaf() -> tree.TreeDef:
 
 
 class FlatFunction:
-    """A function of pytrees as one of leaves; `out_tree` is known after a call."""
+    """A function of pytrees as one of leaves; a call sets `out_tree`."""
 
     __slots__ = ("function", "in_tree", "out_tree")
 
@@ -321,7 +321,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Do as `functools.wraps`, also for objects whose names are not text.
+    """Apply `functools.wraps`, also for objects whose names are not text.
 
     Callable objects, such as modules of other libraries, may hold placeholders there, which a function cannot have.
     """
@@ -374,7 +374,7 @@ def positional_index(argnum: int, count: int, transform: str) -> int:
 
 
 class JittedFunction:
-    """What transforms know of a jitted function."""
+    """The interface of jitted functions to transforms."""
 
     __slots__ = ()
 

@@ -57,7 +57,7 @@ class Trace:
         return False
 
     def finish(self) -> None:
-        """Mark the trace as over: from now on its tracers are leaks."""
+        """Mark the trace as finished: its tracers are leaks from now on."""
         self.alive = False
 
 
@@ -237,7 +237,7 @@ def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[Con
 
 
 # ------------------------------------------------------------------------------
-# Named axes: what `vmap(..., axis_name=...)` and `shard_map` have bound.
+# Named axes, which `vmap(..., axis_name=...)` and `shard_map` bind.
 #
 # The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
 # `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
@@ -249,7 +249,7 @@ current_mesh: ContextVar[Any] = ContextVar("mesh", default=None)
 
 
 class _MeshReads(threading.local):
-    """How often this thread has read the current mesh.
+    """The number of times that this thread has read the current mesh.
 
     A program whose trace did is for that mesh alone.
     """
@@ -295,7 +295,7 @@ class ProcessAxis:
 
 
 def read_mesh() -> Any:
-    """Return the current mesh, and note that it was read."""
+    """Return the current mesh, and count the read."""
     mesh_reads.count += 1
     return current_mesh.get()
 
@@ -320,7 +320,7 @@ def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
 
 
 def bound_axes(axis_name: Any) -> tuple[Any, ...]:
-    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`.
+    """Return the bindings of names: themselves by `vmap`, or a `ProcessAxis`.
 
     Raises `AxisNameError` for a name that is not bound.
     """

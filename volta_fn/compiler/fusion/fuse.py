@@ -174,7 +174,7 @@ def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
 
 
 def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bool]]:
-    """Return the values from which one is chosen.
+    """Return the values that a value is chosen from.
 
     Each has whether that takes more than elementwise operations, and may be rounded differently by another kernel.
     Sums of values in memory are not among them: they are rounded once, wherever they are computed.
@@ -222,7 +222,7 @@ def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> str | None:
 def recompute(
     groups: Iterable[Group], materialised: Collection[Atom], capabilities: TargetCapabilities, fixed: Collection[Var] = ()
 ) -> None:
-    """Let groups recompute values of earlier ones, but for those that are `fixed`.
+    """Let groups recompute values of earlier ones, except `fixed` ones.
 
     `materialised` has the variables that nodes other than groups read.
     """
@@ -259,7 +259,7 @@ def _work(eqn: Equation) -> int | None:
 
 
 class _Region:
-    """The equations from which a group computes the values that others want.
+    """The equations from which a group computes the values that others read.
 
     They end at what is in memory, expensive, or fixed.
     """
@@ -338,7 +338,7 @@ class _Region:
             consumer.reads = loads
 
     def _equations_above_cut(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
-        """Return the equations from the cut to a variable, and the variables they load."""
+        """Return the equations from the cut to a variable, and their loads."""
         equations: dict[Var, Equation] = {}
         loads: list[Var] = []
         stack = [var]
@@ -428,7 +428,7 @@ def _one_by_one(group: Group, needed: Collection[Atom]) -> list[Equation]:
 def _runs(
     group: Group, views: Mapping[Var, Equation], needed: Collection[Atom], limit: int
 ) -> Iterator[tuple[list[IndexedEquation], list[Var]]]:
-    """Split a group's steps in runs, each with the variables that it must store.
+    """Split a group's steps into runs, each with the variables that it must store.
 
     A run is as long as the limit of buffers allows. The group reads through `views`; `needed` are its variables that others need.
     """
@@ -489,7 +489,7 @@ def fuse(closed: ClosedJaxpr, target: Target) -> FusedProgram:
 
 
 def row_bound(program: ClosedJaxpr) -> set[Var]:
-    """Return the variables that lead to a reduction along their last dimension.
+    """Return the variables that flow into a reduction along their last dimension.
 
     They do so through elementwise operations and views that keep the number of elements.
     """
@@ -556,7 +556,7 @@ class _Fuser:
     # producers and operands in memory
 
     def base(self, atom: Atom) -> Var | None:
-        """Return the variable in memory, or in a group, that a variable is or shows.
+        """Return the variable, in memory or a group, that a variable is a view of.
 
         None for literals and the like.
         """
@@ -573,7 +573,7 @@ class _Fuser:
         return producer.position if isinstance(producer, Group) else producer
 
     def bases(self, eqn: Equation) -> list[Var]:
-        """Return the variables that an equation reads in the end, without repetition."""
+        """Return the variables that an equation reads through views, each once."""
         bases = [self.base(v) for v in eqn.invars]
         return list(dict.fromkeys([v for v in bases if v is not None]))
 
@@ -584,7 +584,7 @@ class _Fuser:
     # views, and equations that stay equations
 
     def view(self, eqn: Equation) -> None:
-        """Note a view; store its operand first if indices cannot express it."""
+        """Record a view; store its operand first if indices cannot express it."""
         (out,) = eqn.outvars
         operand = eqn.invars[0] if eqn.invars else None
         depth = self.depth.get(operand, 0) + 1 if isinstance(operand, Var) else 0
@@ -606,7 +606,7 @@ class _Fuser:
         return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
 
     def keep(self, eqn: Equation) -> None:
-        """Keep an equation as it is, in no kernel."""
+        """Keep an equation outside of kernels."""
         for atom in eqn.invars:
             self.materialise(atom)
         for out in eqn.outvars:
@@ -647,7 +647,7 @@ class _Fuser:
             return False
 
     def materialise(self, atom: Atom) -> None:
-        """Ensure that a variable is in memory from now on."""
+        """Store a variable in memory, unless it is there."""
         if not isinstance(atom, Var):
             return
         eqn = self.views.get(atom)
@@ -671,7 +671,7 @@ class _Fuser:
         return isinstance(operand, Var) and self.uses[operand] == 1
 
     def join_as_output(self, eqn: Equation) -> bool:
-        """Let the group that computes what a view shows store it as the view."""
+        """Let the group that computes a view's operand store it as the view."""
         (out,) = eqn.outvars
         base = self.base(out)
         producer = None if base is None else self.producers.get(base)
@@ -786,7 +786,7 @@ class _Fuser:
         return frozenset() if comparison is None else comparison.reduced
 
     def pull(self, group: Group, atom: Atom) -> None:
-        """Note which views a group reads through and what it loads."""
+        """Record the views and loads of an equation's operands in a group."""
         while isinstance(atom, Var) and atom in self.views:
             eqn = group.pulled[atom] = self.views[atom]
             if not eqn.invars:
@@ -804,7 +804,7 @@ class _Fuser:
             producer.first_consumer = min(producer.first_consumer, group.position)
 
     def buffers_with(self, group: Group, bases: list[Var]) -> int:
-        """Return how many buffers the group needs if it takes an equation."""
+        """Return the number of buffers that the group needs with an equation."""
         new = [v for v in bases if v not in group.reads and self.producers.get(v) is not group]
         return len(group.reads) + len(new) + len(group.required) + 1
 
@@ -844,7 +844,7 @@ class _Fuser:
         return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
-        """Return how many buffers two groups need as one; neither reads from the other."""
+        """Return the number of buffers of two merged groups, independent of each other."""
         return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
 
     def merge_columns(self) -> None:

@@ -65,7 +65,7 @@ class Group:
         self.loaded: frozenset[Var] = frozenset()
         #: Whether it is a matrix product with its epilogue.
         self.is_product = False
-        #: Whether what it computes leads to reductions along last dimensions.
+        #: Whether its values flow into reductions along last dimensions.
         self.row_bound = False
         #: Variables that other groups, equations or the program's outputs read.
         self.required: dict[Var, None] = {}
@@ -289,14 +289,14 @@ def _is_bijective(index: Index, shape: Shape, sizes: tuple[int, ...]) -> bool:
 
 
 # ------------------------------------------------------------------------------
-# Decide whether two groups fit in one loop.
+# Unions: two groups in one loop.
 #
 # An equation that reads both has an index in each, which pairs their axes.
 # ------------------------------------------------------------------------------
 
 
 class Union(NamedTuple):
-    """How one group, the guest, fits into another, the host."""
+    """A mapping of one group, the guest, into the loop of another, the host."""
 
     #: The host's names of the guest's axes.
     axes: dict[int, int]
@@ -304,13 +304,13 @@ class Union(NamedTuple):
     reduced: frozenset[int] | None
 
     def inverse(self) -> Union:
-        """Return how the host fits into the guest, if both have equally many axes."""
+        """Return the mapping of the host into the guest, if both have equally many axes."""
         back = {new: old for old, new in self.axes.items()}
         return Union(back, None if self.reduced is None else frozenset(back[a] for a in self.reduced))
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
-    """Return how the guest fits into the host by an equation at `index` of the host.
+    """Map the guest into the host by an equation at `index` of the host.
 
     None if it does not.
     """
@@ -330,7 +330,7 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
 
 
 def union_of_columns(guest: Group, host: Group) -> Union | None:
-    """Return how two groups that reduce over columns are one; else None.
+    """Map one group that reduces over columns into another, or return None.
 
     They reduce arrays of the same shape and load something in common.
     """
@@ -380,5 +380,5 @@ def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
     if mapped in (everything, everything - host.row):
         return Union(axes, host.reduced)
     leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
-    # What is computed along the leading axes alone decides that these number the rows.
+    # Values along the leading axes alone decide that these number the rows.
     return Union(axes, everything - mapped) if host.reduced is None and leading else None

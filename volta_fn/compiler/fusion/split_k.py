@@ -84,7 +84,7 @@ def defer_products(program: FusedProgram, policy: DeferralPolicy) -> FusedProgra
 
 
 def _independent_products(program: FusedProgram, policy: DeferralPolicy) -> set[int]:
-    """Return the last small products that no product or equation depends on."""
+    """Return the last small products without dependent products or equations."""
     needed: set[Var] = set()
     chosen: set[int] = set()
     budget = policy.max_bytes
@@ -169,7 +169,7 @@ class _Consumer(NamedTuple):
     """The node that adds partial sums."""
 
     number: int
-    #: What replaces it, and the number of the node before which that belongs.
+    #: Its replacement, and the number of the node to insert that before.
     call: KernelCall
     before: int
 
@@ -232,7 +232,7 @@ def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...
 
 
 def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """Drop the nodes and inputs that a kernel's one store does not need.
+    """Restrict a kernel to one store, with the nodes and inputs that it needs.
 
     Return the numbers of the inputs that are left, too.
     """

@@ -1,4 +1,4 @@
-"""The axes of kernels: as few as possible, their offsets in memory, and splits.
+"""Axes of kernels: simplification, offsets in memory, and splits.
 
 Code generators print kernels from this form. The analysis gives offsets in memory and dependences; kernels whose arrays are too large to be
 bound as one are split along their first axis.
@@ -38,7 +38,7 @@ from volta_fn.core.aval import Shape
 
 Axes = frozenset[int]
 
-#: Bytes of an array that no cache near the core is sure to hold.
+#: Bytes of an array that may exceed a core's own caches.
 _LONG = 1 << 18
 
 
@@ -157,7 +157,7 @@ def overwritable(kernel: Kernel, output: int) -> list[int]:
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:
-    """Return by how much an affine number grows with a step along an axis."""
+    """Return the coefficient of an axis in an affine number."""
     return next((c for a, c in affine.terms if a == axis), 0)
 
 
@@ -367,7 +367,7 @@ def _chunk(kernel: Kernel, first: int, count: int) -> Chunk | None:
 
 
 def _read(kernel: Kernel, number: int) -> Window:
-    """Return what a kernel reads of an input, from a multiple of the unit on."""
+    """Return the window that a kernel reads of an input; its start is aligned."""
     size = kernel.inputs[number].size
     low, high = size, 0
     for node in kernel.nodes:

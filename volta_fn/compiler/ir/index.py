@@ -84,7 +84,7 @@ class Range(NamedTuple):
     high: int
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """Return its truth if that is the same in every iteration of the loop, else None."""
+        """Return the condition's value if every iteration has the same, else None."""
         least, greatest = self.value.bounds(sizes)
         if self.low <= least and greatest < self.high:
             return True
@@ -104,7 +104,7 @@ class Range(NamedTuple):
 
 
 class SplitAxis(Exception):
-    """Asks to split a loop axis, so that its fast axis has size `inner`."""
+    """A request to split a loop axis, so that its fast axis has size `inner`."""
 
     def __init__(self, axis: int, inner: int) -> None:
         super().__init__(f"axis {axis} needs an inner axis of size {inner}")
@@ -152,7 +152,7 @@ def reshaped(index: Index, old: Shape, new: Shape, sizes: Sequence[int]) -> Inde
 
 
 def _blocks(old: Shape, new: Shape) -> list[tuple[range, range]]:
-    """Cut both shapes as finely as possible into ranges of equally many elements."""
+    """Split both shapes into the finest ranges of equally many elements."""
     blocks: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -251,14 +251,14 @@ def is_elementwise(eqn: Equation) -> bool:
 
 
 def is_alias(eqn: Equation) -> bool:
-    """Return True if the result is the operand's memory, if that is contiguous."""
+    """Return True if the result of a contiguous operand is the same memory."""
     if eqn.primitive.name == "broadcast_in_dim":
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
     return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
 
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
-    """Return the variables that an equation reads in the end, through `views`."""
+    """Return the variables that an equation reads through `views`."""
     variables: dict[Var, None] = {}
     stack = eqn.invars[::-1]
     while stack:

@@ -38,7 +38,7 @@ from volta_fn.errors import JaxprError, VoltaError
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, kept as its bits: NaN equals itself, and 0.0 is not -0.0."""
+    """A number, stored as its bits: NaN equals itself, and 0.0 is not -0.0."""
 
     dtype: np.dtype
     bits: bytes
@@ -112,7 +112,7 @@ class Reduce:
 
     @property
     def reduction(self) -> Reduction:
-        """How the primitive combines elements."""
+        """The reduction that the primitive is."""
         return reduction_of(self.op)
 
     @property
@@ -222,7 +222,7 @@ def stages(kernel: Kernel) -> tuple[int, ...]:
 
 
 def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tuple[int, ...]] | None:
-    """Return what a kernel computes except some nodes, without inner axes.
+    """Return a kernel's remainder without some nodes, over its outer axes.
 
     A recogniser computes the nodes `computed` itself, such as the sums of a matrix product, and generates all other code from the
     remainder, which has every store of the kernel. There loads replace those nodes; their inputs come first, and the numbers of the
@@ -313,7 +313,7 @@ def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:
 
 @lru_cache(maxsize=4096)
 def _scalar_result(op: str, dtypes: tuple[np.dtype, ...], params: tuple[tuple[str, Any], ...]) -> np.dtype | str:
-    """Return the dtype of an operation on scalars, or why there is none."""
+    """Return the dtype of an operation on scalars, or the reason for none."""
     try:
         result: ShapedArray = PRIMITIVES[op].abstract(*[ShapedArray((), dtype) for dtype in dtypes], **dict(params))
     except (VoltaError, TypeError) as error:
@@ -540,7 +540,7 @@ class _Interpreter:
         return result
 
     def inside(self, ranges: Sequence[Range]) -> np.ndarray:
-        """Return where all conditions hold."""
+        """Return a mask of the iterations in which all conditions hold."""
         result = np.ones((1,) * len(self.kernel.sizes), np.bool_)
         for condition in ranges:
             value = self.affine(condition.value)

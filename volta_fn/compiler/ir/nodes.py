@@ -25,7 +25,7 @@ from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form
 
 # ------------------------------------------------------------------------------
-# Kernel calls and equations, the nodes of a fused program, and who uses whom.
+# Nodes of a fused program, kernel calls and equations, with their uses.
 # ------------------------------------------------------------------------------
 
 
@@ -82,7 +82,7 @@ class FusedProgram(NamedTuple):
 
 
 def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
-    """Return the equations on all ways from some results back to the operands."""
+    """Return the equations on all paths from operands to results."""
     ends, pending = set(operands), [*results]
     equations: dict[int, Equation] = {}
     while pending:
@@ -195,7 +195,7 @@ class Contraction(NamedTuple):
         return Problem(lhs, rhs, self.kernel.nodes[self.total].dtype)
 
     def epilogue(self, width: int | None = None) -> tuple[Kernel, Axes]:
-        """Return what follows from the sums as an elementwise kernel.
+        """Return the epilogue, the elementwise kernel over the sums.
 
         Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
         batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
@@ -206,7 +206,7 @@ class Contraction(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the sums and an epilogue are all that the kernel computes."""
+        """Whether the kernel computes nothing but the sums and an epilogue."""
         return self._remainder(None) is not None
 
     def _remainder(self, width: int | None) -> tuple[Kernel, Axes] | None:
@@ -302,7 +302,7 @@ def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
 
 
 def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the weights, the statistics, and which query sees which key."""
+    """Return the weights, the statistics, and the mask of visible keys."""
     logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
     t, s = logits.shape[-2:]
     seen = np.ones((t, s), np.bool_) if mask is None else mask

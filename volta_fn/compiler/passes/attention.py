@@ -47,7 +47,7 @@ class Lookup(DefUse):
         return atom
 
     def before_changes(self, atom: Atom) -> Atom:
-        """Return the atom that an atom is, under another shape or width of floats."""
+        """Return the source of an atom, before changes of shape or float width."""
         while (eqn := self.producer(atom, "reshape", "convert_element_type")) is not None and _is_change(eqn):
             atom = eqn.invars[0]
         return atom
@@ -149,7 +149,7 @@ def sides(eqn: Equation) -> tuple[Side, Side] | None:
 
 
 def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
-    """Return the product that an atom is, under another shape or width.
+    """Return the product that an atom is, up to changes of shape or width.
 
     Then return its operands: the one with the rows first, then the one with the columns.
     """
@@ -178,7 +178,7 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
-    """Return an operand as it is before transposes."""
+    """Return an operand before its transposes."""
     while (eqn := program.producer(atom, "transpose")) is not None:
         order = eqn.params["permutation"]
         axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
@@ -231,7 +231,7 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
 
 
 def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
-    """Return a variable before it was multiplied by a number, and the number."""
+    """Return a scaled variable's operand and the scale."""
     eqn = program.producer(x, "mul", "div")
     if eqn is not None:
         factor = number(eqn.invars[1])
@@ -241,7 +241,7 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
 
 
 def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
-    """Return whether query t sees keys up to t only, and the additional mask.
+    """Return whether a mask is causal, and its remaining part.
 
     There are `sizes` queries and keys.
     """
@@ -273,7 +273,7 @@ def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
 
 
 def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
-    """Return an integer array as an axis, counted from the last as 1, plus a number.
+    """Return an integer array as an axis, the last being 1, and an offset.
 
     None if its elements are no indices along an axis. Narrow and unsigned integers might wrap.
     """
@@ -322,7 +322,7 @@ class Match(NamedTuple):
 
 
 def match(program: Lookup, division: Equation) -> Match | None:
-    """Return the attention whose weights a division computes, and only it needs."""
+    """Return the attention whose weights a division computes for it alone."""
     x = softmax_operand(program, division)
     logits = None if x is None else logits_of(program, x)
     product = None if logits is None else product_of(program, logits.product)
@@ -374,7 +374,7 @@ def _rows_first(product: Equation, pair: tuple[Side, Side]) -> Shape:
 
 
 def attends(attention: Match) -> bool:
-    """Return True for floats of one dtype, which routines for attention exist for."""
+    """Return True for floats of one dtype, for which attention routines exist."""
     kinds = {m.atom.aval.dtype for m in (attention.q, attention.k, attention.v)}
     narrow = attention.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")
     return narrow and not kinds and all(m.atom.aval.size for m in (attention.q, attention.k, attention.v))
@@ -442,7 +442,7 @@ def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
 
 
 # ------------------------------------------------------------------------------
-# Calls of attention that stay calls, as the target has routines for them.
+# Kept calls of attention, for which the target has routines.
 # ------------------------------------------------------------------------------
 
 

@@ -62,7 +62,7 @@ def is_movable(eqn: Equation) -> bool:
 
 
 def terminates(eqn: Equation) -> bool:
-    """Return True if evaluating the equation surely ends: it contains no while loop."""
+    """Return True if the equation certainly terminates: it has no while loop."""
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 
 

@@ -53,7 +53,7 @@ def _as_call(eqn: Equation) -> Equation:
 
 
 def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
-    """Compute what the primitive `fft` computes."""
+    """Evaluate the primitive `fft`."""
     row = moveaxis(x, axis, x.ndim - 1)
     last = x.ndim - 1
     if kind == "RFFT":
@@ -202,7 +202,7 @@ def _rows(eqn: Equation) -> _Rows | None:
 
 @rule(_ONEHOT_RULES, "gather")
 def _read(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Return the greatest of a row's elements, those not chosen being -inf.
+    """Expand a gather to a row's largest element, with others masked by -inf.
 
     Or the fill value if the index lies outside.
     """
@@ -222,7 +222,7 @@ def _read(eqn: Equation, program: Rewriter) -> Atom | None:
 
 
 def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
-    """Return True if a loop over its rows computes an array's operands anyway."""
+    """Return True if a fused loop over its rows can compute an array's operands."""
     waiting, seen = [atom], set[Atom]()
     while waiting and len(seen) < _FAR:
         at = waiting.pop()
@@ -380,7 +380,7 @@ _COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
 
 
 def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tuple(_COUNTERPARTS), elements: bool = False) -> ClosedJaxpr:
-    """Let gathers and sums of rows read indices before they are made positive.
+    """Let gathers and sums of rows read indices that may be negative.
 
     With `elements` those of single elements do so, too.
     """

@@ -48,7 +48,7 @@ class Carry(NamedTuple):
 
 @dataclass
 class ScanView:
-    """A scan that passes take equations out of."""
+    """A mutable view of a scan, from which passes move equations."""
 
     eqn: Equation
     #: Variables of the body that are the same in every iteration, with their values outside.
@@ -91,7 +91,7 @@ class ScanView:
         return Var(var.aval.update(shape=(self.length, *var.aval.shape)))
 
     def stack(self, var: Var) -> Atom:
-        """Return the values of a variable in all iterations: known, or newly stacked."""
+        """Return the stacked values of a variable; stack them if necessary."""
         if var in self.rows:
             return self.rows[var]
         for out, stacked in self.ys:
@@ -101,7 +101,7 @@ class ScanView:
         return self.ys[-1][1]
 
     def bytes_to_stack(self, variables: Iterable[Var]) -> int:
-        """Return how much new memory stacking variables takes."""
+        """Return the bytes of new memory that stacking variables takes."""
         stacked: set[Atom] = {*self.rows, *self.other_outputs}
         return self.length * sum(map(size_of, {*variables} - stacked))
 
@@ -123,7 +123,7 @@ class ScanView:
         return Equation(jit_p, operands, results, call_params(batched, name), self.eqn.position)
 
     def live(self, outputs: Iterable[Atom], without: Iterable[Equation] = ()) -> set[Atom]:
-        """Return what outputs of the body and its effects need, without some equations."""
+        """Return the variables that outputs and effects need, without some equations."""
         live, gone = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
             if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
@@ -131,12 +131,12 @@ class ScanView:
         return live
 
     def drop_dead(self) -> None:
-        """Drop equations whose results nothing needs, as what they read may have left."""
+        """Drop equations that nothing depends on; their operands may have been moved."""
         live = self.live(self.outputs)
         self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
 
     def joined(self) -> Equation:
-        """Return the scan as it is now."""
+        """Return the equation of the scan in its current state."""
         invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
         body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
         params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
@@ -195,7 +195,7 @@ def has_few_terms(eqn: Equation) -> bool:
 
 
 def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Move products out of a program's own scans."""
+    """Hoist matrix products that do not depend on the carry out of scans."""
     eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
@@ -212,7 +212,7 @@ def _divided(eqn: Equation) -> list[Equation]:
 
 
 def products_before(scan: ScanView) -> list[Equation]:
-    """Move products out that do not depend on the carry.
+    """Move products that do not depend on the carry before the loop.
 
     A call before the loop computes them for all iterations, with what they need.
     """
@@ -264,7 +264,7 @@ def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
 
 
 def products_after(scan: ScanView) -> list[Equation]:
-    """Move products out that no carry depends on.
+    """Move products that no carry depends on after the loop.
 
     A call after the loop computes them for all iterations, with what depends on them.
     """
@@ -388,7 +388,7 @@ def _with_steps(eqn: Equation) -> dict[str, object]:
 
 
 def _sums(scan: ScanView) -> list[_Sum]:
-    """Return the values of the carry that only sum terms which nothing else needs."""
+    """Return the values of the carry that are sums of terms used nowhere else."""
     reader = _Reader(scan)
     sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
     other_carries = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
@@ -405,14 +405,14 @@ class _Reader:
         self.uses = Counter([*[v for e in scan.eqns for v in e.invars], *scan.outputs])
 
     def terms_of(self, carry: Carry) -> list[_Term]:
-        """Return what an iteration adds to a value of the carry; nothing if it does more."""
+        """Return the terms that an iteration adds to a carry; none if it does more."""
         addends = self._addends(carry.next, carry.var)
         terms = [self._term(v) for v in addends if v is not carry.var]
         readable = [t for t in terms if t is not None]
         return readable if carry.var in addends and self.uses[carry.var] == 1 and len(readable) == len(terms) else []
 
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
-        """Return the addends of an atom, as far as nothing else needs partial sums."""
+        """Return the addends of an atom; partial sums with other uses are not split."""
         eqn = self.index.producer(atom)
         if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
             return [atom]
@@ -453,7 +453,7 @@ def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _without_delay_stacks(eqn: Equation) -> list[Equation]:
-    """Return a scan, and equations for the results that it no longer gives."""
+    """Return a scan, and equations for its dropped results."""
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     jaxpr = body.jaxpr
     carried, computed = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}

@@ -127,7 +127,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
 # ------------------------------------------------------------------------------
 # Loop-invariant code motion.
 #
-# What is the same in every iteration is computed once, before the loop. Equations with effects stay, and so do barriers and calls of
+# Loop-invariant equations are computed once, before the loop. Equations with effects stay, and so do barriers and calls of
 # the host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then
 # makes no iteration. The exception is a while loop, which might not end. Large results of small operands stay, too: they are cheap to
 # make and would take memory for as long as the loop runs.
@@ -251,7 +251,7 @@ def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
-    """Mark the values of the carry that stay as they are at the start."""
+    """Mark the values of the carry that no iteration changes."""
     invars, outvars = closed.jaxpr.invars[consts:], closed.jaxpr.outvars
     return [
         new is old or (type(new) is Literal and type(first) is Literal and literal_key(new) == literal_key(first))
@@ -350,7 +350,7 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
 
 
 def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
-    """Return the stacked outputs of a scan that are known without running it.
+    """Return the stacked outputs of a scan that follow without running it.
 
     That is a repeated operand or literal, a scanned operand, or another output.
     """

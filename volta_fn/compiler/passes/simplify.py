@@ -104,7 +104,7 @@ class Rewriter:
         return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
     def _simplified(self, eqn: Equation) -> Any:
-        """Return what a rule gives for the equation's results.
+        """Apply the first matching rule; return its atoms.
 
         If no rule applies, append the equation and return None.
         """
@@ -562,7 +562,7 @@ def _common(*shapes: Shape) -> Shape | None:
 
 @rule(MOVEMENT_RULES, "pcast")
 def border_of_processes(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop what only derivatives ask for."""
+    """Drop a marker that only derivatives read."""
     return eqn.invars[0]
 
 
@@ -681,7 +681,7 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 
 def _on_cpu(value: Array) -> Array:
-    """Move a known value to the CPU.
+    """Move a constant to the CPU.
 
     It computes a small result faster than another device can be told to.
     """
