@@ -79,7 +79,7 @@ class DotAlgorithm(NamedTuple):
     allow_imprecise_accumulation: bool = False
 
 
-#: What functions take as `precision`: the name of one, or a pair of them, for either operand.
+#: The type of the argument `precision`: a precision or its name, or a pair of them, for either operand.
 PrecisionLike = str | Precision | DotAlgorithm | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
 
 _PRECISIONS = (

@@ -105,7 +105,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxp
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run the known program for outputs and kept values; record the waiting one."""
+    """Run the known program for outputs and residuals; record the waiting one."""
     unknown = [trace.is_unknown(a) for a in args]
     split = _split(params["jaxpr"], params["policy"], unknown)
     known_args = marked(args, unknown, False)
@@ -116,9 +116,9 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
 
 
 class _Split(NamedTuple):
-    #: From the known inputs to the known outputs and the values that are kept.
+    #: From the known inputs to the known outputs and the saved values.
     forward: ClosedJaxpr
-    #: From the kept values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
+    #: From the saved values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
     waiting: ClosedJaxpr
     reads: list[bool]
     out_unknown: list[bool]
@@ -126,9 +126,9 @@ class _Split(NamedTuple):
 
 @program_cache
 def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
-    """Split a program such that the waiting one recomputes what is not kept."""
+    """Split a program such that the waiting one recomputes what is not saved."""
     forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    forward = inline_calls(forward, jit_p)  # the policy is asked for the equations in calls, too
+    forward = inline_calls(forward, jit_p)  # the policy also decides about equations in calls
     count = out_unknown.count(False)
     known_outs, residuals = forward.jaxpr.outvars[:count], forward.jaxpr.outvars[count:]
     is_kept = [_keeps(policy, e) for e in forward.eqns]
@@ -142,7 +142,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) 
 
 
 def _keeps(policy: Policy | None, eqn: Equation) -> bool:
-    """Return True if an equation's results are kept; an effect must not be repeated."""
+    """Return True if an equation's results are saved; effects must not be repeated."""
     return eqn.primitive.effectful or (policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params))
 
 

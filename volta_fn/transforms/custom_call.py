@@ -1,4 +1,4 @@
-"""Calls whose rules users give.
+"""Calls with rules by users: of custom derivatives and custom batching.
 
 Those of custom derivatives and of custom batching.
 """
@@ -68,7 +68,7 @@ class TracedCall:
 
 
 class _Held:
-    """A reference as a pytree without leaves; rebuilding it gives the reference."""
+    """A reference as a pytree without leaves; unflattening returns the reference."""
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -78,12 +78,12 @@ tree.register_pytree_node(_Held, lambda held: ((), held.ref), lambda ref, _: ref
 
 
 def _with_refs_held(arguments: Any) -> Any:
-    """Make references part of the structure of arguments, instead of leaves."""
+    """Turn references among arguments into structure, instead of leaves."""
     return tree.map(lambda x: _Held(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
 
 
 class Programs:
-    """The programs of a function, by what they were traced with."""
+    """The traced programs of a function, by their keys."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -145,12 +145,12 @@ class Arguments(NamedTuple):
         return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
 
     def fixed(self, traced: Sequence[Array]) -> list[Any]:
-        """Return the fixed arguments, with other values for the tracers."""
+        """Return the fixed arguments, with tracers replaced by other values."""
         values = iter(traced)
         return tree.unflatten(self.fixed_tree, [next(values) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
 
     def merge(self, traced: Sequence[Array], differentiable: Sequence[Any]) -> list[Any]:
-        """Return all arguments, with other tracers and differentiable ones."""
+        """Return all arguments, with tracers and differentiable arguments replaced."""
         fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
         rest = iter(differentiable)
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
@@ -180,7 +180,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return all arguments by position, defaults included, as rules see them.
+    """Return all arguments by position, defaults included, as rules take them.
 
     Keyword-only parameters keep their defaults. Raises `ArgumentError` if the call has another value for one.
     """
@@ -296,14 +296,14 @@ class CustomFunction(RuledFunction):
 
 
 def _concrete(value: Array) -> Array:
-    """Return the number that eager differentiation knows, without its tangents."""
+    """Return the primal of a tracer under eager differentiation."""
     while isinstance(value, (RecordedTracer, JVPTracer)):
         value = value._trace.value(value) if isinstance(value, RecordedTracer) else value.primal
     return value
 
 
 def _only_differentiates() -> bool:
-    """Return True under eager differentiation alone, where no program runs but rules."""
+    """Return True if all current traces differentiate eagerly."""
     trace: Any = current_trace()
     while isinstance(trace, (JVPTrace, LinearTrace)):
         trace = trace.parent
@@ -507,18 +507,18 @@ class _JvpRule:
         return [*outs, *map(instantiate, marked(tangents, self.out_nonzero))], [*out_dims, *marked(out_dims, self.out_nonzero)]
 
     def _run_for_each(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]] | None:
-        """Map the derivative of a rule that is told of no stacked operands.
+        """Map the derivative of a rule over its examples, without stacked operands.
 
         The operands whose tangents are not stacked, or the tangents of operands that are not, are stacked for `vmap` alone. Returns None
         if results of the rule are stacked nevertheless.
         """
         of_rule: list[int | None] = []
 
-        def one(*flat: Array) -> list[Array]:
+        def differentiate_example(*flat: Array) -> list[Array]:
             outs, of_rule[:] = self._run(axis, flat, [False] * len(self.nonzero))
             return outs
 
-        outs, dims = vmap_flat(one, axis._replace(name=None), args, [0 if s else None for s in stacked])
+        outs, dims = vmap_flat(differentiate_example, axis._replace(name=None), args, [0 if s else None for s in stacked])
         return (outs, dims) if of_rule == [None] * len(outs) else None
 
 
@@ -531,7 +531,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: Close
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
-    """Inline the function's program, as a rule does not tell which results are known."""
+    """Inline the function's program, since rules do not tell which results are known."""
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 

@@ -128,13 +128,13 @@ class _BatchedJvpRule:
         nonzero = is_nonzero(tangents)
         out_nonzero: list[bool] = []
 
-        def one(*flat: Array) -> list[Array]:
+        def differentiate_example(*flat: Array) -> list[Array]:
             values = flat[: len(dims)]
             outs, out_tangents = self.rule(values, with_zeros(flat[len(dims) :], nonzero, values))
             out_nonzero[:] = is_nonzero(out_tangents)
             return [*outs, *marked(out_tangents, out_nonzero)]
 
-        flat = vmap_stacked(one, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
+        flat = vmap_stacked(differentiate_example, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
         outs, out_tangents = split_tangents(flat, out_nonzero)
         return list(outs), out_tangents
 
@@ -299,7 +299,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
-    """Return a cotangent's leaves (None: zero subtrees); None if it does not fit."""
+    """Return a cotangent's leaves (None: zero subtrees), or None on a mismatch."""
     leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
     try:
         below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]
@@ -324,12 +324,12 @@ class _BatchedVjpRule:
     def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         count_and_backward: list[Any] = []
 
-        def one(*values: Array) -> list[Array]:
+        def forward_example(*values: Array) -> list[Array]:
             outs, residuals, backward = self.rule.forward(values, perturbed)
             count_and_backward[:] = [len(outs), backward]
             return [*outs, *residuals]
 
-        flat = vmap_stacked(one, self.axis, primals, [0 if s else None for s in self.stacked])
+        flat = vmap_stacked(forward_example, self.axis, primals, [0 if s else None for s in self.stacked])
         count, backward = count_and_backward
         return flat[:count], flat[count:], functools.partial(self._backward, backward)
 
@@ -338,7 +338,7 @@ class _BatchedVjpRule:
         return [self._for_operand(ct, is_stacked) for ct, is_stacked in zip(results, self.stacked, strict=True)]
 
     def _for_operand(self, ct: Any, is_stacked: bool) -> Any:
-        """Add up the examples' cotangents of an operand that is the same for all of them."""
+        """Sum the examples' cotangents of an operand that is not stacked."""
         if is_stacked:
             return ct
         return Zero(ct.aval.update(shape=ct.aval.shape[1:])) if type(ct) is Zero else reduce_sum(ct, (0,))
@@ -351,13 +351,15 @@ def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cota
     count, nonzero_cotangents = len(residuals), is_nonzero(cotangents)
     absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, nonzero_cotangents, False)]
 
-    def one(*values: Array) -> list[Array]:
+    def backward_example(*values: Array) -> list[Array]:
         results = backward(values[:count], merge(nonzero_cotangents, values[count:], absent))
         nonzero[:] = is_nonzero(results)
         zeros[:] = [Zero(z.aval.update(shape=(axis.size, *z.aval.shape))) for z in marked(results, nonzero, False)]
         return marked(results, nonzero)
 
-    stacked = vmap_stacked(one, axis, [*residuals, *marked(cotangents, nonzero_cotangents)], [0] * (count + sum(nonzero_cotangents)))
+    stacked = vmap_stacked(
+        backward_example, axis, [*residuals, *marked(cotangents, nonzero_cotangents)], [0] * (count + sum(nonzero_cotangents))
+    )
     return merge(nonzero, stacked, zeros)
 
 
@@ -398,7 +400,7 @@ custom_vjp_call_p = Primitive(
 )
 custom_vjp_call_p.call_param = "call_jaxpr"
 
-# The linear map from tangents to tangents, known only by its transpose.
+# The linear map from tangents to tangents, of which only the transpose is defined.
 
 
 def _tangent_abstract(*avals: ShapedArray, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]) -> Any:

@@ -57,7 +57,7 @@ Step = tuple[Primitive, list[int], dict[str, Any]]
 
 
 class Node:
-    """The recordings that have noted the same operations so far.
+    """A prefix of recordings: those with the same operations so far.
 
     Attributes:
         results: the type of the last operation's result, or a list of them.
@@ -127,7 +127,7 @@ class RecordedTracer(DifferentiatedTracer):
 
 
 class Recording(JVPTrace):
-    """Notes operations on its inputs, computes all others, flushes where it must.
+    """Records operations on its inputs, evaluates all others, flushes when it must.
 
     Values are numbered: the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later ones are
     computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
@@ -138,7 +138,7 @@ class Recording(JVPTrace):
     def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
         super().__init__(EVAL, name)
         self.device = inputs[0].device
-        # Arrays of our own, since the function may delete those that it was given.
+        # Aliases, since the function may delete its arguments.
         self.inputs = [alias(v) for v in inputs]
         #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.elementwise.cast`), programs do not.
         self.numbers = any(number_of(v) is not None for v in inputs)
@@ -160,7 +160,7 @@ class Recording(JVPTrace):
         return tracer
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Note an operation; compute it if its operands are known or it cannot be noted."""
+        """Record an operation; evaluate it if it has no traced operand, or must not be."""
         if RecordedTracer not in map(type, args):
             return run_under(EVAL, EVAL.process, primitive, args, params)
         noted = self._note(primitive, args, params)
@@ -172,7 +172,7 @@ class Recording(JVPTrace):
         return self.tracer(number, results)
 
     def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
-        """Note an operation; return its results' first number and types, or None."""
+        """Record an operation; return its results' first number and types, or None."""
         with self.lock:
             if len(self.steps) >= _LONGEST:
                 return None
@@ -212,7 +212,7 @@ class Recording(JVPTrace):
             return number, node.results
 
     def _do(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Do an operation now. Results with tangents become values of the recording."""
+        """Evaluate an operation; results with tangents become values of the recording."""
         operands = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
         outs = self.flush().process(primitive, operands, params)
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
@@ -234,7 +234,7 @@ class Recording(JVPTrace):
         return self.values[tracer.number]
 
     def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
-        """Compute what was noted.
+        """Evaluate the recorded operations.
 
         `wanted` are the numbers of values that are used later (None: all); if it is given, this is the last flush.
         """
@@ -316,7 +316,7 @@ class Recording(JVPTrace):
 
 
 def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
-    """Do the steps, and return the values of all numbers."""
+    """Evaluate the steps, and return the values of all numbers."""
     values = list(inputs)
     for primitive, numbers, params in steps:
         out = process(primitive, [values[n] if n >= 0 else operands[~n] for n in numbers], params)
@@ -345,12 +345,12 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
 
 @program_cache
 def _met(closed: ClosedJaxpr) -> list[bool]:
-    """Return a list that is empty until the first program."""
+    """Return a mutable cell, which is empty until the first program."""
     return []
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
-    """Do the same for a call of a program.
+    """Return the results of a call of a program, as `_results_to_note` does.
 
     A program that is met for the first time is not noted, since it may be made anew for each call.
     """
@@ -365,7 +365,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 
 def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
-    """Do the same for a function of this package with a custom rule."""
+    """Return the results of a call with a custom rule, as `_results_to_note` does."""
     invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
     program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
     has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
@@ -413,7 +413,7 @@ def gradient_flat(
 def linearize_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    """Do what `linearize_flat` does, by compiled programs where possible."""
+    """Linearize as `linearize_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return linearize_flat(function, values, nonzero, name)
     trace = Recording(values, name)
@@ -444,7 +444,7 @@ def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], C
 
 @lru_cache(maxsize=64)
 def _one(aval: ShapedArray, device: Device) -> Array:
-    """Return the cotangent of a scalar result in its own gradient."""
+    """Return the initial cotangent of a gradient: one."""
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 

@@ -53,19 +53,19 @@ class _Marker:
 
 
 class GradValue(_Marker):
-    """Asks `VJP.with_refs` to return an argument's cotangent, as it does by default."""
+    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
 
 
 class DontWant(_Marker):
-    """Asks `VJP.with_refs` for no cotangent of an argument."""
+    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
 
 
 class GradRef(_Marker):
-    """Stands for a cotangent that was added to a reference."""
+    """A placeholder for a cotangent that was added to a reference."""
 
 
 class DidntWant(_Marker):
-    """Stands for a cotangent that was not wanted."""
+    """A placeholder for a cotangent that was not requested."""
 
 
 class RefSlots(NamedTuple):
@@ -76,7 +76,7 @@ class RefSlots(NamedTuple):
 
 
 def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return cotangents of the arguments; add those with a reference as entry to it.
+    """Return the arguments' cotangents, or accumulate them in references.
 
     A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
     """
@@ -273,7 +273,7 @@ tree.register_pytree_node(
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error that two structures differ, and where."""
+    """Return the error for the first difference of two structures."""
     path, wanted, actual = structural_difference(expected, got)
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {actual}")
 
@@ -328,7 +328,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
-    """Do what `vjp` does, for a function of references; also return their last values.
+    """Return the `vjp` of a function of references, with their last values.
 
     These are further results of the function that is differentiated.
     """
@@ -417,7 +417,7 @@ def value_and_grad(
 
 
 def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
-    """Return the positions, counted from the front, and values of some arguments."""
+    """Return the non-negative positions, and the values, of some arguments."""
     numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
     return numbers, [args[i] for i in numbers]
 

@@ -181,7 +181,7 @@ def _solve_traced(
     symmetric: bool,
     has_aux: bool,
 ) -> dict[str, Body | None]:
-    """Trace the system and its solvers, which map vectors like b to such."""
+    """Trace the system and its solvers, which map vectors of b's type to such."""
     avals = [v.aval.strip_weak_type() for v in values]
 
     def traced(name: str, function: Callable[[Any], Any], aux: bool) -> Body:
@@ -215,7 +215,7 @@ def _promoted(name: str, function: Callable[[Any], Any], vector: Any) -> Any:
 
 
 def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
-    """Return a function's value; raise unless, without aux, it is like the vector."""
+    """Return a function's value; raise unless it matches the vector (aux aside)."""
     if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
         raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
     solution = result[0] if has_aux else result
@@ -242,7 +242,7 @@ def _check_shapes(name: str, actual: Sequence[Any], wanted: Sequence[Any]) -> No
 
 
 def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
-    """Return a body's program with all captured values for its leading inputs."""
+    """Return a body's program with all captured values as leading inputs."""
     jaxpr = body.jaxpr.jaxpr
     inputs_of = {id(x): v for x, v in zip(body.captured, jaxpr.invars, strict=False)}
     leading = [inputs_of.get(id(x)) or Var(x.aval) for x in captured]

@@ -44,18 +44,18 @@ def is_nonzero(values: Sequence[Any]) -> list[bool]:
 
 
 def is_linear(args: Sequence[Any]) -> list[bool]:
-    """Mark the arguments that a transpose rule is asked for."""
+    """Mark the arguments that are linear: those to transpose by."""
     return [type(a) is Linear for a in args]
 
 
 def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
-    """Return a tangent for each primal or aval: given where `nonzero`, else a `Zero`."""
+    """Return a tangent for each primal or aval: the next if `nonzero`, else a `Zero`."""
     remaining = iter(tangents)
     return [next(remaining) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
 
 
 def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequence[Array], list[Any]]:
-    """Split what a `jvp_jaxpr` returns into values and tangents."""
+    """Split the results of a `jvp_jaxpr` into values and tangents."""
     outs = flat[: len(nonzero)]
     return outs, with_zeros(flat[len(nonzero) :], nonzero, outs)
 
@@ -67,7 +67,7 @@ def spread(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Ite
 
 
 def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, Sequence[bool]]]) -> tuple[Any, list[bool]]:
-    """Repeat `step` until it marks no more of a loop's carry than it was given.
+    """Iterate `step` until the marks of a loop's carry reach a fixed point.
 
     `step` returns a result and the marks of the carry that comes out. Returns the last result, and the marks.
     """
@@ -280,7 +280,7 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which only programs and messages have a use for."""
+        """Return the user's line, which is needed by programs and messages alone."""
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
@@ -303,7 +303,7 @@ class LinearizeTrace(JVPTrace):
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
     def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-        """Return what `linearize_flat` does, given what the function returned."""
+        """Return the results of `linearize_flat` from those of the function."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
         depends = is_nonzero(tangents)
@@ -334,7 +334,7 @@ def linearize_flat(
 
 @program_cache
 def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program into what can run now and what must wait for the unknown inputs.
+    """Split a program into a known one and one that waits for the unknown inputs.
 
     Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
@@ -381,7 +381,7 @@ def backward_pass(
     none, as in the programs that linearization records.
     """
     jaxpr = closed.jaxpr
-    #: The variables with values; all others are linear.
+    #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     token, outside = current_position.set(current_position.get()), backward.set(True)
     try:

@@ -151,7 +151,7 @@ def _rounded_bits(exponent_bits: int, mantissa_bits: int, x: Array) -> Array:
 
 
 def _in_range(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Replace what overflows by infinities, and what underflows by zeros of its sign."""
+    """Replace overflows by infinities, and underflows by zeros of the same sign."""
     bias = 2 ** (exponent_bits - 1) - 1
     bits = np.dtype(f"u{x.dtype.itemsize}")
     sign = bitwise_and(bitcast_convert_type(x, bits), full_like(bitcast_convert_type(x, bits), 1 << (x.dtype.itemsize * 8 - 1)))

@@ -60,7 +60,7 @@ from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
 
 @program_cache
 def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
-    """Return the program of some outputs, with its inputs reordered."""
+    """Return the program of some outputs, with reordered inputs."""
     jaxpr = closed.jaxpr
     invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
     program = closed.replace(invars=invars, outvars=outvars)
@@ -100,14 +100,14 @@ def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence
 
 
 def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
-    """Return the program of `second`, whose first inputs `first` computes of its own."""
+    """Compose programs: `first` computes the first inputs of `second` from its own."""
     count, wanted = len(first.in_avals), len(first.out_avals)
     avals = [*first.in_avals, *second.in_avals[wanted:]]
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
 
 
 # ------------------------------------------------------------------------------
-# Residuals of calls: what follows from others cheaply is not saved.
+# Residuals of calls: those that follow cheaply from others are not saved.
 #
 # The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes between
 # the program of the values and that of the derivative, so the latter computes the first of the second again.
@@ -134,7 +134,7 @@ def split_call(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxp
 
 
 class _Derivation:
-    """Which residuals are saved, and the equations that lead from these to the others."""
+    """The residuals to save, and the equations that derive the others from these."""
 
     def __init__(self, forward: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
         self.makers = {v: e for e in forward.eqns for v in e.outvars}
@@ -143,7 +143,7 @@ class _Derivation:
         self.again: set[int] = set()
         order = {v: number for number, v in enumerate(self.makers)}
         wanted = {v for v in residuals if type(v) is Var}
-        # What is read by others is decided on first.
+        # Producers are decided on before their consumers.
         for var in sorted(wanted, key=lambda v: order.get(v, -1)):
             self._decide(var)
 
@@ -307,7 +307,7 @@ attention_gradient_p.transpose = lambda cotangents, *args, jaxpr, form, moved: t
 # ------------------------------------------------------------------------------
 # The rules of `scan`.
 #
-# What one iteration makes of a value in the carry (differentiated, unknown or stacked) holds for all iterations. So each rule looks for
+# A property of a value in the carry (differentiated, unknown or stacked) must hold for all iterations. So each rule looks for
 # the smallest set of such values that an iteration does not extend: a fixed point.
 # ------------------------------------------------------------------------------
 
@@ -640,7 +640,7 @@ def _run_until_all_stop(
 
 @program_cache
 def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """Return the condition that an example still runs, and the iteration for those."""
+    """Return the condition that an example still runs, and the masked iteration."""
 
     def step(*flat: Array) -> list[Array]:
         consts, body_values, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
@@ -670,7 +670,7 @@ Derive = Callable[[ClosedJaxpr, list[bool]], tuple[ClosedJaxpr, list[bool]]]
 
 
 def _any(rows: Sequence[Sequence[bool]]) -> list[bool]:
-    """Mark what any of the rows marks."""
+    """Combine rows of marks by `or`."""
     return [any(column) for column in zip(*rows, strict=True)]
 
 
@@ -800,7 +800,7 @@ def _select_branch(
 
 
 def _constant_unless(chosen: Array, operand: Array) -> Array:
-    """Return an operand whose examples are constants, but those that are chosen."""
+    """Return an operand whose examples are constants, except the chosen ones."""
     if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
         return operand
     mask = broadcast_in_dim(chosen, operand.shape, (0,))

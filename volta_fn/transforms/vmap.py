@@ -97,18 +97,18 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
     """
 
     @wraps(fun)
-    def one(leaves: list[Any]) -> tuple[Any, list[Array]]:
+    def call_with_refs(leaves: list[Any]) -> tuple[Any, list[Array]]:
         inner, refs = with_refs_at(positions, leaves)
         args, kwargs = tree.unflatten(in_tree, inner)
         result = fun(*args, **kwargs)
         check_no_refs(result, function_name(fun))
         return result, read_all(refs)
 
-    return one
+    return call_with_refs
 
 
 def _operand(value: Any, dim: Any) -> Any:
-    """Convert an argument's leaf to an array; an unmapped one stays what it is."""
+    """Convert a mapped leaf to an array; return an unmapped one as it is."""
     return value if dim is None else as_value(value)
 
 
@@ -185,7 +185,7 @@ class BatchTrace(Trace):
         self.axis = axis
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Apply a primitive to stacked arguments; unchanged if our axis is not involved."""
+        """Apply a primitive to stacked arguments; unchanged without this axis."""
         pairs = [self.detach(arg) for arg in args]
         values, dims = [v for v, _ in pairs], [d for _, d in pairs]
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
@@ -247,7 +247,7 @@ def vmap_stacked(
 
 
 def stack_at(value: Array, dim: int | None, target: int, size: int) -> Array:
-    """Move the examples' dimension to `target`; add it by repetition if there is none."""
+    """Move the examples' dimension to `target`, or broadcast along a new one."""
     if dim is None:
         return moveaxis(broadcast(value, (size,)), 0, target)
     return moveaxis(value, dim, target)

@@ -30,7 +30,7 @@ from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
 
-#: Up to so many indices NumPy reads elements faster than a program that first finds out whether they are all inside.
+#: The most indices for which NumPy reads elements faster than a program that first checks their bounds.
 _FEW = 1 << 14
 
 CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
@@ -61,7 +61,7 @@ def get_item(array: Any, index: Any) -> Array:
 
 
 def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, axis: int | None) -> Array | None:
-    """Return what a function of NumPy reads at a few known indices along an axis.
+    """Read elements at a few known indices along an axis by a NumPy function.
 
     None while tracing, where arrays are not NumPy's, and if an index is outside.
     """
@@ -108,7 +108,7 @@ def _spec_with_shape(spec: ArraySpec, shape: Shape) -> ArraySpec:
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:
-    """Return the elements that the entries name.
+    """Return the elements at the entries.
 
     Indices that may be out of range are treated by `mode` (None: CLIP).
     """
@@ -199,7 +199,7 @@ class Windows(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Windows in the making."""
+    """A builder of `Windows`."""
 
     sizes: list[int]
     shape: list[int]

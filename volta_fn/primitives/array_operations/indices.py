@@ -121,7 +121,7 @@ class NewAxis:
 
 
 class Gap:
-    """Where an Ellipsis stood."""
+    """The position of an Ellipsis."""
 
 
 _OUTSIDE = (

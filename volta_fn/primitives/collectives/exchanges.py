@@ -416,7 +416,7 @@ def _reduction(name: str, reduce: Reduce) -> Primitive:
 
 
 def _sent(value: Array, params: dict[str, Any]) -> Array:
-    """Round what travels as bfloat16."""
+    """Round the parts of a sum to bfloat16 for sending."""
     if params.get("compression") is None:
         return value
     return convert_element_type(convert_element_type(value, dtypes.as_dtype("bfloat16")), value.dtype)
@@ -487,7 +487,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | None) -> Any:
-    """Do what `psum` does, with `compression` of float32 arrays or without."""
+    """Sum as `psum` does, with `compression` of float32 arrays or without."""
     if compression not in (None, "bfloat16"):
         raise ArgumentError(f'psum: compression is None or "bfloat16", got {compression!r}')
     names = bound_axes(axis_name)
@@ -595,12 +595,12 @@ def border_cast(x: Array, axes: Names, to: str) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Casts of what a type says of named axes: whether values vary along them.
+# Casts between types that vary along named axes and types that do not.
 # ------------------------------------------------------------------------------
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """Say that a pytree of values may vary along named axes.
+    """Cast a pytree of values to types that vary along named axes.
 
     Values stay as they are: along axes of a `vmap` or of this process's devices, types need not say it. Along axes of processes,
     cotangents are summed over the positions.
@@ -618,7 +618,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """Say that a pytree of values may vary along named axes: `pcast` to "varying".
+    """Cast a pytree of values to vary along named axes: `pcast` to "varying".
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pvary(row, "i"), axis_name="i")(vf.numpy.arange(2))

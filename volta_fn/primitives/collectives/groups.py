@@ -27,7 +27,7 @@ Groups = tuple[tuple[int, ...], ...] | None
 
 
 def one_name(axis_name: Any, collective: str) -> Names:
-    """Return what the only name is bound to; raise `ArgumentError` for several."""
+    """Return the binding of the only name; raise `ArgumentError` for several."""
     names = bound_axes(axis_name)
     if len(names) != 1:
         raise ArgumentError(f"{collective} takes one axis name, got {names}; call it once per axis")
@@ -115,7 +115,7 @@ def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> distributi
 
 
 def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
-    """Describe a call."""
+    """Describe a call, for messages."""
     types = ", ".join([f"{a.dtype.name}{list(a.shape)}" for a in arrays[:3]]) + (f" and {len(arrays) - 3} more" if len(arrays) > 3 else "")
     return f"{name} of {types} over {', '.join([repr(axis.name) for axis in axis_names])}"
 

@@ -29,7 +29,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
-    """Promote weakly typed values of the initial carry as a step does.
+    """Promote weakly typed values of the initial carry to a step's dtypes.
 
     Return None if they have the step's dtypes already.
     """
@@ -84,7 +84,7 @@ def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.
     difference = tree.first_difference(one, _example(other))
     if difference is not None:
         return difference
-    # To `first_difference` any tree fits a leaf: the leaf is one where `one` has a leaf and `other` has more.
+    # `first_difference` lets any tree match a leaf: here `one` has a leaf where `other` has a subtree.
     path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
     return path, first, second
 
@@ -130,7 +130,7 @@ class Adapted:
     Its programs are kept with those of the user's function, its `owner`.
     """
 
-    #: How many keys of a path into the carry are ours, not the user's.
+    #: The number of leading keys of a carry's paths that wrappers added.
     hidden_keys: ClassVar[int] = 0
 
     def __init__(self, owner: Callable[..., Any]) -> None:
@@ -163,7 +163,7 @@ class _Kept(NamedTuple):
 
 
 class _Bodies:
-    """Programs by function, for as long as the function lives.
+    """A cache of programs by function, for as long as the function lives.
 
     A function that sees other closed-over or global values is traced again.
     """
@@ -173,7 +173,7 @@ class _Bodies:
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
-        """Return the program kept under the key, if it still holds.
+        """Return the program cached under a key, if it is still valid.
 
         Only plain functions have one: other callables may change unseen.
         """
@@ -186,7 +186,7 @@ class _Bodies:
         return entry.body
 
     def keep(self, function: Any, key: Any, body: Body) -> Body:
-        """Keep a program, and return it."""
+        """Cache a program, and return it."""
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
             entry = _Kept(body, names, _visible(function, names))
@@ -215,7 +215,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _visible(function: FunctionType, names: Sequence[str]) -> list[Any]:
-    """Return all that the function can see except its arguments."""
+    """Return the values of the globals and the closure that a function reads."""
     cells = [_content(cell) for cell in function.__closure__ or ()]
     return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
 
@@ -238,14 +238,14 @@ def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
 # value that decides is unknown, as in `make_jaxpr` or for the examples of `vmap`, the loop is traced after all. Branches likewise.
 # ------------------------------------------------------------------------------
 
-#: What stands for the result of a loop that must be traced.
+#: The result of loops that must be traced instead.
 UNKNOWN: Any = object()
 
 
 def scan_in_python(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, check_pair: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """Run `scan` of one step or more; `check_pair` looks at what a step returns."""
+    """Run `scan` of one step or more; `check_pair` checks the results of a step."""
     structure = tree.structure(xs)
     carry: Any = tree.map(as_value, init)
     stacked: list[Any] = []
@@ -262,7 +262,7 @@ def scan_in_python(
 
 
 def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
-    """Run `while_loop`; return `UNKNOWN` if a condition is.
+    """Run `while_loop` in Python; return `UNKNOWN` if a condition is traced.
 
     `check` looks at the type of a condition.
     """
@@ -282,7 +282,7 @@ def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[
 
 
 def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
-    """Run the function of a conditional; return `UNKNOWN` if `index` is."""
+    """Run the chosen branch in Python; return `UNKNOWN` if `index` is traced."""
     try:
         number = int(index)
     except ConcretizationError:
@@ -291,7 +291,7 @@ def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], oper
 
 
 def _promoted_outputs(carry: Any, result: Any) -> Any:
-    """Return a carry in the dtypes that a step gives its leaves.
+    """Promote a carry to the dtypes of a step's result.
 
     None if they are the same.
     """

@@ -59,7 +59,7 @@ cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs
 
 
 def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *operands: Any, operand: Any = _ABSENT) -> R:
-    """Evaluate one of two functions, as `pred`, which may be traced, says.
+    """Evaluate one of two functions, chosen by `pred`, which may be traced.
 
     The same as ``true_fun(*operands) if pred else false_fun(*operands)``.
 
@@ -154,7 +154,7 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
 
 
 def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], positions: Sequence[int], structure: Any) -> Callable[..., Any]:
-    """Make a function of the other leaves alone of one that gets references."""
+    """Bind the references among a function's leaves; return a function of the rest."""
 
     @wraps(function)
     def run(*others: Any) -> Any:
@@ -213,7 +213,7 @@ def _location(path: tree.KeyPath) -> str:
 
 
 def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
-    """Give the branches all values that any of them closes over."""
+    """Extend the inputs of each branch to the values that any branch closes over."""
     captured = list({id(x): x for body in bodies for x in body.captured}.values())
     if not captured:
         return [], tuple([body.jaxpr for body in bodies])
@@ -484,7 +484,7 @@ def _initial(init_value: Any, operand: Array) -> Array:
 
 
 def _reduction_with_step(computation: Any) -> Primitive | None:
-    """Return the reduction primitive that repeats `computation`, if there is one."""
+    """Return the reduction primitive with the step `computation`, if there is one."""
     step = getattr(computation, "primitive", None)
     reductions = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
     return reductions[0] if reductions else None

@@ -80,7 +80,7 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
-    """Carry a value through the rows of `xs` and stack what each step returns.
+    """Carry a value through the rows of `xs` and stack the outputs of all steps.
 
     It is a `for` loop as one program.
 
@@ -294,7 +294,7 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
 def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
     """Wrap `fn`, a function of two trees, as one of their leaves.
 
-    It must return what it takes.
+    It must return a tree of the same structure.
     """
 
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:

@@ -200,7 +200,7 @@ def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
 # ------------------------------------------------------------------------------
 # Scatter: updating windows of an array at indices known at run time.
 #
-# One primitive per way to combine an update with what is there: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
+# One primitive per combination of an update with the old element: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
 # `scatter_max`. Updates of one element are combined in the order of the indices; of several replacements the last one stays, on every
 # device. So `scatter`, like `scatter_add`, is linear in operand and updates together.
 # ------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
 
 
 def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Return which elements of the updates stay.
+    """Mark the last update of each element.
 
     Each writes its number, and reads back whose number is there.
     """

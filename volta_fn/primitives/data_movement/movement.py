@@ -1,4 +1,4 @@
-"""Movement: linear operations that only say where elements come from."""
+"""Movement: linear operations that only rearrange elements."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from volta_fn.primitives.reduction import reduce_sum
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, start indices and result of a gather correspond.
+    """The correspondence of a gather's dimensions: operand, start indices, result.
 
     The names are XLA's.
 
@@ -52,7 +52,7 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, indices and updates of a scatter correspond.
+    """The correspondence of a scatter's dimensions: operand, indices, updates.
 
     The names are XLA's.
 
@@ -72,7 +72,7 @@ class ScatterDimensionNumbers(NamedTuple):
 
 
 class GatherScatterMode(enum.Enum):
-    """What happens to a window that does not lie wholly inside the operand."""
+    """The treatment of windows that do not lie wholly inside the operand."""
 
     #: The window moves to the nearest index inside.
     CLIP = "clip"

@@ -92,7 +92,7 @@ gelu: Elementwise = elementwise(
 
 
 def undefined(function: str, operand: str) -> Callable[..., Array]:
-    """Return the derivative by an operand that has none: it raises."""
+    """Return a derivative that raises: the function has none by this operand."""
 
     def derivative(*_: Array) -> Array:
         raise GradientError(f"{function} has no derivative by {operand}; wrap the argument in lax.stop_gradient to hold it fixed")

@@ -130,7 +130,7 @@ def _infinite(x: Values) -> Values:
 
 
 def _undirected(x: Values) -> Values:
-    """Tell whether an angle is infinite or NaN."""
+    """Return whether an angle is infinite or NaN."""
     return ~x.abs().below(math.inf)
 
 
@@ -145,7 +145,7 @@ def _one(z: Complex) -> Complex:
     return Complex(z.re.like(1.0), z.re.like(0.0))
 
 
-#: From where on e^x may be infinite, and where its product with the smallest number is.
+#: Thresholds above which e^x, and its product with the smallest number, may be infinite.
 _GROWTH = {32: (88.0, 104.0), 64: (709.0, 745.0)}
 
 
@@ -371,7 +371,7 @@ def acosh(z: Complex) -> Complex:
     return Complex(angle.im.abs(), angle.re.copysign(z.im))
 
 
-#: From where on the square does not change when 1 is added.
+#: The least number whose square does not change when 1 is added.
 _FAR = {32: 1e7, 64: 1e14}
 
 

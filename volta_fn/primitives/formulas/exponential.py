@@ -555,7 +555,7 @@ _ONCE: dict[str, Operation] = {
     "rsqrt": lambda x: 1.0 / x.sqrt(),
 }
 
-#: Those whose results need no rounding to float16 or bfloat16, if the operands are of that dtype.
+#: Operations whose results need no rounding to float16 or bfloat16, if the operands are of that dtype.
 EXACT: dict[str, Operation] = {
     "eq": _compare("oeq"),
     "ne": _compare("une"),
@@ -581,5 +581,5 @@ FLOAT: dict[str, Operation] = {**EXACT, **_ONCE}
 _MAX, _MIN = _extremum_first("oge"), _extremum_first("ole")
 HALF: dict[str, Operation] = {**FLOAT, "max": _MAX, "min": _MIN, "clamp": _clamp(_MAX, _MIN)}
 
-#: Those for which it matters that a number is held in its own dtype: not for float16 and bfloat16.
+#: Operations that depend on a number's own dtype, and so have no formula for float16 and bfloat16.
 NATIVE_ONLY: dict[str, Operation] = {"nextafter": _nextafter, "fma": lambda x, y, z: x.fma(y, z)}

@@ -33,7 +33,7 @@ _END = 1e4
 _POWERS = 1e6
 #: Of at most this x / a, powers of ten and more are 0.
 _NO_RATIO = 1e-20
-#: What rounding to float32 takes from log2(e).
+#: The rounding error of log2(e) in float32.
 _LOG2_E_REST = LOG2_E - 1.44269502162933349609375
 
 #: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
@@ -441,7 +441,7 @@ def factorial(n: Values) -> Values:
 # does; recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
 # ------------------------------------------------------------------------------
 
-#: Where the asymptotic series take over: 8 is far enough for float64 with ten terms.
+#: The threshold of the asymptotic series: from 8 on, ten terms suffice for float64.
 FAR = 8.0
 
 #: The Bernoulli numbers B_2, B_4, …, B_24.

@@ -46,7 +46,7 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return what `div`, rounded toward zero, leaves of x, with x's sign.
+    """Return the remainder of `div`, rounded toward zero, with x's sign.
 
     Integers by 0 leave x, floats NaN.
     """
@@ -471,7 +471,7 @@ class NumpyValues(Values):
         return NumpyValues(self.x << self.like(count).x)
 
     def shift_right(self, count: NumpyValues | Scalar, *, signed: bool = False) -> NumpyValues:
-        """Return the bits moved right; what moves in is zeros, or copies of the sign."""
+        """Shift right; zeros or copies of the sign move in."""
         type_ = np.dtype(f"{'i' if signed else 'u'}{self.x.dtype.itemsize}")
         return NumpyValues((self.x.view(type_) >> self.like(count).x.astype(type_)).view(self.x.dtype))
 
@@ -606,7 +606,7 @@ class NumpyValues(Values):
     # control flow
 
     def if_any(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
-        """Return ``write(*arguments)`` where this holds, computed there, else `usual`."""
+        """Return ``write(*arguments)`` where this condition holds, else `usual`."""
         if not self.x.any():
             return usual
         special: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
@@ -633,10 +633,10 @@ class NumpyValues(Values):
             result[positions] = formula(*[NumpyValues(a.x.take(positions)) for a in arguments]).x
         return NumpyValues(result)
 
-    # what follows, in fewer passes
+    # operations composed of the above, in fewer passes
 
     def product_error(self, factor: NumpyValues | Scalar, product: NumpyValues) -> NumpyValues:
-        """Return what rounding took from the product with a factor."""
+        """Return the rounding error of the product with a factor."""
         if self.bits == 32:
             return self.fma(factor, -product)
         return NumpyValues(_product_error(self.x, self.like(factor).x, product.x))

@@ -252,7 +252,7 @@ SICI_G = (
     0.9856825543112986,
 )  # fmt: skip
 
-#: Where the amplitudes take over.
+#: Thresholds from which on the amplitudes are used.
 FRESNEL_BORDER, SICI_BORDER = 2.5, 10.0
 
 #: The largest finite numbers, and one beyond which Fresnel integrals are 1/2, by width.
