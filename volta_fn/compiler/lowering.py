@@ -393,16 +393,16 @@ class Kernels:
     """Lowers each kind of loop once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Any, list[int]]] = {}
+        self._cache: dict[Any, tuple[Any, list[int]]] = {}
 
     def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
         """Return the kernel of a loop, as `lower_loop` does. Raises `NotAffine`."""
         key, variables = _signature(loop, views)
-        if key not in self._known:
+        if key not in self._cache:
             result = lower_loop(loop, views)
             numbers = {v: n for n, v in enumerate(variables)}
-            self._known[key] = result.kernel, [numbers[v] for v in result.operands]
-        kernel, operands = self._known[key]
+            self._cache[key] = result.kernel, [numbers[v] for v in result.operands]
+        kernel, operands = self._cache[key]
         return LoweredKernel(kernel, tuple([variables[n] for n in operands]))
 
 

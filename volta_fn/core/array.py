@@ -598,11 +598,11 @@ def aval_of(x: Any) -> ShapedArray:
         return x.aval
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is not None and dtype is not None:
-        return ShapedArray(tuple(shape), _described(dtype), bool(getattr(x, "weak_type", False)))
+        return ShapedArray(tuple(shape), _canonical_dtype(dtype), bool(getattr(x, "weak_type", False)))
     return as_value(x).aval
 
 
-def _described(dtype: Any) -> Any:
+def _canonical_dtype(dtype: Any) -> Any:
     """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
     return dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.canonical(np.dtype(dtype))
 

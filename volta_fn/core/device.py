@@ -223,7 +223,7 @@ class RemoteDevice(Device):
 
 
 _discoverers: dict[str, Callable[[], list[Device]]] = {}
-_found: dict[str, list[Device]] = {}
+_devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
@@ -278,13 +278,15 @@ def set_cpu_devices(count: int) -> None:
         raise ArgumentError(f"set_cpu_devices: there are {len(existing)} devices in use already, more than {count}")
     with _lock:
         first = existing[0]
-        _found["cpu"] = existing + [Device("cpu", i, first.device_kind, first.backend) for i in range(len(existing), int(count))]
+        _devices_by_platform["cpu"] = existing + [
+            Device("cpu", i, first.device_kind, first.backend) for i in range(len(existing), int(count))
+        ]
 
 
 def found_devices() -> tuple[Device, ...]:
     """Return the devices discovered so far; no other device has had any work."""
     with _lock:
-        return tuple([device for group in _found.values() for device in group])
+        return tuple([device for group in _devices_by_platform.values() for device in group])
 
 
 def device_count(backend: str | None = None) -> int:
@@ -307,11 +309,11 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
             raise ArgumentError(f"local_devices: this is process {process.rank()}, which does not know the devices of {index}")
     name = backend or current_default_device().platform
     with _lock:
-        if name not in _found:
+        if name not in _devices_by_platform:
             if name not in _discoverers:
                 raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
-            _found[name] = _discoverers[name]()
-        return list(_found[name])
+            _devices_by_platform[name] = _discoverers[name]()
+        return list(_devices_by_platform[name])
 
 
 def local_device_count(backend: str | None = None) -> int:

@@ -469,17 +469,14 @@ def constrained_function(
         sharded_args = list(args)
         if in_shardings is not None:
             numbers = [n for n in range(len(args)) if n not in static]
-            placed = with_sharding_constraint(tuple([args[n] for n in numbers]), _per_argument(in_shardings))
+            shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+            placed = with_sharding_constraint(tuple([args[n] for n in numbers]), shardings)
             for n, x in zip(numbers, placed, strict=True):
                 sharded_args[n] = x
         result = function(*sharded_args, **kwargs)
         return result if out_shardings is None else with_sharding_constraint(result, out_shardings)
 
     return constrained
-
-
-def _per_argument(shardings: Any) -> Any:
-    return tuple(shardings) if isinstance(shardings, list) else shardings
 
 
 def sharding_for(placement: Any) -> Sharding:

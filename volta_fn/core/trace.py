@@ -393,20 +393,17 @@ def check_leaks(trace: Trace) -> None:
         return
     first, several = leaked[0], len(leaked) > 1
     holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not leaked]
+    held_by = ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
     values = f"{len(leaked)} traced values" if several else "a traced value"
     raise LeakedTracerError(
         f"checking_leaks: {values} of {trace.name or 'a function'} outlive{'s' * (not several)} its trace, {'the first ' * several}"
-        f"of type {first.aval}: it is {first.origin()}, and is held by {_listed_leaks(holders)}. "
+        f"of type {first.aval}: it is {first.origin()}, and is held by {held_by}. "
         "Return such values from the function; do not store them in globals, attributes, lists or closures."
     )
 
 
 def _tracers(trace: Trace) -> list[Tracer]:
     return [value for value in gc.get_referrers(trace) if isinstance(value, Tracer)]
-
-
-def _listed_leaks(holders: Sequence[str]) -> str:
-    return ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
 
 
 def _describe(holder: Any) -> str:

@@ -334,7 +334,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group
-        out_aval = _abstract(*[_without(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
+        out_aval = _abstract(*[_unbatched_aval(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
         return broadcast(as_value(np.zeros((), out_aval.dtype)), (0, *out_aval.shape)), 0
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     grouped_by = "batch_group_count" if p.batch_group_count > 1 else "feature_group_count"
@@ -351,7 +351,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     return _split(out, out_spec[1], axis.size, groups), 0
 
 
-def _without(aval: ShapedArray, dim: int | None) -> ShapedArray:
+def _unbatched_aval(aval: ShapedArray, dim: int | None) -> ShapedArray:
     return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 

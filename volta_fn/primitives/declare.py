@@ -414,10 +414,10 @@ def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
         remember_number(y, x, a)
 
 
-def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Callable[..., Array] | None = None) -> Callable[..., Array]:
+def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Callable[..., Array] | None = None) -> Callable[..., Array]:
     """Return the NumPy form of an elementwise function, which promotes operands.
 
-    `otherwise` computes it of operands of the other dtypes, already promoted.
+    `fallback` computes it of operands of the other dtypes, already promoted.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
@@ -434,8 +434,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)
-        if otherwise is not None and operands[0].dtype not in allowed:
-            return otherwise(*operands)
+        if fallback is not None and operands[0].dtype not in allowed:
+            return fallback(*operands)
         return apply(*operands)
 
     def new_unary(x: Any) -> Array:

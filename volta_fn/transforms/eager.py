@@ -10,9 +10,9 @@ differentiates one function over and over. So a function that is differentiated 
 3. When the function returns, the node has a compiled program of the value and the gradient, which runs in one call.
 4. A node compiles a program only when it is asked for the second time, since many functions are differentiated once. The first time
    a `LinearizeTrace` does the steps one by one.
-5. An operation can be noted if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
+5. An operation can be recorded if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
    that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
-   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as users' custom rules), and the recording goes on.
+   recorded, with tangents. The `LinearizeTrace` does what cannot be recorded (such as users' custom rules), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
 On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
@@ -61,7 +61,7 @@ class Node:
 
     Attributes:
         results: the type of the last operation's result, or a list of them.
-        children: the nodes of recordings that have noted one operation more, by that operation.
+        children: the nodes of recordings with one more operation, by that operation.
         programs: for recordings that end here, programs by what they return; None if one was wanted once.
     """
 
@@ -163,15 +163,15 @@ class Recording(JVPTrace):
         """Record an operation; evaluate it if it has no traced operand, or must not be."""
         if RecordedTracer not in map(type, args):
             return run_under(EVAL, EVAL.process, primitive, args, params)
-        noted = self._note(primitive, args, params)
-        if noted is None:
-            return self._do(primitive, args, params)
-        number, results = noted
+        recorded = self._record(primitive, args, params)
+        if recorded is None:
+            return self._evaluate(primitive, args, params)
+        number, results = recorded
         if primitive.multiple_results:
             return tuple([self.tracer(i, aval) for i, aval in enumerate(results, number)])
         return self.tracer(number, results)
 
-    def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
+    def _record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
         """Record an operation; return its results' first number and types, or None."""
         with self.lock:
             if len(self.steps) >= _LONGEST:
@@ -200,7 +200,7 @@ class Recording(JVPTrace):
             key = (*edge, *parameter_key(params)) if params else tuple(edge)
             node = self.node.children.get(key)
             if node is None:
-                results = _results_to_note(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
+                results = _recordable_results(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
                 if results is None:
                     del operands[before:]
                     return None
@@ -211,7 +211,7 @@ class Recording(JVPTrace):
             self.count += len(node.results) if primitive.multiple_results else 1
             return number, node.results
 
-    def _do(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+    def _evaluate(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate an operation; results with tangents become values of the recording."""
         operands = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
         outs = self.flush().process(primitive, operands, params)
@@ -324,10 +324,10 @@ def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Ar
     return values
 
 
-def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
+def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
     """Return the type or types of an operation's results, or None.
 
-    It is None if the operation cannot be noted, given which operands have tangents (`active`).
+    It is None if the operation cannot be recorded, given which operands have tangents (`active`).
     """
     if primitive is jit_p:
         return _results_of_call(params, active)
@@ -350,9 +350,9 @@ def _met(closed: ClosedJaxpr) -> list[bool]:
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
-    """Return the results of a call of a program, as `_results_to_note` does.
+    """Return the results of a call of a program, as `_recordable_results` does.
 
-    A program that is met for the first time is not noted, since it may be made anew for each call.
+    A program that is met for the first time is not recorded, since it may be made anew for each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
     if not (met := _met(closed)):
@@ -365,7 +365,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 
 def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
-    """Return the results of a call with a custom rule, as `_results_to_note` does."""
+    """Return the results of a call with a custom rule, as `_recordable_results` does."""
     invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
     program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
     has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])

@@ -392,7 +392,7 @@ class _Split(NamedTuple):
 
 def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
-    split = _split(params, unknown)
+    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
     values, marks = _Operands.of(args, params), _Operands.of(unknown, params)
     consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
     flat: Sequence[Array] = ()
@@ -405,10 +405,6 @@ def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[s
     operands = [*waiting_consts, *waiting_carry, *residuals, *marked(values.rows, marks.rows)]
     recorded = trace.record(scan_p, operands, _scan_params(params, split.waiting, len(waiting_consts), len(waiting_carry)))
     return tuple(merge(split.out_unknown, recorded, flat))
-
-
-def _split(params: dict[str, Any], unknown: Sequence[bool]) -> _Split:
-    return _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
 
 
 @program_cache

@@ -78,7 +78,7 @@ def vmap(
             arguments = RefArguments(leaves, mapped_refs, "vmap")
             axes_out = out_axes, [dimensions[i] for i in mapped_refs]
             return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(dimensions),), axes_out, axis_name, axis_size))
-        values = [_operand(x, d) for x, d in zip(leaves, dimensions, strict=True)]
+        values = [x if d is None else as_value(x) for x, d in zip(leaves, dimensions, strict=True)]
         dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
         size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
@@ -105,11 +105,6 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
         return result, read_all(refs)
 
     return call_with_refs
-
-
-def _operand(value: Any, dim: Any) -> Any:
-    """Convert a mapped leaf to an array; return an unmapped one as it is."""
-    return value if dim is None else as_value(value)
 
 
 def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:

@@ -235,13 +235,13 @@ def recompute(
         wanted = [
             v
             for v in group.members
-            if v in consumers and v not in materialised and v not in fixed and _is_worth(group.members[v], capabilities)
+            if v in consumers and v not in materialised and v not in fixed and _is_worth_recomputing(group.members[v], capabilities)
         ]
         if wanted:
             _Region(group, wanted, consumers, materialised, fixed).apply(capabilities.kernel_buffers)
 
 
-def _is_worth(eqn: Equation, capabilities: TargetCapabilities) -> bool:
+def _is_worth_recomputing(eqn: Equation, capabilities: TargetCapabilities) -> bool:
     return eqn.outvars[0].aval.nbytes > capabilities.recompute_above and _work(eqn) is not None
 
 

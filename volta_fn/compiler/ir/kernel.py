@@ -289,16 +289,13 @@ def check_kernel(kernel: Kernel) -> None:
         _check_store(kernel, store.shape, store.index, number)
         depends = {axis for a in store.index for axis in a.axes}
         varies = per_element[store.value]
-        _require(not varies or depends >= set(kernel.reduction_axes) - _single(kernel), f"store {number} keeps one of a row's many values")
+        row_axes = {axis for axis in kernel.reduction_axes if kernel.sizes[axis] != 1}
+        _require(not varies or depends >= row_axes, f"store {number} keeps one of a row's many values")
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise JaxprError(f"malformed kernel: {message}")
-
-
-def _single(kernel: Kernel) -> set[int]:
-    return {axis for axis, size in enumerate(kernel.sizes) if size == 1}
 
 
 def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:

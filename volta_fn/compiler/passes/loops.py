@@ -39,11 +39,7 @@ def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -
         return tuple(map(apply, value)) if type(value) is tuple else value
 
     params = {k: apply(v) for k, v in eqn.params.items()}
-    return eqn if _same(params, eqn.params) else eqn.replace(params=params)
-
-
-def _same(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    return all(v == old[k] for k, v in new.items())  # programs compare by identity
+    return eqn if params == eqn.params else eqn.replace(params=params)
 
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:

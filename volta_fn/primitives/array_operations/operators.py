@@ -143,7 +143,7 @@ _ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
-    promoting = promoted(operation, otherwise=selection.lexicographic(operation) if operation in _ORDERS else None)
+    promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     unknown, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager

@@ -495,7 +495,7 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     leaves, structure = tree.flatten(x)
     size = group_size(names, groups)
     outs = [leaf * size if isinstance(leaf, (int, float, complex)) else None for leaf in leaves]
-    arrays = {i: _counted(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
+    arrays = {i: _bool_as_int32(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
     short = [i for i, v in arrays.items() if compression and v.dtype == np.float32]
     if compression and len(short) < len([v for v in arrays.values() if v.dtype in dtypes.INEXACT]):
         kinds = sorted({v.dtype.name for v in arrays.values()} - {"float32"})
@@ -508,7 +508,7 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     return tree.unflatten(structure, outs)
 
 
-def _counted(value: Array) -> Array:
+def _bool_as_int32(value: Array) -> Array:
     return convert_element_type(value, np.int32) if value.dtype in dtypes.BOOL else value
 
 

@@ -145,31 +145,31 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     in_tree = tree.structure((tuple(args), {}))
     owner = function.owner if isinstance(function, Adapted) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
-    cached = _kept.find(owner, key)
+    cached = _cache.find(owner, key)
     if cached is not None:
         return cached
     flat, in_full = FlatFunction(function, in_tree), list[int]()
     closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)), in_full)
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, in_full)
-    return body if captured else _kept.keep(owner, key, body)
+    return body if captured else _cache.store(owner, key, body)
 
 
-class _Kept(NamedTuple):
+class _CacheEntry(NamedTuple):
     body: Body
     #: The names of globals that the function may read, and their values and those of its closure when it was traced.
     names: tuple[str, ...]
     seen: list[Any]
 
 
-class _Bodies:
+class _BodyCache:
     """A cache of programs by function, for as long as the function lives.
 
     A function that sees other closed-over or global values is traced again.
     """
 
     def __init__(self) -> None:
-        self.by_function: WeakIdentityDict[FunctionType, dict[Any, _Kept]] = WeakIdentityDict()
+        self.by_function: WeakIdentityDict[FunctionType, dict[Any, _CacheEntry]] = WeakIdentityDict()
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
@@ -181,15 +181,15 @@ class _Bodies:
             return None
         with self.lock:
             entry = (self.by_function.get(function) or {}).get(key)
-        if entry is None or not _same(entry.seen, _visible(function, entry.names)):
+        if entry is None or not _all_identical(entry.seen, _visible(function, entry.names)):
             return None
         return entry.body
 
-    def keep(self, function: Any, key: Any, body: Body) -> Body:
+    def store(self, function: Any, key: Any, body: Body) -> Body:
         """Cache a program, and return it."""
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
-            entry = _Kept(body, names, _visible(function, names))
+            entry = _CacheEntry(body, names, _visible(function, names))
             with self.lock:
                 programs = self.by_function.get(function)
                 if programs is None:
@@ -203,7 +203,7 @@ class _Bodies:
         return body
 
 
-_kept = _Bodies()
+_cache = _BodyCache()
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -227,7 +227,7 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+def _all_identical(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 

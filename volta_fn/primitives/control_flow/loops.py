@@ -286,7 +286,7 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
             return _run_pure(name, cond_fun, body_fun, init)
 
         @wraps(cond_fun)
-        def goes_on(carry: Any) -> Any:
+        def condition(carry: Any) -> Any:
             with bound(refs, carry[1]):
                 return cond_fun(carry[0])
 
@@ -297,7 +297,7 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
                 check_no_refs(result, name)
                 return result, read_all(refs)
 
-        result, values = _run_pure(name, goes_on, step, (init, read_all(refs)))
+        result, values = _run_pure(name, condition, step, (init, read_all(refs)))
         write_all(refs, values)
         return result
 

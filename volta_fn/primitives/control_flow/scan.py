@@ -232,7 +232,7 @@ def _trace_step(
         start = promoted
 
 
-def _in_words(structure: tree.TreeDef) -> str:
+def _describe_outputs(structure: tree.TreeDef) -> str:
     return "one array" if tree.treedef_is_leaf(structure) else f"{tree.describe(structure)}, where * is an array"
 
 
@@ -240,7 +240,7 @@ def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> t
     kind, children = out_tree.type, out_tree.children()
     if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise TreeError(
-            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_in_words(out_tree)}. "
+            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_describe_outputs(out_tree)}. "
             "Return None for y if a step gives nothing but the carry."
         )
     return children[0], children[1]

@@ -53,7 +53,7 @@ erf_inv_of_uniform: Elementwise = elementwise(
 # normal distribution: its density is the derivative of its function
 
 
-def _density(x: Array) -> Array:
+def _normal_density(x: Array) -> Array:
     return exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
@@ -86,7 +86,7 @@ ndtri: Elementwise = elementwise(
     domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
 )  # fmt: skip
 gelu: Elementwise = elementwise(
-    "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
+    "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _normal_density(x))],
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
 )  # fmt: skip
 

@@ -322,7 +322,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     """Differentiate T X = B: T dX = dB - dT X."""
     *diagonals, b = primals
     x = bind(tridiagonal_solve_p, *diagonals, b)
-    terms = [_times(t, x, shift) for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True) if type(t) is not Zero]
+    terms = [_times_diagonal(t, x, shift) for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True) if type(t) is not Zero]
     right = tangents[3]
     for term in terms:
         right = -term if type(right) is Zero else right - term
@@ -331,7 +331,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     return x, bind(tridiagonal_solve_p, *diagonals, right)
 
 
-def _times(diagonal: Array, x: Array, shift: int) -> Array:
+def _times_diagonal(diagonal: Array, x: Array, shift: int) -> Array:
     """Multiply by a matrix that is zero off a diagonal, `shift` right of the main one."""
     return expand_dims(diagonal, (diagonal.ndim,)) * _shifted(x, shift, x.ndim - 2)
 
