@@ -525,8 +525,8 @@ def problem_of(
     stacks = _walks(shapes, strides, lhs_stack, rhs_stack)
     inners = min((_walks(shapes, strides, *order) for order in _orders(lhs_inner, rhs_inner)), key=lambda walks: len(walks[0].sizes))
     operands = []
-    for side, taken in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
-        free = [axis for axis in range(len(shapes[side])) if axis not in taken[0] and axis not in taken[1]]
+    for side, paired in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
+        free = [axis for axis in range(len(shapes[side])) if axis not in paired[0] and axis not in paired[1]]
         (outer,) = merged([shapes[side][axis] for axis in free], [[strides[side][axis] for axis in free]])
         operands.append(Operand(dtypes[side], stacks[side], outer, inners[side]))
     return Problem(operands[0], operands[1], dtypes[2])

@@ -194,9 +194,9 @@ class LoweredProgram(NamedTuple):
         """
         invars = self.closed.jaxpr.invars
         pairs = self._paired(donated)
-        taken, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
+        arguments, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
         free: dict[tuple[int, np.dtype], list[int]] = {}
-        for i in [i for i, d in enumerate(donated) if d and i not in taken]:
+        for i in [i for i, d in enumerate(donated) if d and i not in arguments]:
             free.setdefault(_kind(invars[i]), []).append(i)
         for number, var in enumerate(self.results):
             fitting = free.get(_kind(var), []) if number not in results else []

@@ -87,19 +87,19 @@ def program(text: str) -> str:
     Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
     """
     head, *body = text.splitlines()
-    shown, depth = [escaped(head), "\n"], 0
+    lines, depth = [escaped(head), "\n"], 0
     for row in body:
         ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
         if begins and not ends:
-            shown.append(f"<details open><summary>{escaped(row)}</summary>")
+            lines.append(f"<details open><summary>{escaped(row)}</summary>")
         else:
-            shown.append(f"{escaped(row)}\n")
+            lines.append(f"{escaped(row)}\n")
         if ends:
-            shown.append("</details>")
+            lines.append("</details>")
         if ends and begins:  # the next of several programs
-            shown.append("<details open><summary>…</summary>")
+            lines.append("<details open><summary>…</summary>")
         depth += begins - ends
-    return f"<pre>{''.join(shown)}</pre>"
+    return f"<pre>{''.join(lines)}</pre>"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -249,20 +249,20 @@ def export(
     protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be
     shared as asked, and `ArgumentError` for a stream.
     """
-    here = device_of(device)
-    wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    location = device_of(device)
+    destination = location if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
     if stream is not None:
         raise ArgumentError(f"__dlpack__: arrays are in host memory, which has no streams, got stream={stream!r}; pass None")
-    if wanted != HOST:
+    if destination != HOST:
         raise ExportError(
-            f"__dlpack__: an array on {device} cannot be shared with DLPack device {wanted}; other libraries read only host memory: "
+            f"__dlpack__: an array on {device} cannot be shared with DLPack device {destination}; other libraries read only host memory: "
             "let them ask for device (1, 0), or pass x.to_device('cpu')"
         )
-    if copy is False and here != HOST:
+    if copy is False and location != HOST:
         raise ExportError(f"__dlpack__: copy=False, but the array is on {device}: reading it on the host copies it")
     versioned = max_version is not None and tuple(max_version) >= (1, 0)
     values = device.backend.get(buffer)
-    copied = bool(copy) or here != HOST or not (versioned or copy is False or _is_compact(values))
+    copied = bool(copy) or location != HOST or not (versioned or copy is False or _is_compact(values))
     elements = values.view(np.uint16) if values.dtype == _BFLOAT16 else values
     shared = elements if copied else _view(elements, readonly=versioned)
     capsule = shared.__dlpack__(max_version=max_version, copy=copied or None)

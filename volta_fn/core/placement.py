@@ -98,8 +98,8 @@ def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
     """Return the part of a sharding that types show: explicit axes."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
-    shown = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
-    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*shown))
+    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
+    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*explicit_names))
 
 
 def _varying(x: Any) -> list[Any]:

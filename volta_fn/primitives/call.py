@@ -159,7 +159,7 @@ def after_all(*operands: Any) -> Array:
 
 
 class Axes(NamedTuple):
-    """Which axes of an array are heads (of all batch entries), rows and features."""
+    """The roles of an array's axes: heads (of all batch entries), rows, features."""
 
     heads: tuple[int, ...]
     rows: int
@@ -191,7 +191,7 @@ class Form(NamedTuple):
     k: Axes
     v: Axes
     cotangent: Axes | None
-    #: The factor of logits, and their value where a query does not see a key.
+    #: The scale of logits, and their value where a query does not see a key.
     scale: float
     unseen: float
     #: Whether the mask is causal, and whether there is another one, which broadcasts to (*heads, queries, keys).

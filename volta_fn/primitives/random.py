@@ -75,7 +75,7 @@ def _counter(words: list[Array], blocks: int) -> list[Array]:
 # ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
-#: The words of a key whose bits are Philox's: two keys of Threefry, from which new keys come.
+#: The number of words of Philox's keys: two keys of Threefry, from which new keys are derived.
 PHILOX_WORDS = 4
 
 

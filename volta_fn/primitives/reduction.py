@@ -1,6 +1,6 @@
-"""Reductions: primitives that combine the elements along some axes into one.
+"""Reductions: primitives that combine the elements along some axes.
 
-`reduction` declares one. From what it declares (`volta_fn.core.primitive.Reduction`) every target derives its kernels.
+`reduction` declares one. Every target derives kernels from the declaration (`volta_fn.core.primitive.Reduction`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 
 
 class Reducer(Protocol):
-    """A function that applies a reduction primitive, which it carries."""
+    """A function that applies a reduction primitive, its attribute."""
 
     primitive: Primitive
 
@@ -208,7 +208,7 @@ broadcast_in_dim_p.transpose = _broadcast_transpose
 
 
 def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
-    """Apply the product rule by halving, so that zeros divide nothing."""
+    """Apply the product rule by halving, without division by zeros."""
     other_axes = [i for i in range(operand.ndim) if i not in axes]
     shape = (*[operand.shape[i] for i in other_axes], -1)
     values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*other_axes, *axes)), shape) for v in (operand, tangent))

@@ -1,7 +1,7 @@
 """Sorting, the greatest k, and the indices of extremes.
 
-Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives follow the
-elements to where they went.
+Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives are permuted as the
+elements are.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_
 
 
 def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_shape: Callable[[ShapedArray, Ints], Ints]) -> Primitive:
-    """Declare a primitive that moves its first operand as its second decides.
+    """Declare a primitive that moves its first operand by winners in its second.
 
     It is linear in the first and constant in the second.
     """

@@ -639,14 +639,14 @@ def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: t
     """Return the condition that an example still runs, and the masked iteration."""
 
     def step(*flat: Array) -> list[Array]:
-        consts, body_values, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
-        moved = eval_jaxpr(body, *body_values, *carry)
+        consts, body_values, running, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
+        new_carry = eval_jaxpr(body, *body_values, *carry)
         carry_out = [
-            select(reshape(going, (*going.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, moved, strict=True)
+            select(reshape(running, (*running.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, new_carry, strict=True)
         ]
         return [*eval_jaxpr(cond, *consts, *carry_out), *carry_out]
 
-    any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
+    any_running = trace_to_jaxpr(lambda running, *_: [reduce_or(running, (0,))], avals[end:], "any")
     return any_running, trace_to_jaxpr(step, avals, "step")
 
 

@@ -726,19 +726,19 @@ class _Fuser:
 
         Return False if no group can take it.
         """
-        shown = [self.base(v) for v in eqn.invars]
-        bases = list(dict.fromkeys([v for v in shown if v is not None]))
+        operand_bases = [self.base(v) for v in eqn.invars]
+        bases = list(dict.fromkeys([v for v in operand_bases if v is not None]))
         producers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
         consumers = {id(g): g for v in bases if (g := self.consumers.get(v)) is not None and id(g) not in producers}
         candidates = sorted(producers.values(), key=lambda g: -g.position) + sorted(consumers.values(), key=lambda g: -g.position)
         for group in candidates:
             if self.items[group.position] is not group:  # another candidate absorbed it
                 continue
-            index = self.index_in(group, eqn, shown)
+            index = self.index_in(group, eqn, operand_bases)
             for other in candidates:
                 if index is not None and other is not group and self.items[other.position] is other:
                     group = self.merged(other, group, eqn, index)
-                    index = self.index_in(group, eqn, shown)
+                    index = self.index_in(group, eqn, operand_bases)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
             fits = self.buffers_with(group, bases) <= self.most and len(group.steps) < self.longest
             if index is not None and max(others, default=-1) < group.position and fits:
@@ -746,16 +746,16 @@ class _Fuser:
                 return True
         return False
 
-    def index_in(self, group: Group, eqn: Equation, shown: list[Var | None]) -> Index | None:
+    def index_in(self, group: Group, eqn: Equation, operand_bases: list[Var | None]) -> Index | None:
         """Return the index at which a group can compute an equation, if any.
 
-        `shown` are the variables that the operands show.
+        `operand_bases` are the variables that the operands are views of.
         """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would make the loop over rows one over columns
         if not self.reduced_before(eqn).isdisjoint(group.members):
             return None
-        produced = [base is not None and self.producers.get(base) is group for base in shown]
+        produced = [base is not None and self.producers.get(base) is group for base in operand_bases]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
             return None

@@ -108,15 +108,15 @@ class Group:
         if index is not None or atom not in views or not views[atom].invars or not atom.aval.size:
             return index
         eqn = views[atom]
-        shown = self.find_index(eqn.invars[0], views)
-        while shown is not None and index is None:
+        operand_index = self.find_index(eqn.invars[0], views)
+        while operand_index is not None and index is None:
             try:
-                index = view_index(eqn, shown, self.sizes)
+                index = view_index(eqn, operand_index, self.sizes)
                 if index is None:
                     return None
             except SplitAxis as request:
                 self.split(request)
-                shown = self.find_index(eqn.invars[0], views)
+                operand_index = self.find_index(eqn.invars[0], views)
             except NotAffine:
                 return None
         if index is not None:

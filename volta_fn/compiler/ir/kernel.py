@@ -332,8 +332,8 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
 
 def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
     """Return True if a condition holds wherever the load's mask lets it through."""
-    asked = inside.canonical()
-    if any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask):
+    condition = inside.canonical()
+    if any(r.value == condition.value and r.low >= condition.low and r.high <= condition.high for r in node.mask):
         return True
     intervals = _narrowed(node.mask, kernel.sizes)
     if intervals is None:

@@ -192,12 +192,12 @@ def _rows(eqn: Equation) -> _Rows | None:
     None if it does anything else, or in another order.
     """
     operand, indices = [v.aval for v in eqn.invars[:2]]
-    windows, absent, addressed, batching, theirs = eqn.params["dimension_numbers"]
+    windows, absent, addressed, batching, index_batching = eqn.params["dimension_numbers"]
     if windows or absent != addressed or len(addressed) != 1 or indices.size != operand.size // operand.shape[addressed[0]]:
         return None
     rows = _Rows(operand.shape, addressed[0])
-    in_order = batching == rows.others and list(theirs) == sorted(theirs) and indices.shape[-1] == 1
-    return rows if in_order and all(indices.shape[i] == operand.shape[a] for a, i in zip(batching, theirs, strict=True)) else None
+    in_order = batching == rows.others and list(index_batching) == sorted(index_batching) and indices.shape[-1] == 1
+    return rows if in_order and all(indices.shape[i] == operand.shape[a] for a, i in zip(batching, index_batching, strict=True)) else None
 
 
 @rule(_ONEHOT_RULES, "gather")

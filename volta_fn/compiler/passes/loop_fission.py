@@ -124,9 +124,9 @@ class ScanView:
 
     def live(self, outputs: Iterable[Atom], without: Iterable[Equation] = ()) -> set[Atom]:
         """Return the variables that outputs and effects need, without some equations."""
-        live, gone = {*outputs}, {*without}
+        live, excluded = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
-            if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
+            if eqn not in excluded and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
                 live.update(eqn.invars)
         return live
 
@@ -354,10 +354,10 @@ def sums_after(scan: ScanView) -> list[Equation]:
         return []
     for var in [v for s in products for v in s.operands]:
         scan.stack(var)
-    taken = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
-    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in taken)]
+    movable = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
+    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in movable)]
     scan.drop_dead()
-    return [_after(scan, s) for s in taken]
+    return [_after(scan, s) for s in movable]
 
 
 def _after(scan: ScanView, accumulation: _Sum) -> Equation:

@@ -502,8 +502,8 @@ def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
         if producer is None:
             continue
         order: Sequence[int] = producer.params["permutation"]
-        taken = {*contracted[side], *stacked[side]}
-        free = [order[d] for d in range(len(order)) if d not in taken]
+        paired = {*contracted[side], *stacked[side]}
+        free = [order[d] for d in range(len(order)) if d not in paired]
         summed = tuple([order[d] for d in contracted[side]])
         if free == sorted(free) and _ranks(summed) == _ranks(contracted[side]):
             contracted[side], stacked[side] = summed, tuple([order[d] for d in stacked[side]])

@@ -129,8 +129,8 @@ def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | 
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
         )
-    how = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
-    out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=how, fill_value=fill_value)
+    gather_mode = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
+    out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
     return reshape(out, windows.shape)
 
 

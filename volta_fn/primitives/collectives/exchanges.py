@@ -500,9 +500,9 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     if compression and len(short) < len([v for v in arrays.values() if v.dtype in dtypes.INEXACT]):
         kinds = sorted({v.dtype.name for v in arrays.values()} - {"float32"})
         raise DTypeError(f"psum: only float32 travels as bfloat16, got {kinds}; sum the others without compression")
-    for positions, how in ((short, compression), ([i for i in arrays if i not in short], None)):
+    for positions, sum_compression in ((short, compression), ([i for i in arrays if i not in short], None)):
         if positions:
-            totals = bind(psum_p, *[arrays[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=how)
+            totals = bind(psum_p, *[arrays[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=sum_compression)
             for i, total in zip(positions, totals, strict=True):
                 outs[i] = total
     return tree.unflatten(structure, outs)

@@ -305,11 +305,11 @@ def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDe
             )
         return [checked(x, as_value(y)) for x, y in zip(b, outs, strict=True)]
 
-    def checked(taken: Array, returned: Array) -> Array:
-        if (taken.shape, taken.dtype) == (returned.shape, returned.dtype):
+    def checked(argument: Array, returned: Array) -> Array:
+        if (argument.shape, argument.dtype) == (returned.shape, returned.dtype):
             return returned
-        error = DTypeError if taken.shape == returned.shape else ShapeError
-        raise error(f"{caller}: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
+        error = DTypeError if argument.shape == returned.shape else ShapeError
+        raise error(f"{caller}: {function_name(fn)} takes arrays of type {argument.aval} and returns {returned.aval}")
 
     return combine
 

@@ -143,9 +143,9 @@ def gather(
     value = as_value(operand)
     numbers = GatherDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
     sizes = tuple([int(s) for s in slice_sizes])
-    how = GatherScatterMode.from_any(mode)
-    fill = _canonical_fill(fill_value, value.dtype) if how is GatherScatterMode.FILL_OR_DROP else None
-    return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=how, fill_value=fill)
+    gather_mode = GatherScatterMode.from_any(mode)
+    fill = _canonical_fill(fill_value, value.dtype) if gather_mode is GatherScatterMode.FILL_OR_DROP else None
+    return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=gather_mode, fill_value=fill)
 
 
 def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
@@ -463,8 +463,8 @@ def _function(primitive: Primitive, does: str) -> Callable[..., Array]:
     ) -> Array:
         value, new = weakly_promoted(primitive.name, (operand, updates))
         numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
-        how = GatherScatterMode.from_any(mode)
-        params = {"dimension_numbers": numbers, "mode": how, "unique_indices": bool(unique_indices)}
+        scatter_mode = GatherScatterMode.from_any(mode)
+        params = {"dimension_numbers": numbers, "mode": scatter_mode, "unique_indices": bool(unique_indices)}
         return bind(primitive, value, as_value(scatter_indices), new, **params)
 
     apply.__name__ = apply.__qualname__ = primitive.name

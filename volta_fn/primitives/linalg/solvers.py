@@ -71,7 +71,7 @@ def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
 
 
 def no_derivative(primitive: Primitive) -> Callable[..., Any]:
-    """Return the derivative rule of a primitive that has none, except by constants."""
+    """Return a derivative rule that raises unless all operands are constants."""
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         if any(type(t) is not Zero for t in tangents):
@@ -394,7 +394,7 @@ def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Updates of factorisations, and what is made of them.
+# Updates of factorisations, and functions of them.
 # ------------------------------------------------------------------------------
 
 INT32 = np.dtype(np.int32)
@@ -420,12 +420,12 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
     def rotate(w: Array, item: tuple[Array, Array]) -> tuple[Array, Array]:
         step, row = item
-        here = positions == step
+        at_step = positions == step
         zero = as_value(np.zeros((), w.dtype))
-        x, y = (reduce_sum(select(here, v, zero), (last,)) for v in (row, w))
+        x, y = (reduce_sum(select(at_step, v, zero), (last,)) for v in (row, w))
         length = sqrt(x * x + y * y)
         cosine, sine = (expand_dims(v / length, (last,)) for v in (x, y))
-        return select(here, zero, cosine * w - sine * row), cosine * row + sine * w
+        return select(at_step, zero, cosine * w - sine * row), cosine * row + sine * w
 
     steps = broadcasted_iota(INT32, (factor.shape[-1],), 0)
     _, rows = scan(rotate, vector, (steps, moveaxis(factor, last, 0)))
@@ -433,7 +433,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
-    """Return the permutation that the exchanges of rows in `lu` make.
+    """Return the permutation of the row exchanges of `lu`.
 
     Step i exchanges rows i and pivots[i].
 

@@ -205,7 +205,7 @@ def _eig_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArray
 def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vectors: bool) -> tuple[Sequence[Array], list[Any]]:
     """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
 
-    What would change the vectors' length or phase is subtracted.
+    The component that changes the vectors' length or phase is subtracted.
     """
     if type(tangents[0]) is Zero or not primals[0].size:
         return no_tangents(bind(eig_p, *primals, compute_vectors=compute_vectors))
@@ -423,9 +423,9 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
 # The polar decomposition by QDWH: iterations of products and factorisations.
 # ------------------------------------------------------------------------------
 
-#: Beyond this weight the iteration by Cholesky's factors would lose digits.
+#: The largest weight for which the iteration by Cholesky's factors is accurate.
 _GREATEST_WEIGHT = 100.0
-#: How often it iterates at most by default: six iterations suffice in double precision.
+#: The default limit of iterations: six suffice in double precision.
 _MOST_ITERATIONS = 10
 
 
@@ -477,7 +477,7 @@ def qdwh(
 
 
 def _scaled(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Divide by a bound of the singular values; return a lower bound of them, too."""
+    """Divide by an upper bound of the singular values; also return a lower bound."""
     size = absolute(x)
     columns, rows = (reduce_max(reduce_sum(size, (axis,)), (0,)) for axis in (0, 1))
     bound = sqrt(columns) * sqrt(rows)
