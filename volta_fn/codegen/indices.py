@@ -222,9 +222,9 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)
-    outer, after = math.prod(shape[:first]), math.prod(shape[last + 1 :])
-    if after > 1 or not slid:
-        return Windows(outer, tuple(axes[first : last + 1]), Axis(after, 1, 1, 0, 1, 1, after))
+    outer, inner = math.prod(shape[:first]), math.prod(shape[last + 1 :])
+    if inner > 1 or not slid:
+        return Windows(outer, tuple(axes[first : last + 1]), Axis(inner, 1, 1, 0, 1, 1, inner))
     return Windows(outer, tuple(axes[first:last]), axes[last])
 
 
@@ -470,5 +470,5 @@ class CumulativeOp(NamedTuple):
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
     """Return the operation of a primitive along an axis, accumulated in a dtype."""
-    before, after = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], after, reverse)
+    rows, columns = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, rows, operand.shape[axis], columns, reverse)

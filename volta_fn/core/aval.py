@@ -442,8 +442,8 @@ def _checked(mode: str) -> Mode:
 
 def _mode() -> Mode | None:
     chosen = _scoped_mode.get() or _process_mode
-    if chosen is None and (wanted := os.environ.get(_VARIABLE)):
-        return _checked(wanted)
+    if chosen is None and (setting := os.environ.get(_VARIABLE)):
+        return _checked(setting)
     return chosen
 
 

@@ -387,11 +387,11 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
     """
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout >= 0):
         raise ArgumentError(f"synchronize: timeout must be a number of seconds or None, got {timeout!r}")
-    for left in reversed(range(retries + 1)):
+    for retries_left in reversed(range(retries + 1)):
         try:
             return _device(device).backend.synchronize(timeout)
         except DeviceTimeoutError:
-            if not left:
+            if not retries_left:
                 raise
             time.sleep(_BETWEEN_WAITS)
     raise ArgumentError(f"synchronize: retries must not be negative, got {retries}")

@@ -389,13 +389,13 @@ def make_mesh(
         axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
-    wanted = math.prod(axis_shapes)
-    if wanted > len(available):
+    device_count = math.prod(axis_shapes)
+    if device_count > len(available):
         raise DeviceError(
-            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(available)}. A device may stand at all "
+            f"a mesh of shape {tuple(axis_shapes)} needs {device_count} devices, but there are {len(available)}. A device may stand at all "
             "positions: sharding.Mesh(numpy.full(shape, device), names), and the CPU may be several devices: set_cpu_devices(n)."
         )
-    return Mesh(np.array(available[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
+    return Mesh(np.array(available[:device_count], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
 
 
 def _default_devices() -> list[Device]:

@@ -132,8 +132,8 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         return tree.map(lambda leaf: _put(leaf, target), x)
     placement = load("volta_fn.core.placement")
     leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
-    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
+    destinations = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
+    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, destinations, strict=True)])
 
 
 def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:

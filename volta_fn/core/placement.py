@@ -127,10 +127,10 @@ def make_array_from_callback(
     Array([0., 1., 2.], dtype=float32)
     """
     shards = {device: np.asarray(data_callback(index), dtype) for device, index in indices_of(sharding, tuple(shape)).items()}
-    wanted = sharding.shard_shape(tuple(shape))
+    shard_shape = sharding.shard_shape(tuple(shape))
     for shard in shards.values():
-        if shard.shape != wanted:
-            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {wanted}")
+        if shard.shape != shard_shape:
+            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {shard_shape}")
     result: Array = device_put(joined(shape, sharding, shards), sharding)
     return result
 
@@ -147,9 +147,9 @@ def make_array_from_process_local_data(sharding: Sharding, local_data: Any, glob
     """
     array = as_value(local_data)
     if global_shape is not None and isinstance(sharding, NamedSharding):
-        wanted = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
-        if array.shape != wanted:
-            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {wanted}, not {array.shape}")
+        shard_shape = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
+        if array.shape != shard_shape:
+            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {shard_shape}, not {array.shape}")
     return array
 
 
@@ -161,10 +161,10 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
     shards = {array.device: array for array in arrays}
     if len(arrays) != len(shards) or shards.keys() != sharding.device_set:
         raise DeviceError(f"{sharding} needs one shard on each of its {sharding.num_devices} devices, got {len(arrays)} on {[*shards]}")
-    wanted = sharding.shard_shape(tuple(shape))
+    shard_shape = sharding.shard_shape(tuple(shape))
     for array in arrays:
-        if array.shape != wanted:
-            raise ShapeError(f"the shard on {array.device} has shape {array.shape}, not {wanted}")
+        if array.shape != shard_shape:
+            raise ShapeError(f"the shard on {array.device} has shape {array.shape}, not {shard_shape}")
     if len(arrays) == 1:
         only: Array = device_put(arrays[0], sharding)
         return only
@@ -187,15 +187,15 @@ Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence
 
 def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
     """Return the shardings of a program's results."""
-    jaxpr, wanted = closed.jaxpr, closed.derived.get("shardings", {})
+    jaxpr, constraints = closed.jaxpr, closed.derived.get("shardings", {})
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
     env.update(zip(jaxpr.invars, arguments, strict=True))
-    env.update(wanted)
+    env.update(constraints)
     read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
     for eqn in jaxpr.eqns:
         operands = [read(v) for v in eqn.invars]
         results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
-        env.update((v, wanted.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
+        env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
@@ -265,10 +265,10 @@ def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names
     spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
     for aval, operand_names in zip(avals, names, strict=True):
         if spread or aval.shape == out.shape:
-            before = out.ndim - aval.ndim
+            leading = out.ndim - aval.ndim
             for i, name in enumerate(operand_names):
-                if aval.shape[i] == out.shape[before + i]:
-                    result[before + i] = result[before + i] or name
+                if aval.shape[i] == out.shape[leading + i]:
+                    result[leading + i] = result[leading + i] or name
     return result
 
 
@@ -301,16 +301,16 @@ def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
 def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
     """Keep the names of unchanged dimensions, and of the first in a split or merger."""
     result: Names = [()] * out.ndim
-    before: dict[int, int] = {}
+    old_dimensions: dict[int, int] = {}
     done = 1
     for i, size in enumerate(avals[0].shape):
         if size != 1:
-            before[done] = i
+            old_dimensions[done] = i
         done *= size
     done = 1
     for i, size in enumerate(out.shape):
-        if size != 1 and done in before:
-            result[i] = names[0][before[done]]
+        if size != 1 and done in old_dimensions:
+            result[i] = names[0][old_dimensions[done]]
         done *= size
     return result
 
@@ -448,9 +448,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     Array([1., 1.], dtype=float32)
     """
     leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
+    leaf_shardings = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
     values = [as_value(leaf) for leaf in leaves]
-    return tree.unflatten(structure, [v if s is None else split(v, sharding_for(s)) for v, s in zip(values, wanted, strict=True)])
+    return tree.unflatten(structure, [v if s is None else split(v, sharding_for(s)) for v, s in zip(values, leaf_shardings, strict=True)])
 
 
 reshard = with_sharding_constraint

@@ -263,9 +263,9 @@ def swap(ref: Ref, idx: Any, value: Any) -> Array:
     >>> vf.ref.swap(ref, 2, 9.0), ref
     (Array(2., dtype=float32), Ref([0., 1., 9.], dtype=float32))
     """
-    before = get(ref, idx)
+    old_value = get(ref, idx)
     set(ref, idx, value)
-    return before
+    return old_value
 
 
 def addupdate(ref: Ref, idx: Any, x: Any) -> None:
@@ -294,13 +294,13 @@ def check_no_refs(result: Any, name: str) -> None:
 @contextmanager
 def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
     """Bind references to other values, which belong to the current trace."""
-    before = [(r.value, r.owner) for r in refs]
+    contents = [(r.value, r.owner) for r in refs]
     for ref, value in zip(refs, values, strict=True):
         ref.value, ref.owner = value, current_trace()
     try:
         yield
     finally:
-        for ref, (value, owner) in zip(refs, before, strict=True):
+        for ref, (value, owner) in zip(refs, contents, strict=True):
             ref.value, ref.owner = value, owner
 
 
@@ -341,13 +341,13 @@ class RefArguments:
     def run(self, call: Callable[[list[Any]], tuple[T, Sequence[Array]]]) -> T:
         """Call a function of `values` that returns a result and the last values."""
         leaves = self.values()
-        before = [(r.value, r.owner) for r in self.refs]
+        contents = [(r.value, r.owner) for r in self.refs]
         for ref in self.refs:
             ref.owner = _BORROWED
         try:
             result, last = call(leaves)
         finally:
-            for ref, (value, owner) in zip(self.refs, before, strict=True):
+            for ref, (value, owner) in zip(self.refs, contents, strict=True):
                 ref.value, ref.owner = value, owner
         write_all(self.refs, last)
         return result

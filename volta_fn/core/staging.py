@@ -193,8 +193,8 @@ def trace_to_jaxpr(
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
-    before = current_trace()
-    trace = JaxprTrace(before, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
+    parent = current_trace()
+    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -202,7 +202,7 @@ def trace_to_jaxpr(
             outs = function(*tracers)
         outvars = [trace.atom(o) for o in outs]
     finally:
-        set_trace(before)
+        set_trace(parent)
         trace.finish()
         for ref, value in trace.refs.items():
             ref.value = value
@@ -239,11 +239,11 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
     if not any(hoisted):
         return closed, []
     jaxpr = closed.jaxpr
-    moved = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
+    new_inputs = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
     constvars = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
     values = [c for c, h in zip(closed.consts, hoisted, strict=True) if h]
     consts = [c for c, h in zip(closed.consts, hoisted, strict=True) if not h]
-    return ClosedJaxpr(Jaxpr(constvars, [*moved, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
+    return ClosedJaxpr(Jaxpr(constvars, [*new_inputs, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:

@@ -116,12 +116,12 @@ Primitive.bind = _bind  # type: ignore[method-assign,assignment]  # so that prog
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function(*args, **kwargs)` with `trace` as the current one."""
-    before = _current.get()
+    previous = _current.get()
     try:
         _current.set(trace)
         return function(*args, **kwargs)
     finally:
-        _current.set(before)
+        _current.set(previous)
 
 
 class Tracer(Array):
@@ -311,12 +311,12 @@ def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
     if name is None:
         yield
         return
-    before = _axes.get()
+    previous = _axes.get()
     try:
-        _axes.set((*before, (name, size)))
+        _axes.set((*previous, (name, size)))
         yield
     finally:
-        _axes.set(before)
+        _axes.set(previous)
 
 
 def bound_axes(axis_name: Any) -> tuple[Any, ...]:

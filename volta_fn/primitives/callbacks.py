@@ -163,8 +163,8 @@ def _host_call(
 ) -> tuple[HostFunction, Avals, list[Array]]:
     """Return a callback on flat lists, the types of its results, and its operands."""
     leaves, in_tree = tree.flatten((args, kwargs))
-    wanted, out_tree = tree.flatten(result_shape_dtypes)
-    avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in wanted])
+    result_types, out_tree = tree.flatten(result_shape_dtypes)
+    avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in result_types])
     return HostFunction(callback, in_tree, out_tree), avals, [as_value(x) for x in leaves]
 
 

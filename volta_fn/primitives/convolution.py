@@ -453,14 +453,14 @@ def conv_general_dilated(
     check_cut("conv_general_dilated", sizes, pads, bases)
     if precision is not None:
         check_precision("conv_general_dilated", precision)
-    wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
-    if wanted is None and x.dtype != w.dtype:
-        wanted = dtypes.promote_types(x.dtype, w.dtype)
-        check_promotion("conv_general_dilated", (x, w), wanted)
-    elif wanted in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
-        x, w = convert_element_type(x, wanted), convert_element_type(w, wanted)
+    dtype = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
+    if dtype is None and x.dtype != w.dtype:
+        dtype = dtypes.promote_types(x.dtype, w.dtype)
+        check_promotion("conv_general_dilated", (x, w), dtype)
+    elif dtype in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
+        x, w = convert_element_type(x, dtype), convert_element_type(w, dtype)
     return constrained(
-        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w),
+        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), dtype, algorithm).bind(x, w),
         out_sharding,
     )
 

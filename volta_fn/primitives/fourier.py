@@ -44,9 +44,11 @@ def _abstract(operand: ShapedArray, *, kind: str, length: int, axis: int) -> Sha
         listed = ", ".join(sorted(d.name for d in dtypes_in))
         raise DTypeError(f"fft: {kind} is of {listed}, got {operand.dtype.name}; convert with lax.convert_element_type")
     half = length // 2 + 1
-    needed, size = (half if kind == "IRFFT" else length), operand.shape[axis]
-    if size != needed:
-        raise ShapeError(f"fft: {kind} of length {length} needs {needed} elements along axis {axis}, got an array of shape {operand.shape}")
+    expected, size = (half if kind == "IRFFT" else length), operand.shape[axis]
+    if size != expected:
+        raise ShapeError(
+            f"fft: {kind} of length {length} needs {expected} elements along axis {axis}, got an array of shape {operand.shape}"
+        )
     shape = (*operand.shape[:axis], half if kind == "RFFT" else length, *operand.shape[axis + 1 :])
     if kind == "RFFT":
         return ShapedArray(shape, dtypes.complex_dtype(operand.dtype))

@@ -136,8 +136,8 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) 
     repeated = _subprogram(forward, [*saved, *forward.jaxpr.invars], residuals, marked(forward.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(unknown)
     rest, reads = prune_inputs(dce_jaxpr(chained(repeated, waiting, "checkpoint")), optional)
-    used = marked(saved, reads[: len(saved)])
-    first = _subprogram(forward, forward.jaxpr.invars, [*known_outs, *used], forward.eqns)
+    residuals_read = marked(saved, reads[: len(saved)])
+    first = _subprogram(forward, forward.jaxpr.invars, [*known_outs, *residuals_read], forward.eqns)
     return _Split(first, rest, reads[len(saved) :], out_unknown)
 
 

@@ -489,8 +489,8 @@ class _JvpRule:
             if results is not None:
                 return results
         either = [p or t for p, t in zip(of_primals, of_tangents, strict=True)]
-        wanted = [*either, *marked(either, self.nonzero)]
-        missing = [w and not m for w, m in zip(wanted, marks, strict=True)]
+        stacked_operands = [*either, *marked(either, self.nonzero)]
+        missing = [w and not m for w, m in zip(stacked_operands, marks, strict=True)]
         return self._run(axis, [broadcast(x, (axis.size,)) if m else x for x, m in zip(stacked, missing, strict=True)], either)
 
     def _run(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]]:

@@ -83,14 +83,14 @@ def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: S
     args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
     if len(entries) != len(args):
         raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    wanted = tree.broadcast_prefix(tuple(entries), args)
-    for entry in wanted:
+    destinations = tree.broadcast_prefix(tuple(entries), args)
+    for entry in destinations:
         if not isinstance(entry, (Ref, GradValue, DontWant)):
             raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
     if slots.positions:
-        cotangent = cotangent, [_seed(wanted[i]) for i in slots.positions]
+        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
     cotangents = tree.leaves(pull_back(cotangent))
-    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(wanted, cotangents, strict=True))]
+    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
     return tree.unflatten(slots.in_tree, placed)[0]
 
 
@@ -274,8 +274,8 @@ tree.register_pytree_node(
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
     """Return the error for the first difference of two structures."""
-    path, wanted, actual = structural_difference(expected, got)
-    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {actual}")
+    path, expected_part, actual = structural_difference(expected, got)
+    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
 
 
 def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:

@@ -228,15 +228,15 @@ def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
     return result
 
 
-def _check_structure(name: str, actual: tree.TreeDef, wanted: tree.TreeDef) -> None:
-    if actual != wanted:
+def _check_structure(name: str, actual: tree.TreeDef, expected: tree.TreeDef) -> None:
+    if actual != expected:
         raise TreeError(
-            f"{name} must return a value of the structure of its argument, {tree.describe(wanted)}, got {tree.describe(actual)}"
+            f"{name} must return a value of the structure of its argument, {tree.describe(expected)}, got {tree.describe(actual)}"
         )
 
 
-def _check_shapes(name: str, actual: Sequence[Any], wanted: Sequence[Any]) -> None:
-    for x, y in zip(wanted, actual, strict=True):
+def _check_shapes(name: str, actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for x, y in zip(expected, actual, strict=True):
         if x.shape != y.shape:
             raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
 
@@ -261,9 +261,9 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: An
     captured, b = primals[:-count], primals[-count:]
     nonzero = [*is_nonzero(tangents[:-count]), *[False] * count]
     forward, moves = jvp_jaxpr(matvec, nonzero, False)
-    _, moved = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
+    _, product_tangents = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
     right = [instantiate(t if type(t) is not Zero else Zero(x.aval)) for t, x in zip(tangents[-count:], b, strict=True)]
-    right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, moved, strict=True)]
+    right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, product_tangents, strict=True)]
     solution = bind(custom_linear_solve_p, *captured, *right, **programs)
     is_vector = [i < count and o.dtype in INEXACT for i, o in enumerate(outs)]
     return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(solution, is_vector, outs, strict=True)]

@@ -142,7 +142,7 @@ class JVPTrace(Trace):
                 primals.append(arg)
                 tangents.append(None)
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        before = current_trace()
+        previous = current_trace()
         try:
             set_trace(parent)
             if not active:
@@ -154,7 +154,7 @@ class JVPTrace(Trace):
                 raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
             out, out_tangent = primitive.jvp(primals, tangents, **params)
         finally:
-            set_trace(before)
+            set_trace(previous)
         if primitive.multiple_results:
             return tuple([self.attach(o, t) for o, t in zip(out, out_tangent, strict=True)])
         return self.attach(out, out_tangent)
@@ -190,7 +190,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` asks for tangents that are arrays
     of zeros where they would be symbolic zeros.
     """
-    wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
+    instantiated = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     in_avals = closed.in_avals
     out_nonzero: list[bool] = []
 
@@ -198,7 +198,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(wanted, closed.out_avals, strict=True)]
+        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
         out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
 
@@ -427,8 +427,8 @@ def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) 
         for atom, cotangent in zip(targets, results, strict=True):
             if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
                 continue
-            before = pending.get(atom)
-            pending[atom] = cotangent if before is None else add(before, cotangent)
+            partial_sum = pending.get(atom)
+            pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)
     return pending
 
 

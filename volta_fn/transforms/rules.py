@@ -82,17 +82,17 @@ def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence
     The outputs in `wanted` are unknown even if they could be known. The known program returns those as its first residuals.
     """
     forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
-    if not any(moved):
+    is_moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
+    if not any(is_moved):
         return forward, waiting, out_unknown
-    known_outs, residuals = forward.jaxpr.outvars[: len(moved)], forward.jaxpr.outvars[len(moved) :]
-    passed = [Var(v.aval) for v in marked(known_outs, moved)]
+    known_outs, residuals = forward.jaxpr.outvars[: len(is_moved)], forward.jaxpr.outvars[len(is_moved) :]
+    passed = [Var(v.aval) for v in marked(known_outs, is_moved)]
     is_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
     outvars = merge(marked(out_unknown, is_unknown), waiting.jaxpr.outvars, passed)
     known_jaxpr = Jaxpr(
         forward.jaxpr.constvars,
         forward.jaxpr.invars,
-        [*marked(known_outs, moved, False), *marked(known_outs, moved), *residuals],
+        [*marked(known_outs, is_moved, False), *marked(known_outs, is_moved), *residuals],
         forward.jaxpr.eqns,
     )
     waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
@@ -101,8 +101,8 @@ def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence
 
 def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
     """Compose programs: `first` computes the first inputs of `second` from its own."""
-    count, wanted = len(first.in_avals), len(first.out_avals)
-    avals = [*first.in_avals, *second.in_avals[wanted:]]
+    count, input_count = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[input_count:]]
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
 
 
@@ -142,9 +142,9 @@ class _Derivation:
         self.saved: dict[Var, None] = {}
         self.again: set[int] = set()
         order = {v: number for number, v in enumerate(self.makers)}
-        wanted = {v for v in residuals if type(v) is Var}
+        variables = {v for v in residuals if type(v) is Var}
         # Producers are decided on before their consumers.
-        for var in sorted(wanted, key=lambda v: order.get(v, -1)):
+        for var in sorted(variables, key=lambda v: order.get(v, -1)):
             self._decide(var)
 
     def _decide(self, var: Var) -> None:
@@ -163,11 +163,11 @@ class _Derivation:
                 return
             equations[id(eqn)] = eqn
             stack += [v for v in eqn.invars if type(v) is Var]
-        more = [v for v in leaves if v not in self.saved]
-        if len(more) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in more):
+        unsaved = [v for v in leaves if v not in self.saved]
+        if len(unsaved) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in unsaved):
             self.saved[var] = None
             return
-        self.saved |= dict.fromkeys(more)
+        self.saved |= dict.fromkeys(unsaved)
         self.again |= equations.keys()
 
 
@@ -673,13 +673,13 @@ def _any(rows: Sequence[Sequence[bool]]) -> list[bool]:
 def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
     """Derive all branches, with an output marked in all of them if it is in any."""
     free = [False] * len(branches[0].out_avals)
-    wanted = _any([derive(b, free)[1] for b in branches])
-    return tuple([derive(b, wanted)[0] for b in branches]), wanted
+    forced = _any([derive(b, free)[1] for b in branches])
+    return tuple([derive(b, forced)[0] for b in branches]), forced
 
 
 def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Branches) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents[1:])
-    forward, out_nonzero = _derived(branches, lambda b, wanted: jvp_jaxpr(b, nonzero, wanted))
+    forward, out_nonzero = _derived(branches, lambda b, forced: jvp_jaxpr(b, nonzero, forced))
     return split_tangents(bind(cond_p, *primals, *marked(tangents[1:], nonzero), branches=forward), out_nonzero)
 
 
@@ -753,14 +753,14 @@ def _transpose_branches(
     return tuple([_giving(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
 
 
-def _giving(backward: ClosedJaxpr, computed: Sequence[bool], wanted: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+def _giving(backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
     """Add zeros to a backward program for wanted cotangents that it does not compute."""
-    if list(computed) == list(wanted):
+    if list(computed) == list(required):
         return backward
 
     def run(*args: Array) -> list[Array]:
         cotangents = merge(computed, eval_jaxpr(backward, *args), map(Zero, marked(avals, computed, False)))
-        return [instantiate(ct) for ct in marked(cotangents, wanted)]
+        return [instantiate(ct) for ct in marked(cotangents, required)]
 
     return trace_to_jaxpr(run, backward.in_avals, "backward")
 
@@ -772,7 +772,7 @@ def _cond_batch(
     stacked = [d is not None for d in dims[1:]]
     if dims[0] is not None:
         return _select_branch(axis, front, stacked, branches)
-    batched, out_stacked = _derived(branches, lambda b, wanted: batch_jaxpr(b, axis, stacked, wanted))
+    batched, out_stacked = _derived(branches, lambda b, forced: batch_jaxpr(b, axis, stacked, forced))
     return bind(cond_p, *front, branches=batched), [0 if s else None for s in out_stacked]
 
 

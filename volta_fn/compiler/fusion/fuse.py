@@ -79,10 +79,10 @@ class _Flow(Generic[T]):
             if side[1] and not self.below.get(side[0]):
                 self._send(side)
                 return True
-            for further in self._next(*side):
-                if further not in self.came:
-                    self.came[further] = side
-                    queue.append(further)
+            for next_side in self._next(*side):
+                if next_side not in self.came:
+                    self.came[next_side] = side
+                    queue.append(next_side)
         return False
 
     def _next(self, node: T, lower: bool) -> Iterator[tuple[T, bool]]:
@@ -98,8 +98,8 @@ class _Flow(Generic[T]):
 
     def _send(self, end: tuple[T, bool]) -> None:
         path = [end]
-        while (before := self.came[path[-1]]) is not None:
-            path.append(before)
+        while (previous := self.came[path[-1]]) is not None:
+            path.append(previous)
         path.reverse()
         steps = list(pairwise(path))
         amount = min(self._room(a, b) for a, b in steps)
@@ -232,13 +232,13 @@ def recompute(
         for var in group.reads:
             consumers.setdefault(var, []).append(group)
     for group in groups:
-        wanted = [
+        shared = [
             v
             for v in group.members
             if v in consumers and v not in materialised and v not in fixed and _is_worth_recomputing(group.members[v], capabilities)
         ]
-        if wanted:
-            _Region(group, wanted, consumers, materialised, fixed).apply(capabilities.kernel_buffers)
+        if shared:
+            _Region(group, shared, consumers, materialised, fixed).apply(capabilities.kernel_buffers)
 
 
 def _is_worth_recomputing(eqn: Equation, capabilities: TargetCapabilities) -> bool:
@@ -265,13 +265,13 @@ class _Region:
     """
 
     def __init__(
-        self, group: Group, wanted: Sequence[Var], consumers: dict[Var, list[Group]], materialised: Collection[Atom], fixed: Collection[Var]
+        self, group: Group, shared: Sequence[Var], consumers: dict[Var, list[Group]], materialised: Collection[Atom], fixed: Collection[Var]
     ) -> None:
         self.group = group
         self.fixed = fixed
-        self.wanted = wanted
+        self.shared = shared
         self.consumers = consumers
-        self.users = list(dict.fromkeys([g for v in wanted for g in consumers[v]]))
+        self.users = list(dict.fromkeys([g for v in shared for g in consumers[v]]))
         self.cost: dict[Var, int] = {}
         self.below: dict[Var, list[Var]] = {}
         self.work: dict[Var, int] = {}
@@ -286,7 +286,7 @@ class _Region:
 
     def _explore(self) -> None:
         """Find the region, deepest variables first."""
-        stack = list(self.wanted)
+        stack = list(self.shared)
         while stack:
             var = stack[-1]
             eqn = self.equation(var)
@@ -314,13 +314,13 @@ class _Region:
             if self.equation(var) is not None:
                 return NEVER >> 8  # not in memory, and no step that could be stored
             return 0 if all(var in g.reads for g in self.users) else _bytes(var)
-        is_stored = var in materialised or (var in self.consumers and var not in self.wanted)
+        is_stored = var in materialised or (var in self.consumers and var not in self.shared)
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
         """Find the cut, and let the consumers compute what is above it."""
-        cut = smallest_cut(self.cost, self.below, self.wanted)
-        ways = {v: self._equations_above_cut(v, cut) for v in self.wanted if v not in cut}
+        cut = smallest_cut(self.cost, self.below, self.shared)
+        ways = {v: self._equations_above_cut(v, cut) for v in self.shared if v not in cut}
         plans = []
         for consumer in self.users:
             again = [v for v in consumer.reads if v in ways]

@@ -120,8 +120,8 @@ def split(sizes: Sequence[int], request: SplitAxis) -> tuple[tuple[int, ...], di
     """Return the sizes after splitting an axis, and the old axes in terms of the new."""
     axis, inner = request.axis, request.inner
     new = (*sizes[:axis], sizes[axis] // inner, inner, *sizes[axis + 1 :])
-    moved = {k: along(k + 1) for k in range(axis + 1, len(sizes))}
-    return new, {axis: combine([(inner, along(axis)), (1, along(axis + 1))]), **moved}
+    later_axes = {k: along(k + 1) for k in range(axis + 1, len(sizes))}
+    return new, {axis: combine([(inner, along(axis)), (1, along(axis + 1))]), **later_axes}
 
 
 def loop_over(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Index]:
@@ -302,11 +302,11 @@ def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Ma
         (atom,) = eqn.invars
         if not isinstance(atom, Var) or not atom.aval.size:
             return
-        further = views.get(atom)
-        if further is None and eqn.primitive.name == "reshape":
+        viewed_by = views.get(atom)
+        if viewed_by is None and eqn.primitive.name == "reshape":
             return  # an array in memory has the other shape as well
         index = operand_index(eqn, index, sizes)
-        eqn = further
+        eqn = viewed_by
 
 
 def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> PartialIndex | None:

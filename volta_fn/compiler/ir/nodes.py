@@ -305,14 +305,14 @@ def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) 
     """Return the weights, the statistics, and the mask of visible keys."""
     logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
     t, s = logits.shape[-2:]
-    seen = np.ones((t, s), np.bool_) if mask is None else mask
+    visible = np.ones((t, s), np.bool_) if mask is None else mask
     if form.causal:
-        seen = seen & np.tri(t, s, dtype=np.bool_)
-    logits = np.where(seen, logits, np.float32(form.unseen))
+        visible = visible & np.tri(t, s, dtype=np.bool_)
+    logits = np.where(visible, logits, np.float32(form.unseen))
     top = logits.max(-1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True)
-    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), seen
+    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), visible
 
 
 def _evaluate(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
@@ -327,10 +327,10 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
     heads = queries.shape[-3]
     keys, values = _rows(k, form.k, heads), _rows(v, form.v, heads)
-    weights, _, seen = _weights(queries, keys, others[0] if form.masked else None, form)
+    weights, _, visible = _weights(queries, keys, others[0] if form.masked else None, form)
     slopes = cotangent @ values.swapaxes(-1, -2)
     slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
-    slopes = np.where(seen, slopes, 0) * np.float32(form.scale)
+    slopes = np.where(visible, slopes, 0) * np.float32(form.scale)
 
     def summed(x: np.ndarray, like: np.ndarray, axes: AttentionAxes) -> np.ndarray:
         """Sum over the heads that share a key or value."""

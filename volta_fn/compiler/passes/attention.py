@@ -240,28 +240,28 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     return x, 1.0
 
 
-def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
+def _visible(program: Lookup, mask: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
     """Return whether a mask is causal, and its remaining part.
 
     There are `sizes` queries and keys.
     """
-    chosen = program.producer(seen, "select_n")
+    chosen = program.producer(mask, "select_n")
     if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
-        seen = chosen.invars[0]
-    if _is_causal(program, seen, sizes):
+        mask = chosen.invars[0]
+    if _is_causal(program, mask, sizes):
         return True, None
-    both = program.producer(seen, "and")
+    both = program.producer(mask, "and")
     if both is not None:
         for one, other in (both.invars, both.invars[::-1]):
             if _is_causal(program, one, sizes):
                 return True, other
-    return False, seen
+    return False, mask
 
 
-def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
+def _is_causal(program: Lookup, mask: Atom, sizes: Shape) -> bool:
     """Return True if matrices of these sizes compare indices: column <= row."""
-    eqn = program.producer(seen, "le", "lt", "ge", "gt")
-    if eqn is None or seen.aval.shape[-2:] != sizes:
+    eqn = program.producer(mask, "le", "lt", "ge", "gt")
+    if eqn is None or mask.aval.shape[-2:] != sizes:
         return False
     name = eqn.primitive.name
     low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
@@ -269,7 +269,7 @@ def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
     if key is None or query is None:
         return False
     most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
-    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in seen.aval.shape[:-2])
+    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in mask.aval.shape[:-2])
 
 
 def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
@@ -287,17 +287,17 @@ def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     axis_and_offset = _index_along(program, eqn.invars[0])
     if axis_and_offset is None:
         return None
-    axis, more = axis_and_offset
+    axis, offset = axis_and_offset
     if name in ("add", "sub"):
         step = number(eqn.invars[1])
-        return None if step is None else (axis, more + int(step) if name == "add" else more - int(step))
+        return None if step is None else (axis, offset + int(step) if name == "add" else offset - int(step))
     if name == "broadcast_in_dim":
         if inner.shape[-axis] != atom.aval.shape[params["broadcast_dimensions"][inner.ndim - axis]]:
             return None
-        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], more
+        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], offset
     if name == "reshape":
         long = [a for a, n in enumerate(atom.aval.shape) if n != 1]
-        return (atom.aval.ndim - long[0], more) if len(long) == 1 and inner.size == inner.shape[-axis] else None
+        return (atom.aval.ndim - long[0], offset) if len(long) == 1 and inner.size == inner.shape[-axis] else None
     return axis_and_offset
 
 
@@ -528,7 +528,7 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
 
 
-def _view(x: Var, axes: Axes, wanted: Axes, out: Var, like: Equation) -> Equation:
+def _view(x: Var, axes: Axes, target_axes: Axes, out: Var, like: Equation) -> Equation:
     """Transpose an array with some axes to others."""
-    position = dict(zip(wanted.order, axes.order, strict=True))
+    position = dict(zip(target_axes.order, axes.order, strict=True))
     return _apply("transpose", x, out, like, permutation=tuple([position[d] for d in range(len(position))]))

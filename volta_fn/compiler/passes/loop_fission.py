@@ -219,12 +219,12 @@ def products_before(scan: ScanView) -> list[Equation]:
     determined, products = _determined(scan)
     live = scan.live(scan.outputs, without=products)
     results = [e.outvars[0] for e in products if e.outvars[0] in live]
-    moved = _needed(determined, results)
-    if not results or not scan.affords(scan.length * sum(size_of(e.outvars[0]) for e in moved if not is_view(e))):
+    hoisted = _needed(determined, results)
+    if not results or not scan.affords(scan.length * sum(size_of(e.outvars[0]) for e in hoisted if not is_view(e))):
         return []
-    inputs = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if v in scan.consts or v in scan.rows]
+    inputs = [v for v in dict.fromkeys(v for e in hoisted for v in e.invars) if v in scan.consts or v in scan.rows]
     stacks = [scan.stacked(v) for v in results]
-    call = scan.call(moved, inputs, results, stacks, "products before a loop")
+    call = scan.call(hoisted, inputs, results, stacks, "products before a loop")
     scan.eqns = [e for e in scan.eqns if e not in products]
     scan.rows.update(zip(results, stacks, strict=True))
     scan.drop_dead()
@@ -268,20 +268,20 @@ def products_after(scan: ScanView) -> list[Equation]:
 
     A call after the loop computes them for all iterations, with what depends on them.
     """
-    moved = _movable(scan)
-    definitions = {v for e in moved for v in e.outvars}
+    sunk = _movable(scan)
+    definitions = {v for e in sunk for v in e.outvars}
     stacked_outputs = [(out, stacked) for out, stacked in scan.ys if out in definitions]
-    read = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if isinstance(v, Var)]
+    read = [v for v in dict.fromkeys(v for e in sunk for v in e.invars) if isinstance(v, Var)]
     inputs = [v for v in read if v not in definitions and v not in scan.body.jaxpr.constvars]
     changing = [v for v in inputs if v not in scan.consts]
-    products = sum(size_of(e.outvars[0]) for e in moved if is_product(e))
+    products = sum(size_of(e.outvars[0]) for e in sunk if is_product(e))
     stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in stacked_outputs))
     if not stacked_outputs or not scan.affords(stacked):
         return []
     scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in definitions]
     outputs, results = zip(*stacked_outputs, strict=True)
-    scan.eqns = [e for e in scan.eqns if e not in moved]
-    return [scan.call(moved, inputs, outputs, list(results), "products after a loop")]
+    scan.eqns = [e for e in scan.eqns if e not in sunk]
+    return [scan.call(sunk, inputs, outputs, list(results), "products after a loop")]
 
 
 def _movable(scan: ScanView) -> list[Equation]:
@@ -290,7 +290,7 @@ def _movable(scan: ScanView) -> list[Equation]:
     None if one of those has to stay.
     """
     carried = scan.live([c.next for c in scan.carry])
-    moved: list[Equation] = []
+    movable: list[Equation] = []
     results: set[Var] = set()
     for eqn in scan.eqns:
         if any(v in carried for v in eqn.outvars):
@@ -299,9 +299,9 @@ def _movable(scan: ScanView) -> list[Equation]:
         if depends or is_thin_product(eqn, [scan.is_constant(v) for v in eqn.invars]):
             if not (is_product(eqn) or is_lowered(eqn)):
                 return []
-            moved.append(eqn)
+            movable.append(eqn)
             results.update(eqn.outvars)
-    return moved
+    return movable
 
 
 # ------------------------------------------------------------------------------
@@ -364,11 +364,11 @@ def _after(scan: ScanView, accumulation: _Sum) -> Equation:
     """Return a call that computes a sum."""
 
     def total(start: Array, *operands: Array) -> list[Array]:
-        left = list(operands)
+        remaining = list(operands)
         for term in accumulation.terms:
             count = len(term.eqn.invars)
-            start = add(start, term.over_steps(left[:count]))
-            del left[:count]
+            start = add(start, term.over_steps(remaining[:count]))
+            del remaining[:count]
         return [start]
 
     operands = [accumulation.carry.start, *map(scan.stack, accumulation.operands)]
@@ -472,12 +472,12 @@ def _without_delay_stacks(eqn: Equation) -> list[Equation]:
             stacks.setdefault(out, eqn.outvars[number])
     after: list[Equation] = []
     for number, carry in delayed.items():
-        left, wanted = jaxpr.outvars[carry], eqn.outvars[number]
-        if left not in stacks:
-            outvars.append(left)
-            stacks[left] = Var(wanted.aval)
-            results.append(stacks[left])
-        after += _shifted(eqn, eqn.invars[consts + carry], stacks[left], wanted)
+        next_value, output = jaxpr.outvars[carry], eqn.outvars[number]
+        if next_value not in stacks:
+            outvars.append(next_value)
+            stacks[next_value] = Var(output.aval)
+            results.append(stacks[next_value])
+        after += _shifted(eqn, eqn.invars[consts + carry], stacks[next_value], output)
     program = _with_outputs(body, tuple(outvars))
     return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": program}), *after]
 
@@ -487,10 +487,10 @@ def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
     return body.replace(outvars=outvars)
 
 
-def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
+def _shifted(eqn: Equation, first: Atom, stack: Var, output: Var) -> list[Equation]:
     """Return equations that shift a stack by one iteration.
 
-    `first` is the initial carry, `stack` the carry after each iteration, and `wanted` the carry before each.
+    `first` is the initial carry, `stack` the carry after each iteration, and `output` the carry before each.
     """
     length, *rest = stack.aval.shape
     start, stop = (1, length) if eqn.params["reverse"] else (0, length - 1)
@@ -501,5 +501,5 @@ def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equati
     return [
         Equation(reshape_p, [first], [row], {"new_sizes": row.aval.shape}, eqn.position),
         Equation(slice_p, [stack], [rows], cut, eqn.position),
-        Equation(concatenate_p, joined, [wanted], {"dimension": 0}, eqn.position),
+        Equation(concatenate_p, joined, [output], {"dimension": 0}, eqn.position),
     ]

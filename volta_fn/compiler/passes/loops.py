@@ -95,13 +95,13 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Con
     # A stack of bodies being copied: (equations left, what to do after).
     stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
     while stack:
-        left, call, body = stack[-1]
-        if not left:
+        remaining, call, body = stack[-1]
+        if not remaining:
             stack.pop()
             if call is not None and body is not None:
                 rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
             continue
-        eqn = left.pop()
+        eqn = remaining.pop()
         if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
             eqns.append(eqn)
             continue
@@ -182,15 +182,15 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
     The rest takes the results of the former as further consts.
     """
     jaxpr = body.jaxpr
-    moved = _invariant_eqns(body, consts, runs)
-    if not moved:
+    invariant = _invariant_eqns(body, consts, runs)
+    if not invariant:
         return None
-    rest = [e for e in jaxpr.eqns if e not in moved]
+    rest = [e for e in jaxpr.eqns if e not in invariant]
     read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
-    passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
+    passed = [v for e in jaxpr.eqns if e in invariant for v in e.outvars if v in read]
     const_inputs = jaxpr.invars[:consts]
-    before = body.replace(invars=const_inputs, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
-    return before, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
+    hoisted = body.replace(invars=const_inputs, outvars=passed, eqns=[e for e in jaxpr.eqns if e in invariant])
+    return hoisted, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
 
 
 def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:

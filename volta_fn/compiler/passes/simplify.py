@@ -383,8 +383,8 @@ def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), order = eqn.invars, eqn.params["permutation"]
     if order == tuple(range(len(order))):
         return x
-    moved = [i for i in order if x.aval.shape[i] != 1]
-    if moved == sorted(moved):
+    wide_axes = [i for i in order if x.aval.shape[i] != 1]
+    if wide_axes == sorted(wide_axes):
         return _reshaped(program, eqn, x)
     producer = program.producer(x, "transpose")
     if producer is None:

@@ -220,8 +220,8 @@ def _cast_like(array: Array, values: Any) -> Array:
         return new
     if settings.permissive:
         _tell_of_cast(array, new)
-    kind, wanted = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
-    if kind > wanted and not settings.permissive:
+    kind, array_kind = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
+    if kind > array_kind and not settings.permissive:
         raise DTypeError(
             f"x.at[…]: an array of dtype {array.dtype.name} cannot hold values of dtype {new.dtype.name}; "
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"

@@ -28,21 +28,21 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 # ------------------------------------------------------------------------------
 
 
-def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
+def promote_weak(init: Sequence[Array], step_avals: Sequence[ShapedArray]) -> list[Array] | None:
     """Promote weakly typed values of the initial carry to a step's dtypes.
 
     Return None if they have the step's dtypes already.
     """
-    if len(init) != len(after):
+    if len(init) != len(step_avals):
         return None
-    promoted = [_promoted_carry(x, a) for x, a in zip(init, after, strict=True)]
+    promoted = [_promoted_carry(x, a) for x, a in zip(init, step_avals, strict=True)]
     return promoted if any(p is not x for p, x in zip(promoted, init, strict=True)) else None
 
 
-def _promoted_carry(value: Array, after: ShapedArray) -> Array:
-    if not value.weak_type or value.dtype == after.dtype:
+def _promoted_carry(value: Array, step_aval: ShapedArray) -> Array:
+    if not value.weak_type or value.dtype == step_aval.dtype:
         return value
-    dtype, _ = dtypes.promote((value.dtype, True), (after.dtype, after.weak_type))
+    dtype, _ = dtypes.promote((value.dtype, True), (step_aval.dtype, step_aval.weak_type))
     return value if dtype == value.dtype else convert_element_type(value, dtype)
 
 

@@ -48,9 +48,9 @@ R = TypeVar("R")
 
 
 def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[ClosedJaxpr, ...]) -> tuple[ShapedArray, ...]:
-    for operand, wanted in zip(operands, branches[0].in_avals, strict=True):
-        if (operand.shape, operand.dtype) != (wanted.shape, wanted.dtype):
-            raise ShapeError(f"cond's programs take {wanted} where {operand} is given")
+    for operand, expected in zip(operands, branches[0].in_avals, strict=True):
+        if (operand.shape, operand.dtype) != (expected.shape, expected.dtype):
+            raise ShapeError(f"cond's programs take {expected} where {operand} is given")
     return tuple(branches[0].out_avals)  # of branches that differ in weak types, the first one's count, as in JAX
 
 
@@ -236,9 +236,9 @@ def _while_abstract(
     *avals: ShapedArray, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int
 ) -> tuple[ShapedArray, ...]:
     carry = avals[cond_nconsts + body_nconsts :]
-    for value, wanted in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
-        if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
-            raise ShapeError(f"while's program takes {wanted} where {value} is given")
+    for value, expected in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
+        if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+            raise ShapeError(f"while's program takes {expected} where {value} is given")
     return tuple(body_jaxpr.out_avals)
 
 
@@ -498,12 +498,12 @@ def _with_start(primitive: Primitive, start: Array, reduced: Array, computation:
 def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combine, axes: Sequence[int]) -> list[Array]:
     shape = values[0].shape
     other_axes = [i for i in range(len(shape)) if i not in axes]
-    left = [shape[i] for i in other_axes]
+    other_sizes = [shape[i] for i in other_axes]
     size = math.prod([shape[i] for i in axes])
-    rest = [reshape(transpose(v, (*axes, *other_axes)), (size, *left)) for v in values]
+    rest = [reshape(transpose(v, (*axes, *other_axes)), (size, *other_sizes)) for v in values]
     while size > 1:
         pairs = combine(every_other(rest, 0, size - 1, 0), every_other(rest, 1, size, 0))
         rest = [concatenate([p, slice_in_dim(r, size - 1, size)], 0) if size % 2 else p for p, r in zip(pairs, rest, strict=True)]
         size = (size + 1) // 2
-    firsts = [broadcast(s, (1, *left)) for s in starts]
-    return [reshape(r, left) for r in (combine(firsts, rest) if size else firsts)]
+    firsts = [broadcast(s, (1, *other_sizes)) for s in starts]
+    return [reshape(r, other_sizes) for r in (combine(firsts, rest) if size else firsts)]

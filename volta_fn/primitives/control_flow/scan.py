@@ -32,12 +32,12 @@ def _scan_abstract(
     *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int
 ) -> tuple[ShapedArray, ...]:
     stacked = num_consts + num_carry
-    for number, (aval, wanted) in enumerate(zip(avals, jaxpr.in_avals, strict=True)):
-        if aval is wanted and number < stacked:
+    for number, (aval, expected) in enumerate(zip(avals, jaxpr.in_avals, strict=True)):
+        if aval is expected and number < stacked:
             continue
         shape = aval.shape[1:] if number >= stacked else aval.shape
-        if shape != wanted.shape or aval.dtype != wanted.dtype:
-            raise ShapeError(f"scan's program takes {wanted} where {aval.update(shape=shape)} is given")
+        if shape != expected.shape or aval.dtype != expected.dtype:
+            raise ShapeError(f"scan's program takes {expected} where {aval.update(shape=shape)} is given")
     outs = jaxpr.out_avals
     return (*outs[:num_carry], *[ShapedArray((length, *a.shape), a.dtype, a.weak_type) for a in outs[num_carry:]])
 

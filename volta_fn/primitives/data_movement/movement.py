@@ -359,11 +359,13 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
     Array([[0, 1, 2],
            [0, 1, 2]], dtype=int32)
     """
-    wanted = dtypes.as_dtype(dtype)
-    if wanted in dtypes.BOOL:
+    iota_dtype = dtypes.as_dtype(dtype)
+    if iota_dtype in dtypes.BOOL:
         raise DTypeError("iota counts, so its dtype cannot be bool")
     sizes = canonical_shape(shape)
-    return constrained(bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension")), out_sharding)
+    return constrained(
+        bind(iota_p, dtype=iota_dtype, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension")), out_sharding
+    )
 
 
 def iota(dtype: Any, size: int) -> Array:

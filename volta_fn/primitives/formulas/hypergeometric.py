@@ -99,7 +99,7 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
     return _series(count, lambda k: (a + k) / (c + k) * ((b + k) / (k + 1.0)) * z, z.like(1.0))
 
 
-def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Values:
+def _near_one(a: Values, b: Values, c: Values, z: Values, is_near_one: Values) -> Values:
     """Return it for z near 1, by z alone where c - a - b is close to an integer.
 
     Elsewhere it is a sum of two series at 1 - z, each times a quotient of gamma functions. A gamma function with a pole is left out there.
@@ -112,17 +112,17 @@ def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Val
     plus = _gamma_quotient(c, c - a, (integral & excess.compare("ole", 0.0)).select(1.0, excess), c - b)
     minus = _gamma_quotient(c, a, (integral & excess.compare("oge", 0.0)).select(1.0, -excess), b)
     power = pow(y, excess)
-    usual = wanted & separate
+    usual = is_near_one & separate
     first, second = _connected(usual.select(a, 0.3), usual.select(b, 0.3), usual.select(c, 0.9), y)
     connected = plus * first + minus * second * power
-    logarithmic = wanted & integral
+    logarithmic = is_near_one & integral
     finite, infinite = _logarithmic(logarithmic.select(a, 1.0), logarithmic.select(b, 1.0), logarithmic.select(c, 2.0), y)
     with_logarithm = excess.below(0.0).select(minus * finite * power + plus * infinite, plus * finite + minus * infinite * power)
-    slow = wanted & ~separate & ~integral
+    slow = is_near_one & ~separate & ~integral
     by_itself = _gauss_series(slow.select(a, 1.0), slow.select(b, 1.0), c, slow.select(z, 0.0))
     out = slow.select(by_itself, integral.select(with_logarithm, connected))
     at_one = excess.above(0.0).select(plus, minus.below(0.0).select(-math.inf, y.like(math.inf)))
-    return (wanted & y.equals(0.0)).select(at_one, out)
+    return (is_near_one & y.equals(0.0)).select(at_one, out)
 
 
 def _gamma_quotient(top: Values, bottom: Values, other_top: Values, other_bottom: Values) -> Values:

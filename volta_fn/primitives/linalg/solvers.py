@@ -351,8 +351,8 @@ def _transpose(ct: Any, lower: Any, diagonal: Any, upper: Any, b: Any) -> list[A
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
-    moved = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
-    return bind(tridiagonal_solve_p, *moved), 0
+    stacks = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
+    return bind(tridiagonal_solve_p, *stacks), 0
 
 
 tridiagonal_solve_p = Primitive("tridiagonal_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
@@ -457,8 +457,8 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
         at_step, at_pivot = positions == step, positions == expand_dims(pivot, (last,))
         zero = as_value(np.zeros((), order.dtype))
         first, second = (expand_dims(reduce_sum(select(at, order, zero), (last,)), (last,)) for at in (at_step, at_pivot))
-        moved = select(at_pivot, broadcast_to(first, shape), order)
-        return select(at_step, broadcast_to(second, shape), moved), None
+        exchanged = select(at_pivot, broadcast_to(first, shape), order)
+        return select(at_step, broadcast_to(second, shape), exchanged), None
 
     numbers = broadcasted_iota(steps.dtype, (steps.shape[-1],), 0)
     return scan(exchange, positions, (numbers, moveaxis(steps, last, 0)))[0]
