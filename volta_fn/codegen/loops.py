@@ -125,7 +125,7 @@ class BaseAccumulator(Generic[S]):
 
 
 def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[Reduce, np.dtype]]:
-    """Return the reductions of some numbers, each with the dtype of what it reduces."""
+    """Return the reductions of these numbers, each with its operand's dtype."""
     return [(analysis.reduces[n], analysis.kernel.nodes[analysis.reduces[n].operand].dtype) for n in numbers]
 
 

@@ -400,7 +400,7 @@ def _walk(size: int, stride: int) -> Walk:
 def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> IndexedContraction:
     """Return a correlation as a contraction.
 
-    Rows are images and output positions, columns are outputs, and what is summed over is taps and channels. `dtypes` and `elements` are
+    Rows are images and output positions, columns are outputs, and sums are over taps and channels. `dtypes` and `elements` are
     those of x, w and y. Neighbours in x are neighbours in the indices, too, as a rule; but channels come after taps where there are more
     output positions than taps, if slices of `deep` channels do not meet different taps.
     """

@@ -36,7 +36,7 @@ class ProgramWriter:
         self.slots = Slots()
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
-        #: Follows values through slots, if the compiler verifies what it does.
+        #: Follows values through slots, if the compiler verifies its results.
         self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

@@ -101,28 +101,28 @@ def observed(observer: Observer | None) -> Iterator[None]:
         _observer.reset(token)
 
 
-def _run(one: Pass, program: Any) -> Any:
+def _run(pass_: Pass, program: Any) -> Any:
     """Run a pass, and verify its result."""
-    return _noted(one, program, one.run(program))
+    return _notify(pass_, program, pass_.run(program))
 
 
 def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
     with observed(None):
         result = simplify_nested(closed, rewrite)
-    _noted(NESTED, closed, result)
+    _notify(NESTED, closed, result)
     return result
 
 
-def _noted(one: Pass, before: Any, after: Any) -> Any:
+def _notify(pass_: Pass, before: Any, after: Any) -> Any:
     if settings.verify:
-        _PROGRAMS.verify_pass(one.name, before, after)
+        _PROGRAMS.verify_pass(pass_.name, before, after)
     observer = _observer.get()
     if observer is not None:
-        observer(one, before, after)
+        observer(pass_, before, after)
     return after
 
 
-#: A round of simplification is for what the one before made possible; two or three are enough.
+#: Each round of simplification works on the results of the one before; two or three are enough.
 _ROUNDS = 8
 
 

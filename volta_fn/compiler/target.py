@@ -301,7 +301,7 @@ def forced(options: Any) -> str:
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the pipeline, with a one-line description of what it does."""
+    """A step of the pipeline, with a one-line description."""
 
     name: str
     description: str

@@ -434,7 +434,7 @@ class ExpressionNumbers:
 # ------------------------------------------------------------------------------
 # Memory: no value is overwritten before its last use, whatever shares its memory.
 #
-# Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in
+# Lifetimes are derived again from the executed commands, independently of buffer assignment. `verify_plan` follows the values in
 # a plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_extents`
 # compares the uses of slots by commands with the bytes that slots have in blocks of memory.
 # ------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ class ProgramContents:
         self.last.update({program.root(v): len(program.items) for v in program.closed.jaxpr.outvars if isinstance(v, Var)})
 
     def item(self, number: int, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
-        """Verify the slots of an item, and note what they hold after it."""
+        """Verify the slots of an item, and update their contents."""
         item = self.program.items[number]
         for atom, slot in zip(item.operands, operands, strict=True):
             if not self._holds(slot, atom):
@@ -728,7 +728,7 @@ class SlotUses:
     def lifetimes(self) -> dict[Slot, tuple[int, int]]:
         """Return the first and last time at which each slot holds its value.
 
-        A slot that a loop shares with what is outside holds it in all iterations.
+        A slot that is also used outside of a loop holds its value in all iterations.
         """
         lifetimes = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
         for begin, end in self.loops:  # inner loops first

@@ -29,7 +29,7 @@ class MemoryStats(NamedTuple):
     #: In use by arrays and programs, now and at most.
     in_use: int
     peak: int
-    #: Allocated from the system, including what is kept for reuse.
+    #: Allocated from the system, including memory pooled for reuse.
     held: int
     #: The most that may be allocated; None without a limit.
     limit: int | None

@@ -434,7 +434,7 @@ class Sharding:
 
     @property
     def memory_kind(self) -> str:
-        """The kind of memory that was asked for; a device has one, whatever it is called."""
+        """The requested kind of memory; devices have only one."""
         return self._memory_kind or "device"
 
     def with_memory_kind(self, kind: str) -> Self:

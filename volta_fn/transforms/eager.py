@@ -344,7 +344,7 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
 
 
 @program_cache
-def _met(closed: ClosedJaxpr) -> list[bool]:
+def _met_before(closed: ClosedJaxpr) -> list[bool]:
     """Return a mutable cell, which is empty until the first program."""
     return []
 
@@ -355,7 +355,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
     A program that is met for the first time is not recorded, since it may be made anew for each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
-    if not (met := _met(closed)):
+    if not (met := _met_before(closed)):
         met.append(True)
         return None
     avals = closed.out_avals
@@ -394,7 +394,9 @@ def gradient_flat(
     if not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)
         check(outs)
-        return outs, _from_one(outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device())
+        return outs, _gradient_of_first(
+            outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+        )
     trace = Recording(values, name)
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
@@ -405,7 +407,7 @@ def gradient_flat(
             if gradient is not None:
                 return _run(gradient, trace, outs)
         outs, program, depends = _linearized(trace, outs)
-        return outs, _from_one(outs, program, depends, trace.device)
+        return outs, _gradient_of_first(outs, program, depends, trace.device)
     finally:
         trace.finish()
 
@@ -443,15 +445,15 @@ def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], C
 
 
 @lru_cache(maxsize=64)
-def _one(aval: ShapedArray, device: Device) -> Array:
+def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
     """Return the initial cotangent of a gradient: one."""
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
-def _from_one(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
+def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
     """Return the gradient of the first result, by the linear program of all tangents."""
     del program.jaxpr.outvars[depends[0] :]
-    return pull_back(program, [_one(outs[0].aval, device)] if depends[0] else [])
+    return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if depends[0] else [])
 
 
 def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
@@ -465,7 +467,7 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
             return [values[n] for n in numbers]
 
         outs, program, depends = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents[:] = _from_one(outs, program, depends, trace.device)
+        cotangents[:] = _gradient_of_first(outs, program, depends, trace.device)
         return [*outs, *[c for c in cotangents if type(c) is not Zero]]
 
     closed = trace.traced(run, [*trace.inputs, *trace.operands])

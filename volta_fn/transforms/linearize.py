@@ -210,7 +210,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
 # ------------------------------------------------------------------------------
 # Linearization: record the linear program from tangents to tangents.
 #
-# A `LinearTrace` is a partial evaluation: it computes what is known now, under the parent trace, and records what depends on an unknown
+# A `LinearTrace` is a partial evaluation: it evaluates known values now, under the parent trace, and records operations on an unknown
 # input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse
 # mode.
 # ------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class LinearTracer(Tracer):
 
 
 class LinearTrace(Trace):
-    """Evaluates what is known under the parent trace and records the rest."""
+    """Evaluates operations on known values under the parent trace; records others."""
 
     __slots__ = ("builder",)
 

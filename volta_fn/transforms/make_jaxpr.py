@@ -112,7 +112,7 @@ def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round floats to those of a format with fewer bits, halves to even.
 
-    The dtype stays. What is too large for the format becomes infinite, what is below its smallest normal number zero. Derivatives are
+    The dtype stays. Overflow gives infinity, numbers below the format's smallest normal one give zero. Derivatives are
     rounded in the same way.
 
     Args:

@@ -750,10 +750,12 @@ def _transpose_branches(
     pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
     has_cotangent = _any([g for _, g in pairs])
     avals = marked(first.in_avals, linear)
-    return tuple([_giving(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
+    return tuple([_with_required_cotangents(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
 
 
-def _giving(backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+def _with_required_cotangents(
+    backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]
+) -> ClosedJaxpr:
     """Add zeros to a backward program for wanted cotangents that it does not compute."""
     if list(computed) == list(required):
         return backward

@@ -261,7 +261,7 @@ def _work(eqn: Equation) -> int | None:
 class _Region:
     """The equations from which a group computes the values that others read.
 
-    They end at what is in memory, expensive, or fixed.
+    They end at values that are in memory, expensive, or fixed.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class _Region:
             self.cost[var] = self._cost(var, materialised)
 
     def equation(self, var: Var) -> Equation | None:
-        """Return the equation of a variable in the group; None for what it loads."""
+        """Return the equation of a variable in the group, or None if it is loaded."""
         group = self.group
         return group.members.get(var) or group.pulled.get(var) or group.recomputed.get(var)
 
@@ -318,7 +318,7 @@ class _Region:
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
-        """Find the cut, and let the consumers compute what is above it."""
+        """Find the cut, and let the consumers compute the values above it."""
         cut = smallest_cut(self.cost, self.below, self.shared)
         ways = {v: self._equations_above_cut(v, cut) for v in self.shared if v not in cut}
         plans = []

@@ -98,7 +98,7 @@ class Group:
     # indices
 
     def find_index(self, atom: Atom, views: Views) -> PartialIndex | None:
-        """Return the index of a variable, or of what it is a view of, if there is one.
+        """Return the index of a variable, derived from the operand of a view, if any.
 
         This may split axes.
         """

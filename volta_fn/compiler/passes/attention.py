@@ -200,7 +200,7 @@ class Result(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """The product of queries and keys, and what is applied to it."""
+    """The product of queries and keys, its scale and its mask."""
 
     product: Atom
     scale: float

@@ -214,7 +214,7 @@ def _divided(eqn: Equation) -> list[Equation]:
 def products_before(scan: ScanView) -> list[Equation]:
     """Move products that do not depend on the carry before the loop.
 
-    A call before the loop computes them for all iterations, with what they need.
+    A call before the loop computes them and their operands for all iterations.
     """
     determined, products = _determined(scan)
     live = scan.live(scan.outputs, without=products)

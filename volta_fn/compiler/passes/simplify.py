@@ -638,7 +638,7 @@ def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
 # ------------------------------------------------------------------------------
 # Simplification of single equations, all in one walk.
 #
-# In one walk each rule sees at once what the others made possible: constants folded, operations simplified, equal equations merged.
+# In one walk each rule sees the results of the others: folded constants, simplified operations, merged equations.
 # ------------------------------------------------------------------------------
 
 #: Elements of the largest result that becomes a constant of the program, and of the operands that it is computed from.

@@ -442,7 +442,7 @@ def integer_pow(z: Complex, *, y: int) -> Complex:
     return reciprocal(power) if y < 0 else power
 
 
-#: By the names of primitives, what they are of complex numbers.
+#: The formulas of complex numbers, by the names of primitives.
 COMPLEX: dict[str, ComplexFormula] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,

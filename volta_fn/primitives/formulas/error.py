@@ -312,7 +312,7 @@ def _inverse_64(w: Values) -> Values:
 # the normal distribution
 
 #: For z >= 0 Mills' ratio, times the density at 0, is N(z) / ((a z + b) N(z) + R(z)): a minimax fit on [0, 13.2], of relative error 2^-26.
-#: For large z, a z + b is nearly all of N's factor, so that what is rounded off in N is in both terms of the quotient and does no harm; a
+#: For large z, a z + b is nearly all of N's factor, so that N's rounding error is in both terms of the quotient and cancels; a
 #: quotient of plain polynomials is off by twice as much.
 _MILLS_N = (1.0, 9.952378273010254, 45.150291442871094, 108.54097747802734, 124.62744140625)
 _MILLS_R = (2.444570541381836, 25.390911102294922, 103.3273696899414, 248.97801208496094)

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 Scalar = float | int | bool
 
-#: Bits of the significand, and what is added to the exponent, by width.
+#: Bits of the significand, and the bias of the exponent, by width.
 SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 
 #: The magic numbers of rounding: adding one rounds a small number to an integer, which is then in the last bits.
