@@ -54,7 +54,7 @@ def test_devices_that_do_not_exist(name: str) -> None:
 def second(monkeypatch: pytest.MonkeyPatch) -> Device:
     """Another device, of the CPU's backend."""
     monkeypatch.setattr(module, "_discoverers", dict(module._discoverers))
-    monkeypatch.setattr(module, "_found", dict(module._found))
+    monkeypatch.setattr(module, "_devices_by_platform", dict(module._devices_by_platform))
     monkeypatch.setattr(module, "_process_default", CPU)
     other = Device("other", 0, "test", CPU.backend)
     register_platform("other", lambda: [other])

@@ -1,4 +1,4 @@
-"""What is kept as long as objects live: it goes with them, in no function of Python."""
+"""Tables of weak references: entries go with their objects, without calls of Python functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from volta_fn.core.interned import Attached, Interned, Left
+from volta_fn.core.interned import Finalized, Interned, WeakIdentityDict
 
 
 class Value:
@@ -42,16 +42,16 @@ def interned(value: Value) -> Callable[[], object]:
     return lambda: table.get("a")
 
 
-def attached(value: Value) -> Callable[[], object]:
-    table: Attached[Value, list[int]] = Attached()
-    table.attach(value, [1])
+def weak_identity_dict(value: Value) -> Callable[[], object]:
+    table: WeakIdentityDict[Value, list[int]] = WeakIdentityDict()
+    table.set(value, [1])
     return lambda: [*table] or None
 
 
-def left(value: Value) -> Callable[[], object]:
-    table: Left[str] = Left()
-    table.leave(value, "rest")
-    return lambda: None if [*table.take()] == ["rest"] else "nothing was left"
+def finalized(value: Value) -> Callable[[], object]:
+    table: Finalized[str] = Finalized()
+    table.add(value, "rest")
+    return lambda: None if [*table.drain()] == ["rest"] else "nothing was left"
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def calls() -> Iterator[list[str]]:
         sys.setprofile(None)
 
 
-@pytest.mark.parametrize("keep", [interned, attached, left])
+@pytest.mark.parametrize("keep", [interned, weak_identity_dict, finalized])
 def test_no_function_of_python_runs_at_the_end_of_a_value(keep: Callable[[Value], Callable[[], object]]) -> None:
     value = Value()
     found = keep(value)
@@ -77,11 +77,11 @@ def test_no_function_of_python_runs_at_the_end_of_a_value(keep: Callable[[Value]
 
 
 def test_values_are_attached_to_objects() -> None:
-    table: Attached[Value, int] = Attached()
+    table: WeakIdentityDict[Value, int] = WeakIdentityDict()
     first, second = Value(), Value()
-    table.attach(first, 1)
-    table.attach(first, 2)
-    table.attach(second, 3)
+    table.set(first, 1)
+    table.set(first, 2)
+    table.set(second, 3)
     assert (table.get(first), table.get(second), table.get(Value()), len(table)) == (2, 3, None, 2)
     assert set(table) == {first, second}
     del first
@@ -91,12 +91,12 @@ def test_values_are_attached_to_objects() -> None:
     assert [*table] == []
 
 
-def test_what_objects_leave_is_taken_once() -> None:
-    table: Left[int] = Left()
+def test_values_of_collected_objects_are_drained_once() -> None:
+    table: Finalized[int] = Finalized()
     first, second = Value(), [Value()]
-    table.leave(first, 1)
-    table.leave(second[0], 2)
-    assert [*table.take()] == []
+    table.add(first, 1)
+    table.add(second[0], 2)
+    assert [*table.drain()] == []
     second.clear()
-    assert [*table.take()] == [2]
-    assert [*table.take()] == []
+    assert [*table.drain()] == [2]
+    assert [*table.drain()] == []

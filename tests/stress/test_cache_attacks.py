@@ -201,8 +201,8 @@ def test_an_edit_of_equal_size_and_time_is_seen(tmp_path: Path) -> None:
     assert half() == pytest.approx(np.arctanh(0.5))
     for path in package.rglob("*.py"):
         text, status = path.read_text(), path.stat()
-        if "(1.0 - size)) * 0.5).signed(x)" in text:
-            path.write_text(text.replace("(1.0 - size)) * 0.5).signed(x)", "(1.0 - size)) * 0.7).signed(x)"))
+        if "(1.0 - size)) * 0.5).copysign(x)" in text:
+            path.write_text(text.replace("(1.0 - size)) * 0.5).copysign(x)", "(1.0 - size)) * 0.7).copysign(x)"))
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
             edited += 1
     assert edited == 1

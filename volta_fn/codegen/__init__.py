@@ -1,4 +1,4 @@
-"""Generate code: what the code generators of all targets share.
+"""Generate code: the shared parts of all targets' code generators.
 
 A target implements printers, over which shared code is written once: `indices` has index arithmetic with constant folding, strides, windows
 and index vectors, sort keys (integers in the order of numbers) and how cumulative operations combine elements; `loops` has what loops over

@@ -25,7 +25,7 @@ from volta_fn.primitives.formulas.values import Values
 # ------------------------------------------------------------------------------
 # Index arithmetic with constant folding, written once for all targets.
 #
-# What shapes decide costs nothing when the generated code runs. `IndexArithmetic` is the printer with which shared code emits indices: a
+# Values that shapes determine are folded at compile time. `IndexArithmetic` is the printer with which shared code emits indices: a
 # target says how it prints a constant and an operation on two indices; what folds to a constant or to an operand is decided here.
 # ------------------------------------------------------------------------------
 
@@ -41,18 +41,18 @@ class IndexArithmetic(ABC, Generic[V]):
 
     @abstractmethod
     def known(self, x: V) -> int | None:
-        """Return the number that a value is, if it is a constant."""
+        """Return the number of a constant value, else None."""
 
     @abstractmethod
     def print_index(self, operator: str, x: V, y: V) -> V:
         """Emit an operation on two indices: ``+``, ``-``, ``*``, ``/`` or ``%``."""
 
     def named_index(self, x: V) -> V:
-        """Return a value that is cheap to use several times."""
+        """Give an index a name, so that it is evaluated once."""
         return x
 
     def sum(self, terms: Iterable[V]) -> V:
-        """Emit a sum of terms, each of which is emitted when it is asked for."""
+        """Emit a sum of terms, each of which is emitted lazily."""
         total = self.index(0)
         for term in terms:
             a, b = self.known(total), self.known(term)
@@ -105,11 +105,11 @@ class IndexArithmetic(ABC, Generic[V]):
 
     def coordinates(self, number: V, sizes: Sequence[int]) -> list[V]:
         """Emit the coordinates of an element by its number in row-major order."""
-        found = []
+        coordinates = []
         for d, size in enumerate(sizes):
             quotient = self.quotient(number, math.prod(sizes[d + 1 :]))
-            found.append(self.named_index(self.remainder(quotient, size) if d else quotient))
-        return found
+            coordinates.append(self.named_index(self.remainder(quotient, size) if d else quotient))
+        return coordinates
 
 
 # ------------------------------------------------------------------------------
@@ -126,15 +126,15 @@ def row_major(shape: Sequence[int]) -> Dims:
 
 def merged(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[Dims, ...]:
     """Return the same loops without size 1, with contiguous neighbours merged."""
-    kept: list[tuple[int, ...]] = []
+    loops: list[tuple[int, ...]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if kept and all(outer == inner * size for outer, inner in zip(kept[-1][1:], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, *steps)
+        if loops and all(outer == inner * size for outer, inner in zip(loops[-1][1:], steps, strict=True)):
+            loops[-1] = (loops[-1][0] * size, *steps)
         else:
-            kept.append((size, *steps))
-    columns = list(zip(*kept, strict=True))
+            loops.append((size, *steps))
+    columns = list(zip(*loops, strict=True))
     return tuple(columns) if columns else ((),) * (1 + len(strides))
 
 
@@ -222,9 +222,9 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     axes = [Axis(*axis) for axis in zip(shape, taps, strides, lows, bases, dilations, counts, strict=True)]
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)
-    outer, after = math.prod(shape[:first]), math.prod(shape[last + 1 :])
-    if after > 1 or not slid:
-        return Windows(outer, tuple(axes[first : last + 1]), Axis(after, 1, 1, 0, 1, 1, after))
+    outer, inner = math.prod(shape[:first]), math.prod(shape[last + 1 :])
+    if inner > 1 or not slid:
+        return Windows(outer, tuple(axes[first : last + 1]), Axis(inner, 1, 1, 0, 1, 1, inner))
     return Windows(outer, tuple(axes[first:last]), axes[last])
 
 
@@ -314,7 +314,7 @@ def scatter_of(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Indexe
 
 
 class WindowStart(NamedTuple, Generic[V]):
-    """Where a window begins in the operand.
+    """The start of a window in the operand.
 
     Attributes:
         offset: the offset of its first element.
@@ -470,5 +470,5 @@ class CumulativeOp(NamedTuple):
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:
     """Return the operation of a primitive along an axis, accumulated in a dtype."""
-    before, after = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
-    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, before, operand.shape[axis], after, reverse)
+    rows, columns = math.prod(operand.shape[:axis]), math.prod(operand.shape[axis + 1 :])
+    return CumulativeOp(name, reduction_of(name), operand.dtype, dtype, rows, operand.shape[axis], columns, reverse)

@@ -32,8 +32,8 @@ N = TypeVar("N")
 class Scope(ABC, Generic[I, N]):
     """A position in a nest of loops, which sees what its parents have emitted."""
 
-    #: Nodes whose values are loaded from where they were kept, so that their operands are not needed.
-    kept: Set[int] = frozenset()
+    #: Nodes whose values are loaded from buffers, so that their operands are not needed.
+    buffered: Set[int] = frozenset()
 
     def __init__(self, analysis: KernelAnalysis, parents: Sequence[Self], axes: Mapping[int, I]) -> None:
         self.analysis = analysis
@@ -46,20 +46,20 @@ class Scope(ABC, Generic[I, N]):
 
     @abstractmethod
     def number(self, number: int) -> N:
-        """Return a node's value, which is emitted here unless it is known."""
+        """Return a node's value; emit it here if it has not been emitted yet."""
 
     @abstractmethod
     def prepare_operands(self, number: int) -> None:
-        """Emit operands of a node that are known here, although its value is not."""
+        """Emit those operands of a node that depend on bound axes alone."""
 
     def inherited(self, table: str, key: Any) -> Any:
         """Return an entry of one of the tables here or of a parent; None if there is none."""
-        found = getattr(self, table).get(key)
+        entry = getattr(self, table).get(key)
         for parent in self.parents:
-            if found is not None:
+            if entry is not None:
                 break
-            found = parent.inherited(table, key)
-        return found
+            entry = parent.inherited(table, key)
+        return entry
 
     def find(self, number: int) -> N | None:
         """Return a node's value if it is emitted already."""
@@ -67,19 +67,19 @@ class Scope(ABC, Generic[I, N]):
 
     def needed(self, targets: Iterable[int]) -> list[int]:
         """Return the nodes, in order, that are to be emitted for some nodes."""
-        nodes, found = self.analysis.kernel.nodes, set[int]()
+        nodes, needed = self.analysis.kernel.nodes, set[int]()
         waiting = list(targets)
         while waiting:
             number = waiting.pop()
-            if number in found or self.find(number) is not None:
+            if number in needed or self.find(number) is not None:
                 continue
-            found.add(number)
-            if number not in self.kept and not isinstance(nodes[number], Reduce):
+            needed.add(number)
+            if number not in self.buffered and not isinstance(nodes[number], Reduce):
                 waiting += operands(nodes[number])
-        return sorted(found)
+        return sorted(needed)
 
     def hoist(self, targets: Iterable[int]) -> None:
-        """Emit what inner loops need for some nodes and what is the same in all of them."""
+        """Emit the values of some nodes' operands that inner loops do not change."""
         bound = self.axes.keys()
         for number in self.needed(targets):
             if isinstance(self.analysis.kernel.nodes[number], Constant | Reduce):
@@ -109,7 +109,7 @@ class BaseAccumulator(Generic[S]):
 
     @property
     def rounds(self) -> bool:
-        """True if long reductions are better made of short ones."""
+        """True if long reductions should be blocked, to bound rounding errors."""
         return self.node.reduction.is_pairwise(self.dtype)
 
     @abstractmethod
@@ -125,7 +125,7 @@ class BaseAccumulator(Generic[S]):
 
 
 def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[Reduce, np.dtype]]:
-    """Return the reductions of some numbers, each with the dtype of what it reduces."""
+    """Return the reductions of these numbers, each with its operand's dtype."""
     return [(analysis.reduces[n], analysis.kernel.nodes[analysis.reduces[n].operand].dtype) for n in numbers]
 
 
@@ -198,36 +198,36 @@ class Nodes:
             self.new[n] = self.add(node)
 
 
-def closure(kernel: Kernel, targets: Iterable[int], known: Iterable[int] = ()) -> list[int]:
-    """Return the nodes that some nodes depend on, in order, without the known ones."""
-    known = set(known)
-    needed = set(targets) - known
+def closure(kernel: Kernel, targets: Iterable[int], excluded: Iterable[int] = ()) -> list[int]:
+    """Return the nodes that some nodes depend on, in order, without excluded ones."""
+    excluded = set(excluded)
+    needed = set(targets) - excluded
     for n in range(len(kernel.nodes) - 1, -1, -1):
         if n in needed:
-            needed.update(set(operands(kernel.nodes[n])) - known)
+            needed.update(set(operands(kernel.nodes[n])) - excluded)
     return sorted(needed)
 
 
 def restricted(kernel: Kernel, stores: Sequence[int]) -> Kernel:
-    """Return the kernel with some stores and what they need; inputs stay."""
-    kept = [kernel.stores[s] for s in stores]
-    if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in kept])) == len(kernel.nodes):
+    """Restrict a kernel to some stores and their dependencies; inputs stay."""
+    selected = [kernel.stores[s] for s in stores]
+    if [*stores] == [*range(len(kernel.stores))] and len(closure(kernel, [store.value for store in selected])) == len(kernel.nodes):
         return kernel
     nodes = Nodes(kernel)
-    nodes.copy([store.value for store in kept])
-    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.new[store.value]) for store in kept]))
+    nodes.copy([store.value for store in selected])
+    return replace(kernel, nodes=tuple(nodes.nodes), stores=tuple([replace(store, value=nodes.new[store.value]) for store in selected]))
 
 
-def of_nothing(kernel: Kernel) -> Kernel:
+def without_empty_axes(kernel: Kernel) -> Kernel:
     """Return a kernel without axes of size 0; reductions over them are identities."""
     empty = 0 in kernel.sizes[kernel.parallel :]
 
-    def known(node: Node) -> Node:
+    def without_empty_reduction(node: Node) -> Node:
         if not (empty and isinstance(node, Reduce)):
             return node
         return Constant.of(0 if node.is_index else node.reduction.start(node.dtype), node.dtype)
 
-    return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(known, kernel.nodes)))
+    return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(without_empty_reduction, kernel.nodes)))
 
 
 # ------------------------------------------------------------------------------
@@ -242,8 +242,8 @@ def crossing_loads(analysis: KernelAnalysis, axis: int, least: int, *, backward:
     """
     sizes, steps = analysis.kernel.sizes, (1, -1) if backward else (1,)
     across = {n: p for n, p in analysis.load_offsets.items() if coefficient(p, axis) not in (0, 1, -1)}
-    found = Counter(a for p in across.values() for a, c in p.terms if c in steps and sizes[a] >= least)
-    if not found:
+    contiguous = Counter(a for p in across.values() for a, c in p.terms if c in steps and sizes[a] >= least)
+    if not contiguous:
         return None
-    other = min(found, key=lambda a: (-found[a], a))
+    other = min(contiguous, key=lambda a: (-contiguous[a], a))
     return other, [n for n, p in across.items() if coefficient(p, other) in steps]

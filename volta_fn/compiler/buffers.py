@@ -83,7 +83,7 @@ class Slots:
         return self.constants[key]
 
     def held(self, value: Any) -> Slot:
-        """Return the slot of a constant that is on the device already."""
+        """Return the slot of a constant that is already on the device."""
         if id(value) not in self.constants:
             self.constants[id(value)] = Slot(self.outermost, array=value)
         return self.constants[id(value)]
@@ -101,7 +101,7 @@ class Slots:
     # lifetimes
 
     def touch(self, slot: Slot, block: Block) -> None:
-        """Note that the next command of a block uses a slot."""
+        """Record that the next command of a block uses a slot."""
         for backing in slot.backing:
             self.touch(backing, block)
         slot.begin = self.time if slot.begin is None else slot.begin
@@ -196,9 +196,9 @@ class _Gaps:
 
     def take(self, size: int) -> int:
         """Reserve a range and return its offset."""
-        found = bisect.bisect_left(self.by_size, (size, -1))
-        if found < len(self.by_size):
-            room, offset = self.by_size[found]
+        position = bisect.bisect_left(self.by_size, (size, -1))
+        if position < len(self.by_size):
+            room, offset = self.by_size[position]
             self._remove(offset)
             if room > size:
                 self._add(offset + size, room - size)
@@ -245,7 +245,7 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """All of it together; results in the memory of donated arguments count twice."""
+        """The total; results in the memory of donated arguments count twice."""
         return self.arguments + self.results + self.temporaries
 
 
@@ -255,7 +255,7 @@ class Output(NamedTuple):
     In a module that imports little, so that programs from the disk cache run without loading the compiler.
     """
 
-    made: int | None
+    result: int | None
     argument: int | None
     constant: Any
     shape: tuple[int, ...]
@@ -412,7 +412,7 @@ class _Planner:
         return Step(eqn, operands, results, (*dead, *unused), into, buffers)
 
     def _overwritable(self, time: int, eqn: Equation) -> int | None:
-        """Return the operand to overwrite with the result, if any.
+        """Return the operand that the result may overwrite, or None.
 
         It dies here, is owned, and has the result's type.
         """

@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn.primitives.convolution import window_counts
 
 # ------------------------------------------------------------------------------
-# Sliding windows along one axis, and their phases where the input is dilated.
+# Sliding windows along one axis, and their phases over dilated inputs.
 # ------------------------------------------------------------------------------
 
 
@@ -38,7 +38,7 @@ class Phase(NamedTuple):
 
 
 def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[Phase]:
-    """Decompose windows over an input with holes into phases that meet no hole.
+    """Decompose windows over a dilated input into phases over the undilated one.
 
     The input has base - 1 holes between its elements. Position r + m j and tap k meet input coordinate ((r + m j) stride + k dilation -
     low) / base, if that is an integer. With m = base / gcd(stride, base) that depends on r and k alone, and the taps that fit a given r
@@ -47,14 +47,14 @@ def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[
     if base == 1:
         return [Phase(slice(None), slice(None), window)]
     position_step, tap_step = base // gcd(window.stride, base), base // gcd(window.dilation, base)
-    found = []
+    result = []
     for r in range(min(position_step, positions)):
         start = r * window.stride - window.low
         first = next((k for k in range(min(tap_step, taps)) if (start + k * window.dilation) % base == 0), taps)
         low = -(start + first * window.dilation) // base
         reduced = SlidingWindow(window.stride * position_step // base, window.dilation * tap_step // base, low)
-        found.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
-    return found
+        result.append(Phase(slice(first, None, tap_step), slice(r, None, position_step), reduced))
+    return result
 
 
 # ------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """How windows slide along one spatial axis.
+    """A spatial axis along which windows slide.
 
     Position p and tap k meet the element ``p * stride + k * dilation - low`` of `size`.
     """
@@ -93,12 +93,12 @@ class Axis:
     low: int
 
     def reach(self, positions: int, taps: int) -> int:
-        """Return how many elements some adjacent positions and taps span."""
+        """Return the number of elements that adjacent positions and taps span."""
         return (positions - 1) * self.stride + (taps - 1) * self.dilation + 1
 
     @property
     def inside(self) -> bool:
-        """Whether no window leaves x."""
+        """Whether all windows lie inside x."""
         return self.low <= 0 and self.reach(self.positions, self.taps) - self.low <= self.size
 
 
@@ -176,7 +176,7 @@ class _PhaseAxis(NamedTuple):
 
 
 def _phases(axis: Axis, base: int) -> Iterator[_PhaseAxis]:
-    """Yield the phases of an axis whose input has base - 1 holes between its elements."""
+    """Yield the phases of an axis whose input is dilated by `base`."""
     for phase in phases(SlidingWindow(axis.stride, axis.dilation, axis.low), base, axis.taps, axis.positions):
         taps, positions = range(axis.taps)[phase.taps], range(axis.positions)[phase.positions]
         stride, dilation, low = phase.window
@@ -306,7 +306,7 @@ class OperandMap:
     bounds: tuple[Bound, ...] = ()
 
     def fours(self, *, along_inner: bool) -> bool:
-        """Return True if four neighbours along an index are aligned together in memory.
+        """Return True if aligned groups of four along an index are aligned in memory.
 
         The first number of the four is a multiple of 4.
         """
@@ -329,7 +329,7 @@ class ResultMap:
 
     @property
     def fours(self) -> bool:
-        """Whether four neighbours in a row are aligned together in memory.
+        """Whether aligned groups of four in a row are aligned in memory.
 
         The first number of the four is a multiple of 4.
         """
@@ -400,7 +400,7 @@ def _walk(size: int, stride: int) -> Walk:
 def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequence[int], *, deep: int = 16) -> IndexedContraction:
     """Return a correlation as a contraction.
 
-    Rows are images and output positions, columns are outputs, and what is summed over is taps and channels. `dtypes` and `elements` are
+    Rows are images and output positions, columns are outputs, and sums are over taps and channels. `dtypes` and `elements` are
     those of x, w and y. Neighbours in x are neighbours in the indices, too, as a rule; but channels come after taps where there are more
     output positions than taps, if slices of `deep` channels do not meet different taps.
     """
@@ -426,7 +426,7 @@ def of_correlation(c: Correlation, dtypes: Sequence[np.dtype], elements: Sequenc
 
 
 def _coordinates(steps: Sequence[int], bounded: Sequence[int]) -> list[list[int]]:
-    """Return how the coordinates of the bounded axes walk: with that axis alone."""
+    """Return the walks of the bounded axes' coordinates: each along its axis alone."""
     return [[0, *[step if i == j else 0 for j, step in enumerate(steps)]] for i in bounded]
 
 
@@ -449,7 +449,7 @@ Axes = tuple[int, ...]
 
 
 class Walk(NamedTuple):
-    """How an index moves through an array."""
+    """The sizes and strides with which an index walks an array."""
 
     #: Sizes of the index's axes (the same in all arrays it moves through), and their strides in elements.
     sizes: Axes
@@ -525,8 +525,8 @@ def problem_of(
     stacks = _walks(shapes, strides, lhs_stack, rhs_stack)
     inners = min((_walks(shapes, strides, *order) for order in _orders(lhs_inner, rhs_inner)), key=lambda walks: len(walks[0].sizes))
     operands = []
-    for side, taken in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
-        free = [axis for axis in range(len(shapes[side])) if axis not in taken[0] and axis not in taken[1]]
+    for side, paired in enumerate(((lhs_inner, lhs_stack), (rhs_inner, rhs_stack))):
+        free = [axis for axis in range(len(shapes[side])) if axis not in paired[0] and axis not in paired[1]]
         (outer,) = merged([shapes[side][axis] for axis in free], [[strides[side][axis] for axis in free]])
         operands.append(Operand(dtypes[side], stacks[side], outer, inners[side]))
     return Problem(operands[0], operands[1], dtypes[2])
@@ -538,7 +538,7 @@ def contiguous_strides(shape: Axes) -> Axes:
 
 
 def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
-    """Return the orders in which pairs of axes may be summed over.
+    """Return the candidate orders of the axes that are summed over.
 
     They are those that the operands have in memory.
     """
@@ -556,16 +556,16 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]
 
     Axes of size 1 are left out and neighbours are merged.
     """
-    kept: list[tuple[int, tuple[int, ...]]] = []
+    loops: list[tuple[int, tuple[int, ...]]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if kept and all(outer == size * step for outer, step in zip(kept[-1][1], steps, strict=True)):
-            kept[-1] = (kept[-1][0] * size, tuple(steps))
+        if loops and all(outer == size * step for outer, step in zip(loops[-1][1], steps, strict=True)):
+            loops[-1] = (loops[-1][0] * size, tuple(steps))
         else:
-            kept.append((size, tuple(steps)))
-    shape = tuple(size for size, _ in kept)
-    return [Walk(shape, tuple(steps[side] for _, steps in kept)) for side in range(len(strides))]
+            loops.append((size, tuple(steps)))
+    shape = tuple(size for size, _ in loops)
+    return [Walk(shape, tuple(steps[side] for _, steps in loops)) for side in range(len(strides))]
 
 
 # ------------------------------------------------------------------------------
@@ -614,10 +614,10 @@ def of_input(a: Algebra[T], x: Sequence[T]) -> list[T]:
 
 def of_taps(a: Algebra[T], w: Sequence[T], count: int) -> list[T]:
     """Return G w for r taps, at `count` points."""
-    found = []
+    points = []
     for point, factor in zip(_POINTS[count], _FACTORS[count], strict=True):
-        found.append(_combined(a, [factor * point**k for k in range(len(w))], w))
-    return [*found, w[-1]]
+        points.append(_combined(a, [factor * point**k for k in range(len(w))], w))
+    return [*points, w[-1]]
 
 
 def _combined(a: Algebra[T], factors: Sequence[float], xs: Sequence[T]) -> T:
@@ -633,7 +633,7 @@ def to_outputs(a: Algebra[T], values: Sequence[T], outputs: int) -> list[T]:
     """Return A' times values at all points: the sums of the outputs."""
     pairs = [(values[i], values[i + 1]) for i in range(1, len(values) - 1, 2)]
     sums, differences = [a.plus(x, y) for x, y in pairs], [a.minus(x, y) for x, y in pairs]
-    found = []
+    sums_of_outputs = []
     for j in range(outputs):
         terms = differences if j % 2 else sums
         total = terms[0]
@@ -643,5 +643,5 @@ def to_outputs(a: Algebra[T], values: Sequence[T], outputs: int) -> list[T]:
             total = a.plus(total, values[0])
         if j == outputs - 1:
             total = a.plus(total, values[-1])
-        found.append(total)
-    return found
+        sums_of_outputs.append(total)
+    return sums_of_outputs

@@ -36,7 +36,7 @@ class ProgramWriter:
         self.slots = Slots()
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
-        #: Follows values through slots, if the compiler verifies what it does.
+        #: Follows values through slots, if the compiler verifies its results.
         self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -112,7 +112,7 @@ class _Values:
         for var, value in zip(jaxpr.constvars, program.closed.consts, strict=True):
             self.slots[var] = writer.constant(value)
         #: Values that this program computes in memory of its own.
-        self.own: set[Var] = set()
+        self.computed: set[Var] = set()
         #: The slots of outputs that this program computes, and of the values that these overwrite.
         self.wanted: dict[Var, Slot] = {}
         for out, target in zip(jaxpr.outvars, targets, strict=True):
@@ -136,21 +136,21 @@ class _Values:
 
     def results(self, number: int, item: Item) -> list[Slot]:
         """Assign slots to an item's results."""
-        taken: set[Var] = set()
-        return [self.result(number, item, position, taken) for position in range(len(item.results))]
+        overwritten: set[Var] = set()
+        return [self.result(number, item, position, overwritten) for position in range(len(item.results))]
 
-    def result(self, number: int, item: Item, position: int, taken: set[Var]) -> Slot:
+    def result(self, number: int, item: Item, position: int, overwritten: set[Var]) -> Slot:
         """Assign a slot to a result: an output's, a dying operand's, or a new one."""
         var = item.results[position]
         slot = self.wanted.get(var)
         if slot is None:
-            self.own.add(var)
+            self.computed.add(var)
             read = dict.fromkeys([self.program.root(v) for v in item.operands if isinstance(v, Var)])
-            mine = [v for v in read if v in self.own and v not in taken and v in self.slots]
-            dying = [v for v in mine if self.program.last_use.get(v) == number and v not in self.wanted]
+            computed = [v for v in read if v in self.computed and v not in overwritten and v in self.slots]
+            dying = [v for v in computed if self.program.last_use.get(v) == number and v not in self.wanted]
             old = next((v for v in dying if fits(v, var) and self.program.can_overwrite(number, v, var)), None)
             if old is not None:
-                taken.add(old)
+                overwritten.add(old)
                 slot = self.slots[old]
             else:
                 slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)

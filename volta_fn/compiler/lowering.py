@@ -144,7 +144,7 @@ class _Lowering:
         self.numbers: dict[Node, int] = {}
         self.nodes: list[Node] = []
         self.inputs: dict[Var, int] = {}
-        self.found: dict[tuple[Var, Index], int] = {}
+        self.elements: dict[tuple[Var, Index], int] = {}
         self.computed: set[Var] = set()
 
     def lowered(self) -> LoweredKernel:
@@ -152,7 +152,7 @@ class _Lowering:
         for step in self.loop.steps:
             (out,) = step.eqn.outvars
             index, number = self.step(step)
-            self.found[out, index] = number
+            self.elements[out, index] = number
             self.computed.add(out)
         stores = [Store(v.aval.shape, index, self.element(v, index)) for v, index in self.loop.outputs]
         return self.pruned(stores)
@@ -161,8 +161,8 @@ class _Lowering:
         """Return the index of a step's result and its node."""
         eqn, index = step
         if reduces(eqn):
-            kept = tuple([i for d, i in enumerate(index) if d not in eqn.params["axes"]])
-            return kept, self.reduction(eqn, index)
+            row_index = tuple([i for d, i in enumerate(index) if d not in eqn.params["axes"]])
+            return row_index, self.reduction(eqn, index)
         if is_product(eqn):
             return index[: len(eqn.outvars[0].aval.shape)], self.product(eqn, index)
         return index, self.constant(0, eqn.outvars[0].aval.dtype) if eqn.outvars[0].aval.size == 0 else self.equation(eqn, index)
@@ -187,12 +187,12 @@ class _Lowering:
         if atom.aval.size == 0:
             return self.constant(0, atom.aval.dtype)
         key = (atom, index)
-        if key not in self.found:
+        if key not in self.elements:
             eqn = self.views.get(atom)
             if eqn is None and atom in self.computed:
                 raise NotAffine(f"{atom} is computed at another index than {index}")
-            self.found[key] = self.load(atom, atom.aval.shape, index) if eqn is None else self.equation(eqn, index)
-        return self.found[key]
+            self.elements[key] = self.load(atom, atom.aval.shape, index) if eqn is None else self.equation(eqn, index)
+        return self.elements[key]
 
     def load(self, var: Var, shape: tuple[int, ...], index: Index) -> int:
         """Load an element of an input seen as an array of `shape`.
@@ -266,7 +266,7 @@ class _Lowering:
         return fill if ranges is None else self.select(ranges, self.element(operand, tuple(inner)), fill)
 
     def undilated(self, value: Affine, step: int) -> tuple[Affine, list[Range]]:
-        """Return `value` over `step`, and the conditions under which that is an integer."""
+        """Return `value` / `step`, and the conditions for that to be an integer."""
         rest = [(axis, c) for axis, c in value.terms if c % step]
         if not rest:
             is_integer = value.offset % step == 0
@@ -341,12 +341,12 @@ class _Lowering:
         for n in range(len(self.nodes) - 1, -1, -1):
             if n in needed:
                 needed.update(operands(self.nodes[n]))
-        kept = sorted(needed)
-        new = {old: n for n, old in enumerate(kept)}
-        read = sorted({node.input for n in kept if isinstance(node := self.nodes[n], Load)})
+        live = sorted(needed)
+        new = {old: n for n, old in enumerate(live)}
+        read = sorted({node.input for n in live if isinstance(node := self.nodes[n], Load)})
         inputs = {old: n for n, old in enumerate(read)}
         variables = [v for v, n in self.inputs.items() if n in inputs]
-        nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in kept])
+        nodes = tuple([_renumbered(self.nodes[n], new, inputs) for n in live])
         kernel = Kernel(
             self.sizes,
             len(self.sizes) - len(self.loop.reduced),
@@ -365,14 +365,14 @@ def _operand_indices(eqn: Equation, index: Index) -> list[Index]:
     summed, stacked = eqn.params["dimension_numbers"]
     count, rank = len(stacked[0]), len(eqn.outvars[0].aval.shape)
     order = sorted(range(len(summed[0])), key=lambda i: summed[0][i])
-    free, found = index[count:rank], []
+    free, indices = index[count:rank], []
     for side, operand in enumerate(eqn.invars):
         axes = dict(zip([*stacked[side], *[summed[side][i] for i in order]], [*index[:count], *index[rank:]], strict=True))
-        kept = [d for d in range(len(operand.aval.shape)) if d not in axes]
-        axes |= dict(zip(kept, free[: len(kept)], strict=True))
-        free = free[len(kept) :]
-        found.append(tuple([axes[d] for d in sorted(axes)]))
-    return found
+        free_axes = [d for d in range(len(operand.aval.shape)) if d not in axes]
+        axes |= dict(zip(free_axes, free[: len(free_axes)], strict=True))
+        free = free[len(free_axes) :]
+        indices.append(tuple([axes[d] for d in sorted(axes)]))
+    return indices
 
 
 def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
@@ -386,23 +386,23 @@ def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -
 _OTHERS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}
 
 
-# Loops that differ only in the identity of variables are lowered once.
+# Memoised lowering: loops equal up to renaming of variables are lowered once.
 
 
 class Kernels:
     """Lowers each kind of loop once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[Any, list[int]]] = {}
+        self._cache: dict[Any, tuple[Any, list[int]]] = {}
 
     def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
         """Return the kernel of a loop, as `lower_loop` does. Raises `NotAffine`."""
         key, variables = _signature(loop, views)
-        if key not in self._known:
-            found = lower_loop(loop, views)
+        if key not in self._cache:
+            result = lower_loop(loop, views)
             numbers = {v: n for n, v in enumerate(variables)}
-            self._known[key] = found.kernel, [numbers[v] for v in found.operands]
-        kernel, operands = self._known[key]
+            self._cache[key] = result.kernel, [numbers[v] for v in result.operands]
+        kernel, operands = self._cache[key]
         return LoweredKernel(kernel, tuple([variables[n] for n in operands]))
 
 
@@ -447,9 +447,9 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
 # ------------------------------------------------------------------------------
 
 
-def split_concatenations(found: FusedProgram, most: int) -> FusedProgram:
+def split_concatenations(program: FusedProgram, most: int) -> FusedProgram:
     """Split concatenations of more arrays than a kernel can bind."""
-    return found._replace(nodes=tuple([new for node in found.nodes for new in _in_groups(node, most)]))
+    return program._replace(nodes=tuple([new for node in program.nodes for new in _in_groups(node, most)]))
 
 
 def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
@@ -461,17 +461,17 @@ def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
     return [*first, *_in_groups(node.replace(invars=[*joined]), most)]
 
 
-def drop_aliases(found: FusedProgram) -> FusedProgram:
+def drop_aliases(program: FusedProgram) -> FusedProgram:
     """Drop reshapes of values in memory: their results share their operands' memory."""
-    roots: dict[Var, Var] = dict(found.roots)
+    roots: dict[Var, Var] = dict(program.roots)
     nodes: list[ProgramNode] = []
-    for node in found.nodes:
+    for node in program.nodes:
         if isinstance(node, Equation) and is_alias(node) and isinstance(node.invars[0], Var):
             operand = node.invars[0]
             roots[node.outvars[0]] = roots.get(operand, operand)
         else:
             nodes.append(node)
-    return found._replace(nodes=tuple(nodes), roots=roots)
+    return program._replace(nodes=tuple(nodes), roots=roots)
 
 
 def as_kernel(eqn: Equation) -> KernelCall | None:

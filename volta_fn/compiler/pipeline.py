@@ -69,22 +69,22 @@ def _fusion(target: Target) -> list[Pass]:
 
 
 def _kept_calls(target: Target) -> ProgramPass:
-    """Return the pass that comes before those which are the same for all targets."""
+    """Return the target's first pass, before those of all targets."""
     return ProgramPass("kept calls", "Replace the calls that the target has routines for, and inline the others.", target.keep_calls)
 
 
 def passes_of(target: Target) -> list[Pass]:
     """Return all passes for a target, in order."""
-    own = target.passes()
-    early, late = [p for p in own if isinstance(p, ProgramPass)], [p for p in own if not isinstance(p, ProgramPass)]
+    target_passes = target.passes()
+    early, late = [p for p in target_passes if isinstance(p, ProgramPass)], [p for p in target_passes if not isinstance(p, ProgramPass)]
     return [_kept_calls(target), *EQUATION_PASSES, *LOOP_PASSES, LOOP_FISSION, *early, *EXPANSIONS, *_fusion(target), *late]
 
 
-#: Told of each pass that runs on a program itself, not on those that it holds: (pass, program before it, program after it).
+#: Called after each pass on a program itself, not on nested ones, with (pass, program before, program after).
 Observer = Callable[[Pass, Any, Any], None]
 _observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
-#: What the passes do to the programs that a program holds, for observers.
+#: The description, for observers, of simplification within nested programs.
 NESTED = Pass("nested programs", "Simplify the programs of control flow.", lambda program: program)
 
 
@@ -101,28 +101,28 @@ def observed(observer: Observer | None) -> Iterator[None]:
         _observer.reset(token)
 
 
-def _run(one: Pass, program: Any) -> Any:
-    """Run a pass, and verify what it made of a program."""
-    return _noted(one, program, one.run(program))
+def _run(pass_: Pass, program: Any) -> Any:
+    """Run a pass, and verify its result."""
+    return _notify(pass_, program, pass_.run(program))
 
 
 def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
     with observed(None):
         result = simplify_nested(closed, rewrite)
-    _noted(NESTED, closed, result)
+    _notify(NESTED, closed, result)
     return result
 
 
-def _noted(one: Pass, before: Any, after: Any) -> Any:
+def _notify(pass_: Pass, before: Any, after: Any) -> Any:
     if settings.verify:
-        _PROGRAMS.verify_pass(one.name, before, after)
+        _PROGRAMS.verify_pass(pass_.name, before, after)
     observer = _observer.get()
     if observer is not None:
-        observer(one, before, after)
+        observer(pass_, before, after)
     return after
 
 
-#: A round of simplification is for what the one before made possible; two or three are enough.
+#: Each round of simplification works on the results of the one before; two or three are enough.
 _ROUNDS = 8
 
 
@@ -183,10 +183,10 @@ def fused(closed: ClosedJaxpr, target: Target, *, nested: bool = False) -> Fused
         changed = _run(expansion, program)
         program = simplify(changed) if expansion.simplify_after and changed is not program else changed
     fusion, *late = _fusion(target)
-    found: FusedProgram = _run(fusion, program)._replace(nested=nested)
+    fused_program: FusedProgram = _run(fusion, program)._replace(nested=nested)
     for node_pass in (*late, *[p for p in target.passes() if isinstance(p, NodePass)]):
-        found = _run(node_pass, found)
-    return found
+        fused_program = _run(node_pass, fused_program)
+    return fused_program
 
 
 @program_cache
@@ -195,15 +195,15 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
 
     The outputs of a `nested` program, in control flow, are stored separately.
     """
-    found = fused(closed, target, nested=nested)
-    items = [_item(node, target) for node in found.nodes]
+    fused_program = fused(closed, target, nested=nested)
+    items = [_item(node, target) for node in fused_program.nodes]
     last_use: dict[Var, int] = {}
     producers: dict[Var, int] = {}
     for number, item in enumerate(items):
-        last_use.update({found.root(v): number for v in item.operands if isinstance(v, Var)})
+        last_use.update({fused_program.root(v): number for v in item.operands if isinstance(v, Var)})
         producers.update(dict.fromkeys(item.results, number))
-    last_use.update({found.root(v): len(items) for v in found.outputs if isinstance(v, Var)})
-    program = LoweredProgram(target, found.closed, tuple(items), dict(found.roots), last_use, producers)
+    last_use.update({fused_program.root(v): len(items) for v in fused_program.outputs if isinstance(v, Var)})
+    program = LoweredProgram(target, fused_program.closed, tuple(items), dict(fused_program.roots), last_use, producers)
     if settings.verify:
         _PROGRAMS.verify_lowered(program)
     return program

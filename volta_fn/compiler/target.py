@@ -69,7 +69,7 @@ class Item(NamedTuple):
 
     @property
     def is_needed(self) -> bool:
-        """Whether it does anything: it has an effect, or a result with elements."""
+        """Whether it has an effect, or a result with elements."""
         effectful = isinstance(self.node, Equation) and self.node.primitive.effectful
         return effectful or any(v.aval.size for v in self.results)
 
@@ -132,8 +132,8 @@ class LoweredProgram(NamedTuple):
 
     def routine_keys(self) -> list[RoutineKey]:
         """Return the keys of all routines, those of nested programs included."""
-        own = [item.key for item in self.items if item.key is not None]
-        return own + [key for item in self.items for program in item.programs for key in program.routine_keys()]
+        keys = [item.key for item in self.items if item.key is not None]
+        return keys + [key for item in self.items for program in item.programs for key in program.routine_keys()]
 
     def host_steps(self) -> Iterator[HostStep]:
         """Yield the equations that run on the host, those of nested programs included.
@@ -170,7 +170,7 @@ class LoweredProgram(NamedTuple):
         These are the operand that the output overwrites, what that one overwrites, and so on. An input that may share the output's memory
         is not overwritten before its last use.
         """
-        found: list[Var] = []
+        values: list[Var] = []
         inputs: list[Var] | None = None
         result = self.root(output)
         while True:
@@ -179,12 +179,12 @@ class LoweredProgram(NamedTuple):
             dying = [v for v in operands if v in self.producers and self.last_use[v] == number and fits(v, result)]
             old = next((v for v in dying if self.can_overwrite(number, v, result)), None)
             if old is None:
-                return found
+                return values
             if inputs is None:
                 inputs = [v for v in self.closed.jaxpr.invars if self.may_share(v, output)]
             if any(self.last_use.get(v, -1) >= self.producers[old] for v in inputs):
-                return found
-            found.append(old)
+                return values
+            values.append(old)
             result = old
 
     def reusable(self, donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
@@ -194,31 +194,31 @@ class LoweredProgram(NamedTuple):
         """
         invars = self.closed.jaxpr.invars
         pairs = self._paired(donated)
-        taken, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
+        arguments, results = {argument for _, argument in pairs}, {result for result, _ in pairs}
         free: dict[tuple[int, np.dtype], list[int]] = {}
-        for i in [i for i, d in enumerate(donated) if d and i not in taken]:
+        for i in [i for i, d in enumerate(donated) if d and i not in arguments]:
             free.setdefault(_kind(invars[i]), []).append(i)
         for number, var in enumerate(self.results):
             fitting = free.get(_kind(var), []) if number not in results else []
-            found = next((i for i in fitting if self.may_share(invars[i], var)), None)
-            if found is not None:
-                fitting.remove(found)
-                pairs.append((number, found))
+            donor = next((i for i in fitting if self.may_share(invars[i], var)), None)
+            if donor is not None:
+                fitting.remove(donor)
+                pairs.append((number, donor))
         return tuple(sorted(pairs))
 
     def _paired(self, donated: Sequence[bool]) -> list[tuple[int, int]]:
         """Return the results that may take the memory of the argument of their path."""
         jaxpr, numbers = self.closed.jaxpr, {var: number for number, var in enumerate(self.results)}
-        found: dict[int, int] = {}
+        arguments: dict[int, int] = {}
         for output, argument in pairs_of(donated):
             var = jaxpr.outvars[output]
             number = numbers.get(self.root(var)) if isinstance(var, Var) else None
-            if number is not None and number not in found and self.may_share(jaxpr.invars[argument], var):
-                found[number] = argument
-        return list(found.items())
+            if number is not None and number not in arguments and self.may_share(jaxpr.invars[argument], var):
+                arguments[number] = argument
+        return list(arguments.items())
 
     def outputs(self) -> list[Output]:
-        """Return what each output is: a result, an argument or a constant."""
+        """Return the outputs as results, arguments or constants."""
         results = {var: number for number, var in enumerate(self.results)}
         return [self._output(v, results) for v in self.closed.jaxpr.outvars]
 
@@ -237,10 +237,10 @@ class LoweredProgram(NamedTuple):
 # Targets as the compiler sees them: capabilities, routines, and passes.
 # ------------------------------------------------------------------------------
 
-#: How an equation becomes a routine: (operands' types, parameters) -> routine, or None if the target has none for these.
+#: A generator of an equation's routine: (operands' types, parameters) -> routine, or None if there is none for these.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
 
-#: Why callbacks, and collectives between processes, run on the host.
+#: The reasons for which callbacks, and collectives between processes, run on the host.
 CALLS_PYTHON = "it calls a Python function"
 CALLS_PROCESSES = "it talks to other processes"
 
@@ -248,7 +248,7 @@ CONTROL_FLOW = frozenset({"scan", "while", "cond"})
 
 
 class TargetCapabilities(NamedTuple):
-    """What a target offers: limits, dtypes and features.
+    """The limits, dtypes and features of a target.
 
     The defaults are what every WebGPU device has.
     """
@@ -301,7 +301,7 @@ def forced(options: Any) -> str:
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the pipeline, with a one-line description of what it does."""
+    """A step of the pipeline, with a one-line description."""
 
     name: str
     description: str
@@ -330,7 +330,7 @@ class CommandPass(Pass):
 
 
 class Target:
-    """What code is generated for.
+    """A target of code generation.
 
     A subclass says what it can generate; this one generates nothing, and has core WebGPU's limits.
     """
@@ -403,7 +403,7 @@ class Target:
         return [self.in_place[name]] if item.key is not None and name in self.in_place and result == 0 else []
 
     def host_reason(self, item: Item) -> str | None:
-        """Return why NumPy computes an item; None if the target generates code for it."""
+        """Return the reason for running an item on the host; None if there is code."""
         if item.key is None and isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW:
             return None
         return None if item.key is not None and item.key.make() is not None else self.explain_host(item)

@@ -33,9 +33,9 @@ _Type = tuple[tuple[int, ...], Any]
 
 
 def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJaxpr | FusedProgram) -> None:
-    """Raise `CompilerError` unless a pass made a program that may replace the old one.
+    """Raise `CompilerError` unless a pass preserved a program's effects and types.
 
-    It is well formed, and has the same effects and types.
+    The new program must also be well formed.
     """
     if after is before:
         return
@@ -79,17 +79,17 @@ def verify_program(stage: str, program: ClosedJaxpr, before: ClosedJaxpr | None 
     Every variable is bound once, before its uses; every equation's results have the types that its primitive gives them. Equations that
     the program `before` the pass has, too, itself or in those that it holds, were verified with it.
     """
-    known = set(before.eqns) if before is not None else set()
+    verified = set(before.eqns) if before is not None else set()
     pending = [program]
     while pending:
         current = pending.pop()
         if _VERIFIED in current.derived:
             continue
         if current is not program and before is not None:
-            known.update(_inner_equations(before))
+            verified.update(_inner_equations(before))
             before = None
         _verify_bindings(stage, current)
-        for eqn in [eqn for eqn in current.eqns if eqn not in known]:
+        for eqn in [eqn for eqn in current.eqns if eqn not in verified]:
             _verify_types(stage, eqn)
             if eqn.primitive.holds_programs or eqn.primitive.call_param:
                 pending.extend(sub_jaxprs(eqn.params))
@@ -146,8 +146,8 @@ def _verify_types(stage: str, eqn: Equation) -> None:
 
 
 def _is_type(aval: ShapedArray, var: Var) -> bool:
-    own = var.aval
-    return own is aval or (own.shape == aval.shape and own.dtype == aval.dtype)
+    var_aval = var.aval
+    return var_aval is aval or (var_aval.shape == aval.shape and var_aval.dtype == aval.dtype)
 
 
 def _verify_interface(stage: str, before: ClosedJaxpr, after: ClosedJaxpr) -> None:
@@ -220,7 +220,7 @@ def _verify_effects(stage: str, before: Effects, after: Effects) -> None:
 
 
 def is_kept(before: Effects, after: Effects) -> bool:
-    """Return True if effects are the same, but for branches that were chosen."""
+    """Return True if effects are the same, except for branches that were chosen."""
     if before == after:
         return True
     if not before:
@@ -251,7 +251,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
     Nodes from `before` the pass were verified with it.
     """
     closed = program.closed
-    known = frozenset([*map(id, before), *map(id, closed.eqns)])
+    verified = frozenset([*map(id, before), *map(id, closed.eqns)])
     bound: set[Atom] = {*closed.jaxpr.constvars, *closed.jaxpr.invars}
     for alias, root in program.roots.items():
         if (alias.aval.size, alias.aval.dtype) != (root.aval.size, root.aval.dtype):
@@ -264,7 +264,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
             if var in bound or var in program.roots:
                 _fail_node(stage, f"a result {var.aval} is computed twice", closed, node)
             bound.add(var)
-        if id(node) in known:
+        if id(node) in verified:
             continue
         if isinstance(node, KernelCall):
             verify_call(stage, closed, node)
@@ -306,8 +306,8 @@ def verify_lowered(program: LoweredProgram) -> None:
 def _verify_inner(stage: str, item: Item) -> None:
     if not item.programs or not isinstance(item.node, Equation):
         return
-    known = [_interface(program) for program in sub_jaxprs(item.node.params)]
-    if any(_interface(lowered.closed) not in known for lowered in item.programs):
+    interfaces = [_interface(program) for program in sub_jaxprs(item.node.params)]
+    if any(_interface(lowered.closed) not in interfaces for lowered in item.programs):
         _fail(stage, "a program inside has other inputs or outputs than it was lowered from", item.node)
 
 
@@ -348,7 +348,7 @@ def _listed_axes(types: list[tuple[int, Any]]) -> str:
 
 @lru_cache(maxsize=4096)
 def problem_of(kernel: Kernel) -> str | None:
-    """Return which rule a kernel breaks; None if it breaks none.
+    """Return the rule that a kernel violates, or None.
 
     The forms of it that code is generated from must keep the rules, too.
     """
@@ -368,7 +368,7 @@ def problem_of(kernel: Kernel) -> str | None:
 
 
 def _problem_of_contraction(contraction: Contraction) -> str | None:
-    """Return how a contraction differs from the kernel that it was recognised in.
+    """Return the difference between a contraction and its kernel, or None.
 
     Code is generated for the sum of products and for the epilogue: together they must store what the kernel stores.
     """
@@ -413,28 +413,28 @@ class ExpressionNumbers:
 
         `inputs` are the numbers of the kernel's inputs in another kernel, and None for the one whose elements are the value `first`.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         for node in kernel.nodes:
             key: Any = node
             if isinstance(node, Load) and inputs is not None:
                 number = inputs[node.input]
                 if number is None:
                     assert first is not None
-                    found.append(first)
+                    numbers.append(first)
                     continue
                 key = replace(node, input=number)
             elif isinstance(node, Apply):
-                key = replace(node, operands=tuple([found[i] for i in node.operands]))
+                key = replace(node, operands=tuple([numbers[i] for i in node.operands]))
             elif isinstance(node, Reduce):
-                key = replace(node, operand=found[node.operand])
-            found.append(self._numbers.setdefault(key, len(self._numbers)))
-        return found
+                key = replace(node, operand=numbers[node.operand])
+            numbers.append(self._numbers.setdefault(key, len(self._numbers)))
+        return numbers
 
 
 # ------------------------------------------------------------------------------
 # Memory: no value is overwritten before its last use, whatever shares its memory.
 #
-# Lifetimes are found again from what is executed, not taken from those who assigned memory by them. `verify_plan` follows the values in
+# Lifetimes are derived again from the executed commands, independently of buffer assignment. `verify_plan` follows the values in
 # a plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_extents`
 # compares the uses of slots by commands with the bytes that slots have in blocks of memory.
 # ------------------------------------------------------------------------------
@@ -579,7 +579,7 @@ class MemoryVerifier:
 
 
 class ProgramContents:
-    """What the slots of a program hold, from item to item."""
+    """The contents of a program's slots, updated item by item."""
 
     def __init__(self, verifier: MemoryVerifier, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None]) -> None:
         self.verifier, self.program, self.targets = verifier, program, targets
@@ -593,7 +593,7 @@ class ProgramContents:
         self.last.update({program.root(v): len(program.items) for v in program.closed.jaxpr.outvars if isinstance(v, Var)})
 
     def item(self, number: int, operands: Sequence[Slot], results: Sequence[Slot]) -> None:
-        """Verify the slots of an item, and note what they hold after it."""
+        """Verify the slots of an item, and update their contents."""
         item = self.program.items[number]
         for atom, slot in zip(item.operands, operands, strict=True):
             if not self._holds(slot, atom):
@@ -728,14 +728,14 @@ class SlotUses:
     def lifetimes(self) -> dict[Slot, tuple[int, int]]:
         """Return the first and last time at which each slot holds its value.
 
-        A slot that a loop shares with what is outside holds it in all iterations.
+        A slot that is also used outside of a loop holds its value in all iterations.
         """
-        found = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
+        lifetimes = {slot: (times[0], times[-1]) for slot, times in self.times.items()}
         for begin, end in self.loops:  # inner loops first
-            for slot, (first, last) in found.items():
+            for slot, (first, last) in lifetimes.items():
                 if first <= end and last >= begin and not (begin <= first and last <= end):
-                    found[slot] = min(first, begin), max(last, end)
-        return found
+                    lifetimes[slot] = min(first, begin), max(last, end)
+        return lifetimes
 
 
 def verify_extents(stage: str, uses: SlotUses, extents: Mapping[Slot, Extent], writers: Mapping[Slot, tuple[LoweredProgram, Item]]) -> None:

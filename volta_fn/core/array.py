@@ -21,11 +21,10 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError
 from volta_fn.lazy_imports import deferred
 
 # ------------------------------------------------------------------------------
-# The buffer of arrays that were donated or deleted: any use of it raises.
+# `DELETED`: the buffer of a donated or deleted array.
 #
-# A thread may find an array's program by its type, and take the array's buffer only after another thread has donated the array. It then
-# gets `GONE`, an array of NumPy's (so that machine code can read its flags) that is not contiguous (so that machine code refuses it) and
-# whose attributes, ufuncs and functions raise.
+# A thread may look up the program for an array's type, and read the array's buffer only after another thread has donated the array. The
+# buffer is then `DELETED`: a non-contiguous `ndarray`, so that compiled fast paths reject it, whose attributes, ufuncs and functions raise.
 # ------------------------------------------------------------------------------
 
 
@@ -36,12 +35,12 @@ def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-#: What debuggers and documentation tools ask any object for.
+#: Attributes that debuggers and documentation tools read of any object.
 _OF_ANY_OBJECT = frozenset({"__class__", "__dict__", "__doc__", "__module__", "__name__", "__qualname__", "__wrapped__"})
 
 
-class _Gone(np.ndarray):
-    """Elements that nothing may read."""
+class _DeletedBuffer(np.ndarray):
+    """An array whose elements may not be read."""
 
     __array_ufunc__ = __array_function__ = _refuse
 
@@ -50,7 +49,7 @@ class _Gone(np.ndarray):
 
 
 #: The buffer of all arrays that were donated or deleted.
-GONE: Any = np.full((2, 2), np.nan)[:, :1].view(_Gone)
+DELETED: Any = np.full((2, 2), np.nan)[:, :1].view(_DeletedBuffer)
 
 
 # ------------------------------------------------------------------------------
@@ -62,49 +61,49 @@ _BINS = 16
 
 
 def escaped(text: Any) -> str:
-    """Return text with the characters that have a meaning in HTML replaced."""
+    """Escape text for HTML."""
     result: str = deferred("html").escape(str(text))
     return result
 
 
 def folded(title: str, body: str, opened: bool = False) -> str:
-    """Return a line that unfolds to `body`, which is HTML."""
+    """Return a collapsible line of HTML, which unfolds to `body`."""
     return f"<details{' open' if opened else ''}><summary><code>{escaped(title)}</code></summary>{body}</details>"
 
 
 def listed(items: Iterable[str]) -> str:
-    """Return a list of items that are HTML."""
+    """Return an HTML list of HTML items."""
     return "<ul style='list-style:none;margin:0'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 def preformatted(text: str) -> str:
-    """Return text with its lines and spaces."""
+    """Return preformatted text."""
     return f"<pre>{escaped(text)}</pre>"
 
 
 def program(text: str) -> str:
-    """Return the text of a jaxpr, in which the programs inside it unfold.
+    """Return the text of a jaxpr, whose nested programs are collapsible.
 
     Each of them begins at the end of a line with ``let``, and ends with a line that starts with ``in``.
     """
     head, *body = text.splitlines()
-    shown, depth = [escaped(head), "\n"], 0
+    lines, depth = [escaped(head), "\n"], 0
     for row in body:
         ends, begins = row.lstrip().startswith("in (") and depth > 0, row.endswith(" let")
         if begins and not ends:
-            shown.append(f"<details open><summary>{escaped(row)}</summary>")
+            lines.append(f"<details open><summary>{escaped(row)}</summary>")
         else:
-            shown.append(f"{escaped(row)}\n")
+            lines.append(f"{escaped(row)}\n")
         if ends:
-            shown.append("</details>")
+            lines.append("</details>")
         if ends and begins:  # the next of several programs
-            shown.append("<details open><summary>…</summary>")
+            lines.append("<details open><summary>…</summary>")
         depth += begins - ends
-    return f"<pre>{''.join(shown)}</pre>"
+    return f"<pre>{''.join(lines)}</pre>"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; the first row is its head."""
+    """Return an HTML table; the first row is its head."""
     head, *body = [
         "".join(f"<{tag}>{escaped(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, ["th"] + ["td"] * len(rows), strict=False)
     ]
@@ -127,7 +126,7 @@ def sparkline(values: np.ndarray) -> str:
 
 
 def _scaled(values: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return finite numbers divided by a power of 2, to at most 1, and its exponent.
+    """Scale finite numbers by a power of 2 to at most 1; also return its exponent.
 
     Their differences and sums neither overflow nor underflow.
     """
@@ -144,13 +143,13 @@ def statistics(values: np.ndarray) -> str:
     finite = wide[np.isfinite(wide)]
     if values.size == finite.size and finite.min() == finite.max():
         return f"{'all ' * (finite.size > 1)}{finite[0]:.4g}"
-    found = []
+    parts = []
     if finite.size:
         scaled, exponent = _scaled(finite)
-        found.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
+        parts.append(f"{finite.min():.4g} … {finite.max():.4g}, mean {np.ldexp(scaled.mean(), exponent):.4g}")
     counts = (("NaN", np.isnan(wide).sum()), ("infinite", np.isinf(wide).sum()))
-    found += [f"{count:,} {name}" for name, count in counts if count]
-    return f"{', '.join(found)} {sparkline(finite)}".rstrip()
+    parts += [f"{count:,} {name}" for name, count in counts if count]
+    return f"{', '.join(parts)} {sparkline(finite)}".rstrip()
 
 
 def array_html(title: str, values: np.ndarray, text: str) -> str:
@@ -228,7 +227,7 @@ class Array(ArrayMethods):
         """Bytes of all elements."""
         return self.aval.nbytes
 
-    #: `==` compares element by element, so an array in a set or as a key could never be found by its value.
+    #: `==` compares element by element, so arrays are not hashable by value.
     __hash__ = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
@@ -254,7 +253,7 @@ def attach(name: str, function: Callable[..., Any] | property) -> None:
 
 
 class ArraySpec:
-    """An aval and a device, interned: the key by which compiled kernels are found."""
+    """An interned pair of an aval and a device: the key of compiled kernels."""
 
     __slots__ = ("__weakref__", "_deleted", "_donated", "_exact", "_interned", "aval", "device")
     aval: ShapedArray
@@ -263,7 +262,7 @@ class ArraySpec:
 
     @property
     def donated(self) -> ArraySpec:
-        """The spec of arrays of this type without a buffer, since they were donated.
+        """The spec of donated arrays of this type, which have no buffer.
 
         No kernel is kept for it, so that a lookup misses and the slow path finds that the buffer is missing.
         """
@@ -271,31 +270,31 @@ class ArraySpec:
 
     @property
     def deleted(self) -> ArraySpec:
-        """The spec of arrays of this type without a buffer, since they were deleted."""
+        """The spec of deleted arrays of this type, which have no buffer."""
         return self._variant("_deleted")
 
     @property
     def exact(self) -> ArraySpec:
-        """The spec of arrays of this weak type that keep a Python number.
+        """The spec of arrays of this weak type that hold a Python number.
 
         Their kernels compute the number of the result as well (`jit.eager`), so they are not those of other arrays.
         """
         return self._variant("_exact")
 
     def _variant(self, name: str) -> ArraySpec:
-        """Return another spec of this type, which is its own variant of that name."""
-        found: ArraySpec | None = getattr(self, name, None)
-        if found is None:
-            found = ArraySpec()
-            found.aval, found.device = self.aval, self.device
-            found._interned = self  # which lives as long as its variants, so that they are found again
-            setattr(self, name, found)
-            setattr(found, name, found)
-        return found
+        """Return the variant of this spec with that name, which is its own variant."""
+        variant: ArraySpec | None = getattr(self, name, None)
+        if variant is None:
+            variant = ArraySpec()
+            variant.aval, variant.device = self.aval, self.device
+            variant._interned = self  # kept alive by its variants, which a later lookup must return
+            setattr(self, name, variant)
+            setattr(variant, name, variant)
+        return variant
 
 
 _specs: Interned[tuple[ShapedArray, Device], ArraySpec] = Interned()
-#: A global name is found faster than an attribute.
+#: The lookup of a global name is faster than that of an attribute.
 _NDARRAY = np.ndarray
 
 _lock = threading.Lock()
@@ -304,25 +303,25 @@ _lock = threading.Lock()
 def array_spec(aval: ShapedArray, device: Device) -> ArraySpec:
     """Return the interned (aval, device) pair."""
     key = (aval, device)
-    found = _specs.get(key)
-    if found is not None:
-        return found
+    spec = _specs.get(key)
+    if spec is not None:
+        return spec
     with _lock:
-        found = _specs.get(key)
-        if found is None:
-            found = ArraySpec()
-            found.aval, found.device = aval, device
-            _specs.add(key, found)
-    return found
+        spec = _specs.get(key)
+        if spec is None:
+            spec = ArraySpec()
+            spec.aval, spec.device = aval, device
+            _specs.add(key, spec)
+    return spec
 
 
 class ConcreteArray(Array):
-    """An array of numbers in the buffer of a device, made by `wrap`."""
+    """An array with elements, in the buffer of a device; `wrap` makes them."""
 
     __slots__ = ("__weakref__", "_buffer", "_number", "_spec")
     _buffer: Any
     _spec: ArraySpec
-    #: Of a weakly typed array whose elements are all one number, made of Python's: that in full. Unset in all other arrays.
+    #: The Python number, in full precision, of which a weakly typed array was filled. Unset in all other arrays.
     _number: float | complex
 
     @property
@@ -344,7 +343,7 @@ class ConcreteArray(Array):
 
         Raises `DonatedBufferError` if the array was donated to a jitted call or deleted; the message says which.
         """
-        if self._buffer is GONE:
+        if self._buffer is DELETED:
             if self._spec is self._spec.deleted:
                 raise DonatedBufferError(
                     f"this array ({self.aval}) was deleted by its method delete(). Delete arrays after their last use."
@@ -357,12 +356,12 @@ class ConcreteArray(Array):
 
     def delete(self) -> None:
         """Give the memory back now; any later use raises `DonatedBufferError`."""
-        if self._buffer is not GONE:
-            self._buffer, self._spec = GONE, self._spec.deleted
+        if self._buffer is not DELETED:
+            self._buffer, self._spec = DELETED, self._spec.deleted
 
     def is_deleted(self) -> bool:
         """Return True if the memory was given back, by donation or `delete`."""
-        return self._buffer is GONE
+        return self._buffer is DELETED
 
     def block_until_ready(self) -> ConcreteArray:
         """Wait until the device has computed the elements, and return self."""
@@ -466,7 +465,7 @@ def host_buffer(array: ConcreteArray) -> np.ndarray:
 
 
 def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
-    """Return the array in a buffer (inlined by hand where every call counts)."""
+    """Return the array in a buffer (inlined by hand on hot paths)."""
     array = ConcreteArray()
     array._buffer = buffer
     array._spec = spec
@@ -474,19 +473,19 @@ def wrap(buffer: Any, spec: ArraySpec) -> ConcreteArray:
 
 
 def with_number(array: ConcreteArray, number: float | complex) -> ConcreteArray:
-    """Let a weakly typed array keep the Python number that its elements stand for."""
+    """Store with a weakly typed array the Python number that fills it."""
     array._number = number
     array._spec = array._spec.exact
     return array
 
 
 def number_of(array: Any) -> float | complex | None:
-    """Return the Python number that a weakly typed array keeps, or None."""
+    """Return the Python number that fills a weakly typed array, or None."""
     return getattr(array, "_number", None)
 
 
 def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
-    """Return another array of the same buffer, or of a copy on `device`."""
+    """Return an array that shares the buffer, or has a copy on `device`."""
     copy = wrap(array.buffer(), array._spec) if device is None else from_host(array.host(), array.weak_type, device)
     number = number_of(array)
     return copy if number is None else with_number(copy, number)
@@ -599,11 +598,11 @@ def aval_of(x: Any) -> ShapedArray:
         return x.aval
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is not None and dtype is not None:
-        return ShapedArray(tuple(shape), _described(dtype), bool(getattr(x, "weak_type", False)))
+        return ShapedArray(tuple(shape), _canonical_dtype(dtype), bool(getattr(x, "weak_type", False)))
     return as_value(x).aval
 
 
-def _described(dtype: Any) -> Any:
+def _canonical_dtype(dtype: Any) -> Any:
     """Return a dtype of NumPy; an extended one, that of random keys, as it is."""
     return dtype if isinstance(dtype, dtypes.ExtendedDType) else dtypes.canonical(np.dtype(dtype))
 

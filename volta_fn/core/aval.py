@@ -61,7 +61,7 @@ class Dimension:
     __slots__ = ("scope", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Fraction], scope: Any = None) -> None:
-        #: What is known of the variables: a `SymbolicScope`, or None.
+        #: The constraints on the variables: a `SymbolicScope`, or None.
         self.scope = scope
         self.terms = {monomial: _fractions.Fraction(c) for monomial, c in sorted(terms.items()) if c}
 
@@ -76,7 +76,7 @@ class Dimension:
         return frozenset([name for monomial in self.terms for name, _ in monomial])
 
     def evaluate(self, sizes: Mapping[str, int]) -> Fraction:
-        """Return the value for given sizes of all variables."""
+        """Evaluate the polynomial at sizes of all variables."""
         total = _fractions.Fraction(0)
         for monomial, coefficient in self.terms.items():
             total += coefficient * value_of(monomial, sizes)
@@ -134,7 +134,7 @@ def _as_dimension(value: Dimension | int) -> Dimension:
 
 
 def value_of(monomial: Monomial, sizes: Mapping[str, int]) -> int:
-    """Return a monomial's value for given sizes of its variables."""
+    """Evaluate a monomial at sizes of its variables."""
     product = 1
     for name, exponent in monomial:
         product *= sizes[name] ** exponent
@@ -186,7 +186,7 @@ _MOST_BYTES = sys.maxsize
 
 
 def _check_possible(shape: Shape, dtype: np.dtype) -> None:
-    """Raise an error for an array that cannot exist, however large the memory."""
+    """Raise an error for a shape beyond NumPy's limits."""
     if len(shape) > _MOST_AXES:
         raise ShapeError(f"an array has at most {_MOST_AXES} axes, but this would have {len(shape)}; merge some by reshape")
     if math.prod([d or 1 for d in shape]) * dtype.itemsize > _MOST_BYTES:
@@ -210,30 +210,30 @@ class ShapedArray:
     size: int
     #: Whether the dtype is a real floating one.
     is_float: bool
-    #: How arrays of the type are split between devices: not at all.
+    #: The sharding of arrays of the type: none.
     sharding: ClassVar[None] = None
 
     def __new__(cls, shape: Shape, dtype: np.dtype, weak_type: bool = False, *, sharding: None = None) -> ShapedArray:
         try:
             key = (shape, dtype, weak_type)
-            found = _interned.get(key)
+            aval = _interned.get(key)
         except TypeError:  # a list for a shape
-            found = None
-        if found is not None:
-            return found
+            aval = None
+        if aval is not None:
+            return aval
         shape, dtype = tuple(shape), _as_np_dtype(dtype)
         shape = tuple([d.__index__() if isinstance(d, Dimension) else d for d in shape])
         key = (shape, dtype, weak_type)
         _check_possible(shape, dtype)
         with _lock:
-            found = _interned.get(key)
-            if found is None:
-                found = object.__new__(cls)
-                found.shape, found.dtype, found.weak_type = shape, dtype, weak_type
-                found.ndim, found.size = len(shape), math.prod(shape)
-                found.is_float = dtype in dtypes.FLOATS
-                _interned.add(key, found)
-        return found
+            aval = _interned.get(key)
+            if aval is None:
+                aval = object.__new__(cls)
+                aval.shape, aval.dtype, aval.weak_type = shape, dtype, weak_type
+                aval.ndim, aval.size = len(shape), math.prod(shape)
+                aval.is_float = dtype in dtypes.FLOATS
+                _interned.add(key, aval)
+        return aval
 
     def __repr__(self) -> str:
         return f"{dtypes.short_name(self.dtype)}[{','.join(map(str, self.shape))}]"
@@ -291,10 +291,10 @@ class ShapeDtypeStruct:
 
     def update(self, **changes: Any) -> ShapeDtypeStruct:
         """Return a description with other `shape`, `dtype`, `sharding` or `weak_type`."""
-        kept = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
-        if unknown := changes.keys() - kept.keys():
-            raise ArgumentTypeError(f"a ShapeDtypeStruct has no {sorted(unknown)}; it has {sorted(kept)}")
-        return ShapeDtypeStruct(**(kept | changes))
+        fields = {"shape": self.shape, "dtype": self.dtype, "sharding": self.sharding, "weak_type": self.weak_type}
+        if unknown := changes.keys() - fields.keys():
+            raise ArgumentTypeError(f"a ShapeDtypeStruct has no {sorted(unknown)}; it has {sorted(fields)}")
+        return ShapeDtypeStruct(**(fields | changes))
 
     def __len__(self) -> int:
         if not self.shape:
@@ -344,7 +344,7 @@ def as_integer(value: Any, name: str) -> int:
 
 
 def sizes_of(shape: Any) -> tuple[Any, ...]:
-    """Return the sizes that a shape lists: any iterable, or one size."""
+    """Return a shape's sizes; a shape is any iterable of them, or one size."""
     if isinstance(shape, (int, np.integer)) or getattr(shape, "shape", None) == ():
         return (shape,)
     try:
@@ -442,21 +442,21 @@ def _checked(mode: str) -> Mode:
 
 def _mode() -> Mode | None:
     chosen = _scoped_mode.get() or _process_mode
-    if chosen is None and (wanted := os.environ.get(_VARIABLE)):
-        return _checked(wanted)
+    if chosen is None and (setting := os.environ.get(_VARIABLE)):
+        return _checked(setting)
     return chosen
 
 
 def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None:
-    """Warn or raise where operands combine to a dtype that is not that of all arrays.
+    """Warn or raise if operands promote to a dtype that not all arrays have.
 
     Operands are arrays of any kind, or Python's numbers. Raises `TypePromotionError` in the mode "strict".
     """
     for operand in operands:
-        found = getattr(operand, "dtype", None)
-        if found is None or found is dtype or getattr(operand, "weak_type", False):
+        operand_dtype = getattr(operand, "dtype", None)
+        if operand_dtype is None or operand_dtype is dtype or getattr(operand, "weak_type", False):
             continue
-        if dtypes.canonical(found) != dtype:
+        if dtypes.canonical(operand_dtype) != dtype:
             _tell(name, [x for x in operands if hasattr(x, "dtype")], dtype)
             return
 

@@ -24,19 +24,19 @@ _BETWEEN_WAITS = 0.1
 
 
 class MemoryStats(NamedTuple):
-    """The memory of a device, in bytes."""
+    """Memory statistics of a device, in bytes."""
 
     #: In use by arrays and programs, now and at most.
     in_use: int
     peak: int
-    #: Allocated from the system, including what is kept for reuse.
+    #: Allocated from the system, including memory pooled for reuse.
     held: int
     #: The most that may be allocated; None without a limit.
     limit: int | None
 
 
 class WorkStats(NamedTuple):
-    """The work of a device so far. The CPU does all work at once and counts none."""
+    """Counters of a device's work. The CPU does all work at once and counts none."""
 
     #: Kernels dispatched, batches submitted, and how many of these are not done.
     dispatches: int = 0
@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Return when the buffer's elements are computed."""
 
     def known(self, buffer: Any) -> np.ndarray | None:
-        """Return a buffer's elements if they can be read without waiting, else None."""
+        """Return a buffer's elements if they are on the host already, else None."""
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:
         """Return True if no other buffers share the memory of these (at least one)."""
@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Return the most bytes that a program needs for intermediate values."""
 
     def timed(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Any:
-        """Return a program that notes the time of each kernel; None if there is none."""
+        """Return a program that records the time of each kernel, or None."""
 
     def hardware(self) -> Hardware:
         """Describe the device."""
@@ -120,10 +120,10 @@ class Backend(Protocol):
         """Allow this many bytes at most (None: no limit)."""
 
     def recover(self, every: int | None) -> None:
-        """Survive the loss of the device with copies after so many calls (None: do not)."""
+        """Recover from device loss, with checkpoints after so many calls (None: never)."""
 
     def free_memory(self) -> None:
-        """Return memory that is kept for reuse to the system."""
+        """Release memory that is pooled for reuse."""
 
 
 class Device:
@@ -142,7 +142,7 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
-    #: Of a group of devices (`core.distribution.placement`): how an array is split between them.
+    #: The sharding of arrays on a group of devices (`core.distribution.placement`).
     sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:
@@ -159,7 +159,7 @@ class Device:
         return f"{self.platform}:{self.id}"
 
     def members(self) -> set[Device]:
-        """Return the devices that it consists of: itself."""
+        """Return a tuple of the device alone; groups return their devices."""
         return {self}
 
     @property
@@ -223,7 +223,7 @@ class RemoteDevice(Device):
 
 
 _discoverers: dict[str, Callable[[], list[Device]]] = {}
-_found: dict[str, list[Device]] = {}
+_devices_by_platform: dict[str, list[Device]] = {}
 _lock = threading.RLock()
 _process_default: Device | None = None
 _scoped_default: ContextVar[Device | None] = ContextVar("default_device", default=None)
@@ -246,25 +246,25 @@ def devices(backend: str | None = None) -> list[Device]:
     >>> vf.devices("cpu")
     [CpuDevice(id=0)]
     """
-    own = local_devices(backend=backend)
+    local = local_devices(backend=backend)
     if process.size() == 1:
-        return own
-    return [own[0] if rank == process.rank() else RemoteDevice(own[0].platform, rank) for rank in range(process.size())]
+        return local
+    return [local[0] if rank == process.rank() else RemoteDevice(local[0].platform, rank) for rank in range(process.size())]
 
 
 def available_devices() -> tuple[Device, ...]:
     """Return the devices of all platforms that have any, those of the CPU first."""
-    found: list[Device] = []
+    available: list[Device] = []
     for platform in _discoverers:
         with contextlib.suppress(DeviceError):
-            found += local_devices(backend=platform)
-    return tuple(found)
+            available += local_devices(backend=platform)
+    return tuple(available)
 
 
 def set_cpu_devices(count: int) -> None:
-    """Let the CPU be several devices, which share its memory and cores.
+    """Split the CPU into several devices, which share its memory and cores.
 
-    Programs that are written for several devices can so be tried. JAX's setting for it is `jax_num_cpu_devices`.
+    This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`.
 
     Raises `ArgumentError` if `count` is less than 1, or than the number of devices that were already found.
 
@@ -273,18 +273,20 @@ def set_cpu_devices(count: int) -> None:
     """
     if isinstance(count, bool) or not isinstance(count, numbers.Integral) or count < 1:
         raise ArgumentError(f"set_cpu_devices: the number of devices must be a positive integer, got {count!r}")
-    found = local_devices(backend="cpu")
-    if count < len(found):
-        raise ArgumentError(f"set_cpu_devices: there are {len(found)} devices in use already, more than {count}")
+    existing = local_devices(backend="cpu")
+    if count < len(existing):
+        raise ArgumentError(f"set_cpu_devices: there are {len(existing)} devices in use already, more than {count}")
     with _lock:
-        first = found[0]
-        _found["cpu"] = found + [Device("cpu", i, first.device_kind, first.backend) for i in range(len(found), int(count))]
+        first = existing[0]
+        _devices_by_platform["cpu"] = existing + [
+            Device("cpu", i, first.device_kind, first.backend) for i in range(len(existing), int(count))
+        ]
 
 
 def found_devices() -> tuple[Device, ...]:
-    """Return the devices that were looked for until now; others had nothing to do."""
+    """Return the devices discovered so far; no other device has had any work."""
     with _lock:
-        return tuple([device for found in _found.values() for device in found])
+        return tuple([device for group in _devices_by_platform.values() for device in group])
 
 
 def device_count(backend: str | None = None) -> int:
@@ -307,11 +309,11 @@ def local_devices(process_index: int | None = None, backend: str | None = None, 
             raise ArgumentError(f"local_devices: this is process {process.rank()}, which does not know the devices of {index}")
     name = backend or current_default_device().platform
     with _lock:
-        if name not in _found:
+        if name not in _devices_by_platform:
             if name not in _discoverers:
                 raise DeviceError(f"unknown platform {name!r}; this installation knows {sorted(_discoverers)}")
-            _found[name] = _discoverers[name]()
-        return list(_found[name])
+            _devices_by_platform[name] = _discoverers[name]()
+        return list(_devices_by_platform[name])
 
 
 def local_device_count(backend: str | None = None) -> int:
@@ -344,11 +346,11 @@ def find_device(spec: str | Device) -> Device:
     if isinstance(spec, Device):
         return spec
     platform, _, number = str(spec).partition(":")
-    found = local_devices(backend=platform)
+    candidates = local_devices(backend=platform)
     index = int(number) if number.isdigit() else 0
-    if (number and not number.isdigit()) or index >= len(found):
-        raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in found]}")
-    return found[index]
+    if (number and not number.isdigit()) or index >= len(candidates):
+        raise DeviceError(f"no device {spec!r}; platform {platform!r} has {[str(d) for d in candidates]}")
+    return candidates[index]
 
 
 def device_memory_stats(device: str | Device | None = None) -> MemoryStats:
@@ -385,11 +387,11 @@ def synchronize(device: str | Device | None = None, *, timeout: float | None = N
     """
     if timeout is not None and not (isinstance(timeout, numbers.Real) and timeout >= 0):
         raise ArgumentError(f"synchronize: timeout must be a number of seconds or None, got {timeout!r}")
-    for left in reversed(range(retries + 1)):
+    for retries_left in reversed(range(retries + 1)):
         try:
             return _device(device).backend.synchronize(timeout)
         except DeviceTimeoutError:
-            if not left:
+            if not retries_left:
                 raise
             time.sleep(_BETWEEN_WAITS)
     raise ArgumentError(f"synchronize: retries must not be negative, got {retries}")
@@ -403,7 +405,7 @@ def limit_memory(most: int | None, device: str | Device | None) -> None:
 
 
 def set_recovery(policy: str | None, *, every: int = 100, device: str | Device | None = None) -> None:
-    """Choose what the loss of a GPU does, by a reset, its driver or a sleeping laptop.
+    """Choose the policy for a GPU's loss by a reset, its driver or suspension.
 
     By default operations on its arrays raise `DeviceError`. With the policy "checkpoint" they take longer, and give the same bits: the
     device is opened again, and what was lost is computed by the same programs from copies on the host.

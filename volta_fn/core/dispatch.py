@@ -1,9 +1,8 @@
-"""Lookup of functions by the types of arrays, in machine code where available.
+"""Memoised dispatch of eager calls by the types of their arguments.
 
-An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
-of those in lists, and the values of all others. In Python that takes longer than adding a thousand numbers, as do the frames around a
-function of NumPy's. The CPU's machine code brings built-ins for both, when the first program is compiled; until then, and without it,
-Python's own lookups and frames serve.
+An eager call looks up its kernel by the specs of its arrays, or by its *signature*: the specs of all arrays among its arguments, lists
+included, and the values of the other arguments. In Python this lookup, and the frames around a NumPy function, take longer than adding a
+thousand numbers. The CPU target provides both as built-ins once its first program is compiled; without them dispatch runs in Python.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ import numpy as np
 
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray
 
-#: Runs what a dict has for the types of the arguments; for others, or while tracing, the second function that it was made of.
+#: A finder looks the argument types up in a dict and calls the entry; on a miss, or under a trace, it calls the fallback.
+#: `MakeFinder` makes one of a dict and a fallback.
 Finder = Callable[..., Any]
 MakeFinder = Callable[[dict[Any, Callable[..., Any]], Callable[..., Any]], Finder]
 
 
-#: Python's numbers as arrays, by the spec of the other operand and what `described` makes of the number: finders by specs put them in.
+#: Python numbers as arrays, by the spec of the other operand and the number's `described` key: finders by specs substitute them.
 NUMBERS: dict[tuple[ArraySpec, Any], ConcreteArray] = {}
 _MOST_NUMBERS = 1024
 
 
 class BuiltIns(NamedTuple):
-    """What machine code brings.
+    """The dispatch functions that the CPU target provides in machine code.
 
     Attributes:
-        finder: makes a finder by the specs of the arguments, all arrays, as a tuple; of two, one may be a number that `NUMBERS` has.
-        signature_finder: makes a finder by `signature`, for calls with keywords, too; what it finds is called with the arrays alone.
-        of_kernel: makes, of a function of NumPy arrays that returns one, the function of arrays that returns one of a spec. It runs with
-            NumPy's warnings off, and leaves what it does not know (the last argument's calls) to another function of the same arrays.
-        of_view: makes the function of an array that returns a view of it, by shape, dtype, strides and offset, of a spec. It leaves
-            non-contiguous arrays to another function.
+        finder: makes a finder whose keys are tuples of specs of the arguments, all arrays; one of two may be a number in `NUMBERS`.
+        signature_finder: makes a finder whose keys are signatures, also of calls with keywords; entries are called with the arrays alone.
+        of_kernel: wraps a function from NumPy arrays to one, which becomes a function from arrays to one of a spec. It runs with NumPy's
+            warnings off; anything unsupported is passed to its last argument, the fallback.
+        of_view: makes a function from an array to a view of a spec, by shape, dtype, strides and offset. Non-contiguous arrays are passed
+            to the fallback.
     """
 
     finder: MakeFinder
@@ -52,7 +52,7 @@ _waiting: list[Callable[[BuiltIns], None]] = []
 
 
 def when_available(install: Callable[[BuiltIns], None]) -> None:
-    """Call `install` with the built-ins, as soon as there are any."""
+    """Call `install` with the built-ins, now or as soon as they are available."""
     with _lock:
         if _built_ins is None:
             _waiting.append(install)
@@ -61,12 +61,12 @@ def when_available(install: Callable[[BuiltIns], None]) -> None:
 
 
 def available() -> BuiltIns | None:
-    """Return the built-ins, if there are any yet."""
+    """Return the built-ins, or None before they are available."""
     return _built_ins
 
 
 def provide(built_ins: BuiltIns) -> None:
-    """Give the built-ins to all who wait for them."""
+    """Make the built-ins available, and call the waiting `install` functions."""
     global _built_ins
     with _lock:
         _built_ins = built_ins
@@ -81,18 +81,18 @@ class NoSignatureError(Exception):
 
 
 def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[ConcreteArray]) -> tuple[Any, ...]:
-    """Return what a call is found by, and add its arrays to `arrays`.
+    """Return the dispatch key of a call, and append its arrays to `arrays`.
 
-    The finder in machine code (`runtime/internals/finders.py`) makes the same of most calls. Raises `NoSignatureError`.
+    The finder in machine code (`runtime/internals/finders.py`) computes the same key for most calls. Raises `NoSignatureError`.
     """
-    found = [described(value, arrays) for value in args]
+    entries = [described(value, arrays) for value in args]
     if kwargs:
-        found += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
-    return tuple(found)
+        entries += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
+    return tuple(entries)
 
 
 def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:
-    """Keep a number that an array was combined with, as the array that it became."""
+    """Store the array that a number, an array's other operand, was converted to."""
     if array.device is operand.device:
         if len(NUMBERS) >= _MOST_NUMBERS:
             NUMBERS.clear()
@@ -103,7 +103,7 @@ _FLOAT, _BITS = struct.Struct("=d"), struct.Struct("=q")
 
 
 def described(value: Any, arrays: list[ConcreteArray]) -> Any:
-    """Return what stands for a value in a signature, and add its arrays to `arrays`."""
+    """Return a value's entry in a signature, and append its arrays to `arrays`."""
     kind = type(value)
     if kind is ConcreteArray:
         arrays.append(value)

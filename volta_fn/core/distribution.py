@@ -120,13 +120,13 @@ def set_current(world: World) -> None:
 
 
 def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
-    """Return the processes with which this one shares a collective, in order."""
+    """Return the processes of this one's collective, in order."""
     (grid,) = {axis.grid for axis in axis_names}
     group: tuple[int, ...] = grid.group(tuple([axis.name for axis in axis_names]), _world.rank)
     if axis_index_groups is None:
         return group
-    own = group.index(_world.rank)
-    return tuple([group[i] for positions in axis_index_groups if own in positions for i in positions])
+    index = group.index(_world.rank)
+    return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
 # ------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
 
 
 class AxisType(enum.Enum):
-    """Who decides along an axis of a mesh; `typeof` shows explicit ones."""
+    """Modes of sharding along a mesh axis; `typeof` shows explicit axes."""
 
     Auto = enum.auto()
     Explicit = enum.auto()
@@ -147,7 +147,7 @@ class AxisType(enum.Enum):
 
 
 class PartitionSpec:
-    """For each dimension of an array: the mesh axis that splits it, several, or None.
+    """The mesh axis, or axes, that splits each dimension of an array; or None.
 
     >>> import volta_fn as vf
     >>> vf.P("data", None, ("model", "stage"))
@@ -189,7 +189,7 @@ class PartitionSpec:
         return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
     def names(self) -> list[Any]:
-        """Return the names of all axes in it, in order."""
+        """Return the names of all axes, in order."""
         return [name for dimension in range(len(self)) for name in self.axes_of(dimension)]
 
 
@@ -201,7 +201,7 @@ def _canonical(entry: Any) -> Any:
 
 
 class _Axes:
-    """Named axes with sizes: what meshes with and without devices share."""
+    """Named axes with sizes, the base of meshes with and without devices."""
 
     def __init__(self, sizes: Sequence[int], axis_names: Any, axis_types: Any) -> None:
         #: The sizes of the axes.
@@ -366,7 +366,7 @@ class set_mesh:  # JAX's name
 def make_mesh(
     axis_shapes: Sequence[int] | Mapping[str, int], axis_names: Sequence[str] | None = None, axis_types: Any = None, *, devices: Any = None
 ) -> Mesh:
-    """Make a mesh of the devices there are, of all processes.
+    """Make a mesh of the available devices of all processes.
 
     Args:
         axis_shapes: the sizes of the axes, or a dict from names to sizes.
@@ -382,20 +382,20 @@ def make_mesh(
     >>> vf.make_mesh({"data": vf.process_count()})
     Mesh('data': 1)
     """
-    found = list(_default_devices() if devices is None else devices)
+    available = list(_default_devices() if devices is None else devices)
     if isinstance(axis_shapes, Mapping):
         if axis_names is not None:
             raise ArgumentError(f"make_mesh: {axis_shapes} has the names of the axes; got {axis_names}, too")
         axis_names, axis_shapes = list(axis_shapes), list(axis_shapes.values())
     if axis_names is None:
         raise ArgumentError(f"make_mesh: the axes of the shape {tuple(axis_shapes)} need names: make_mesh({{name: size, …}})")
-    wanted = math.prod(axis_shapes)
-    if wanted > len(found):
+    device_count = math.prod(axis_shapes)
+    if device_count > len(available):
         raise DeviceError(
-            f"a mesh of shape {tuple(axis_shapes)} needs {wanted} devices, but there are {len(found)}. A device may stand at all "
+            f"a mesh of shape {tuple(axis_shapes)} needs {device_count} devices, but there are {len(available)}. A device may stand at all "
             "positions: sharding.Mesh(numpy.full(shape, device), names), and the CPU may be several devices: set_cpu_devices(n)."
         )
-    return Mesh(np.array(found[:wanted], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
+    return Mesh(np.array(available[:device_count], object).reshape(tuple(axis_shapes)), axis_names, axis_types or AxisType.Explicit)
 
 
 def _default_devices() -> list[Device]:
@@ -403,7 +403,7 @@ def _default_devices() -> list[Device]:
 
 
 class Sharding:
-    """How an array lies on devices."""
+    """The distribution of an array over devices."""
 
     @property
     def device_set(self) -> set[Device]:
@@ -434,14 +434,14 @@ class Sharding:
 
     @property
     def memory_kind(self) -> str:
-        """The kind of memory that was asked for; a device has one, whatever it is called."""
+        """The requested kind of memory; devices have only one."""
         return self._memory_kind or "device"
 
     def with_memory_kind(self, kind: str) -> Self:
-        """Return the same sharding, which says that it is of another kind of memory."""
-        made = copy.copy(self)
-        made._memory_kind = kind
-        return made
+        """Return the same sharding, labelled with another kind of memory."""
+        sharding = copy.copy(self)
+        sharding._memory_kind = kind
+        return sharding
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of one shard of an array."""
@@ -449,19 +449,19 @@ class Sharding:
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
         """Return the indices of an array's elements that each device holds."""
-        found: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
-        return found
+        indices: dict[Device, tuple[slice, ...]] = load("volta_fn.core.placement").indices_of(self, tuple(global_shape))
+        return indices
 
     addressable_devices_indices_map = devices_indices_map
 
     def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
-        """Return True if an array would lie in the same way."""
+        """Return True if both place an array's elements alike."""
         shape = (math.prod(getattr(s, "mesh_size", 1) for s in (self, other)),) * ndim
         return self.device_set == other.device_set and self.shard_shape(shape) == other.shard_shape(shape)
 
 
 class SingleDeviceSharding(Sharding):
-    """All of an array on one device."""
+    """The sharding of arrays on one device."""
 
     def __init__(self, device: str | Device, *, memory_kind: str | None = None) -> None:
         self.device = find_device(device)

@@ -1,9 +1,7 @@
-"""Keep values as long as something else refers to an object.
+"""Tables of weak references, whose callbacks run no Python code.
 
-These classes replace the collections of `weakref`, and `weakref.finalize`.
-
-When the object ends, no function of Python runs, as one does with those: there a signal's handler might raise, which Python would only
-print, so that the interrupt would be lost.
+They replace the collections of `weakref`, and `weakref.finalize`. Those call Python functions when an object is collected: a signal handler
+that raises in one is only printed by Python, and the interrupt is lost.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class End(weakref.ref[V]):
+class KeyedWeakref(weakref.ref[V]):
     """A weak reference with a key.
 
-    Its callback adds it to a list when the object has ended.
+    The callback of its tables, `list.append`, runs when the object is collected.
     """
 
     __slots__ = ("key",)
@@ -28,78 +26,78 @@ class End(weakref.ref[V]):
 
 
 class Interned(Generic[K, V]):
-    """Values by key; `get` needs no lock, but `add` does."""
+    """Weakly referenced values by key; `get` needs no lock, but `add` does."""
 
     def __init__(self) -> None:
-        self._values: dict[K, End[V]] = {}
-        self._gone: list[End[V]] = []
+        self._values: dict[K, KeyedWeakref[V]] = {}
+        self._collected: list[KeyedWeakref[V]] = []
 
     def __len__(self) -> int:
-        """Return the number of values, and of those that have ended since the last `add`."""
+        """Return the number of entries, including values collected since the last `add`."""
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, if there is one."""
-        found = self._values.get(key)
-        return None if found is None else found()
+        """Return the value of a key, or None."""
+        reference = self._values.get(key)
+        return None if reference is None else reference()
 
     def add(self, key: K, value: V) -> None:
-        """Set the value of a key, and forget the keys of values that have ended."""
-        while self._gone:
-            end = self._gone.pop()
-            if self._values.get(end.key) is end:
-                del self._values[end.key]
-        end = End(value, self._gone.append)
-        end.key = key
-        self._values[key] = end
+        """Set the value of a key, and drop the entries of collected values."""
+        while self._collected:
+            reference = self._collected.pop()
+            if self._values.get(reference.key) is reference:
+                del self._values[reference.key]
+        reference = KeyedWeakref(value, self._collected.append)
+        reference.key = key
+        self._values[key] = reference
 
 
-class Attached(Generic[K, V]):
-    """Values of objects, which are compared by identity, as long as the objects live."""
+class WeakIdentityDict(Generic[K, V]):
+    """A dict with weakly referenced keys, which are compared by identity."""
 
     def __init__(self) -> None:
         self._values: dict[weakref.ref[K], V] = {}
 
     def __len__(self) -> int:
-        """Return the number of values."""
+        """Return the number of entries."""
         return len(self._values)
 
     def __iter__(self) -> Iterator[K]:
-        """Return an iterator over the objects that there are now."""
+        """Iterate over a snapshot of the keys."""
         return iter([key for reference in self._values.copy() if (key := reference()) is not None])
 
     def get(self, key: K) -> V | None:
-        """Return the value of an object, if it has one."""
+        """Return the value of a key, or None."""
         return self._values.get(weakref.ref(key))
 
-    def attach(self, key: K, value: V) -> None:
-        """Set the value of an object."""
+    def set(self, key: K, value: V) -> None:
+        """Set the value of a key."""
         self._values[weakref.ref(key, self._values.pop)] = value
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Drop all entries."""
         self._values.clear()
 
 
-class Left(Generic[V]):
-    """What objects leave when they end, to be cleared away later."""
+class Finalized(Generic[V]):
+    """Values of collected owners, to be released at the next access."""
 
     def __init__(self) -> None:
-        self._ends: dict[int, End[Any]] = {}
-        self._gone: list[End[Any]] = []
+        self._references: dict[int, KeyedWeakref[Any]] = {}
+        self._collected: list[KeyedWeakref[Any]] = []
 
-    def leave(self, owner: object, value: V) -> None:
-        """Keep a value, which `take` gives when its owner has ended."""
-        end = End(owner, self._gone.append)
-        end.key = value
-        self._ends[id(end)] = end
+    def add(self, owner: object, value: V) -> None:
+        """Keep a value, which `drain` yields once its owner is collected."""
+        reference = KeyedWeakref(owner, self._collected.append)
+        reference.key = value
+        self._references[id(reference)] = reference
 
-    def take(self) -> Iterator[V]:
-        """Give the values whose owners have ended, each once."""
-        while self._gone:
+    def drain(self) -> Iterator[V]:
+        """Yield the values whose owners were collected, each once."""
+        while self._collected:
             try:
-                end = self._gone.pop()
+                reference = self._collected.pop()
             except IndexError:  # another thread was faster
                 return
-            del self._ends[id(end)]
-            yield end.key
+            del self._references[id(reference)]
+            yield reference.key

@@ -60,7 +60,7 @@ Atom = Var | Literal
 
 
 class Equation:
-    """``outvars = primitive[params](invars)``, and the user's line that made it."""
+    """``outvars = primitive[params](invars)``, with the user's source line."""
 
     __slots__ = ("invars", "outvars", "params", "position", "primitive")
     #: As in JAX: equations here have no effects but those of their primitives.
@@ -229,7 +229,7 @@ _ITSELF = object()
 
 
 def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callable[Concatenate[ClosedJaxpr, P], T]:
-    """Keep a function's results on the program that is its first argument.
+    """Memoise a function on the program that is its first argument.
 
     A result is computed once per program and further arguments, which must be hashable (lists count as tuples), and lives as long as
     the program. If several threads compute it at the same time, all of them get the result of the first to finish.
@@ -238,17 +238,17 @@ def program_cache(function: Callable[Concatenate[ClosedJaxpr, P], T]) -> Callabl
     @functools.wraps(function)
     def cached(program: ClosedJaxpr, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (function, *[tuple(a) if type(a) is list else a for a in args], *kwargs.items())
-        found = program.derived.get(key)
-        if found is None:
+        entry = program.derived.get(key)
+        if entry is None:
             result = function(program, *args, **kwargs)
-            found = program.derived.setdefault(key, (_ITSELF if result is program else result,))
-        return found[0] if found[0] is not _ITSELF else program  # type: ignore[return-value]
+            entry = program.derived.setdefault(key, (_ITSELF if result is program else result,))
+        return entry[0] if entry[0] is not _ITSELF else program  # type: ignore[return-value]
 
     return cached
 
 
 def fixed_point_cache(function: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Callable[[ClosedJaxpr], ClosedJaxpr]:
-    """Cache a rewrite of programs that leaves its own results as they are."""
+    """Memoise a rewrite of programs that is idempotent."""
     cached = program_cache(function)
 
     @functools.wraps(function)
@@ -264,20 +264,20 @@ def called_program(eqn: Equation) -> ClosedJaxpr | None:
     """Return the program that a call or a user's primitive stands for; else None."""
     primitive = eqn.primitive
     if primitive.expand is not None:
-        made: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)
-        return made
+        program: ClosedJaxpr = primitive.expand([v.aval for v in eqn.invars], eqn.params)
+        return program
     return None if primitive.call_param is None else eqn.params[primitive.call_param]
 
 
 def sub_jaxprs(params: dict[str, Any]) -> list[ClosedJaxpr]:
     """Return the programs in an equation's parameters."""
-    found: list[ClosedJaxpr] = []
+    programs: list[ClosedJaxpr] = []
     for value in params.values():
         if isinstance(value, ClosedJaxpr):
-            found.append(value)
+            programs.append(value)
         elif isinstance(value, tuple):
-            found += [v for v in value if isinstance(v, ClosedJaxpr)]
-    return found
+            programs += [v for v in value if isinstance(v, ClosedJaxpr)]
+    return programs
 
 
 def has_effects(eqn: Equation) -> bool:
@@ -427,8 +427,8 @@ def _check_types(eqn: Equation, where: str) -> None:
     except VoltaError as error:
         raise JaxprError(f"{where} has operands that its primitive does not take: {error.args[0]}") from error
     avals = derived if eqn.primitive.multiple_results else (derived,)
-    found = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
-    if found != [(a.shape, a.dtype) for a in avals]:
+    declared = [(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+    if declared != [(a.shape, a.dtype) for a in avals]:
         raise JaxprError(f"{where} binds {[v.aval for v in eqn.outvars]}, but its primitive gives {list(avals)}")
 
 
@@ -442,18 +442,18 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
     jaxpr = closed.jaxpr
     outvars = jaxpr.outvars if used_outputs is None else [v for v, u in zip(jaxpr.outvars, used_outputs, strict=True) if u]
     live: set[Var] = {v for v in outvars if type(v) is Var}
-    kept: list[Equation] = []
+    live_eqns: list[Equation] = []
     for eqn in reversed(jaxpr.eqns):
         if any(v in live for v in eqn.outvars) or has_effects(eqn):
-            kept.append(eqn)
+            live_eqns.append(eqn)
             live.update(v for v in eqn.invars if type(v) is Var)
-    kept.reverse()
+    live_eqns.reverse()
     pairs = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in live]
-    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, kept), [c for _, c in pairs])
+    return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, live_eqns), [c for _, c in pairs])
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Drop those of the candidate inputs that are unused; return which inputs stay."""
+    """Drop unused candidate inputs; also mark the inputs that stay."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)

@@ -42,9 +42,9 @@ class Donations(tuple[bool, ...]):
         >>> Donations.paired([True, False], [(1, 0)]).pairs
         ((1, 0),)
         """
-        found = cls(donated)
-        found.pairs = tuple(pairs)
-        return found
+        donations = cls(donated)
+        donations.pairs = tuple(pairs)
+        return donations
 
 
 def pairs_of(donated: Sequence[bool]) -> tuple[tuple[int, int], ...]:
@@ -57,8 +57,8 @@ def pair_by_path(
 ) -> list[tuple[int, int]]:
     """Pair results with donated arguments of the same shape, dtype and path.
 
-    Of a training step ``(model, moments, batch) -> (loss, model, moments)`` the paths of a parameter begin differently in arguments and
-    results and end alike, so the longest common ends are paired first, then in order.
+    In a training step ``(model, moments, batch) -> (loss, model, moments)`` a parameter's paths in arguments and results differ in their
+    beginnings alone. Paths with the longest common suffix are therefore paired first, equally long ones in order.
     """
     arguments = {i: path for i, path in enumerate(_paths(in_tree)) if donated[i]}
     results = dict(enumerate(_paths(out_tree)))
@@ -77,9 +77,9 @@ def pair_by_path(
 
 
 def usable(donated: Sequence[bool], in_avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray]) -> tuple[bool, ...]:
-    """Return the flags of arguments whose memory some result can take.
+    """Return the flags of the donated arguments whose memory some result can take.
 
-    JAX keeps the others.
+    The other arguments are not donated, as in JAX.
 
     >>> f32 = lambda n: ShapedArray((n,), "float32")
     >>> usable([True, True], [f32(2), f32(3)], [f32(2)])
@@ -132,22 +132,22 @@ def device_put(x: Any, device: Any = None, *, src: Any = None, donate: Any = Fal
         return tree.map(lambda leaf: _put(leaf, target), x)
     placement = load("volta_fn.core.placement")
     leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
-    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, wanted, strict=True)])
+    destinations = tree.broadcast_prefix(device, x, is_leaf=lambda s: s is None)
+    return tree.unflatten(structure, [_put_split(leaf, d, placement) for leaf, d in zip(leaves, destinations, strict=True)])
 
 
-def _put_split(leaf: Any, given: Any, placement: Any) -> Array:
-    """Put a value where a device or a sharding says."""
-    if given is None or isinstance(given, (str, Device)):
-        return _put(leaf, None if given is None else find_device(given))
-    sharding = placement.sharding_for(given)
+def _put_split(leaf: Any, destination: Any, placement: Any) -> Array:
+    """Move a value to a device, or split it by a sharding."""
+    if destination is None or isinstance(destination, (str, Device)):
+        return _put(leaf, None if destination is None else find_device(destination))
+    sharding = placement.sharding_for(destination)
     if isinstance(leaf, Tracer):
         traced: Array = placement.split(leaf, sharding)
         return traced
-    own = getattr(sharding, "own_shard", None)
-    if own is None or sharding.mesh.processes is None:
+    local_shard = getattr(sharding, "own_shard", None)
+    if local_shard is None or sharding.mesh.processes is None:
         sharding.shard_shape(np.shape(leaf))
-    return _put(leaf if own is None else own(as_value(leaf)), placement.group_of(sharding))
+    return _put(leaf if local_shard is None else local_shard(as_value(leaf)), placement.group_of(sharding))
 
 
 def _put(leaf: Any, target: Device | None) -> Array:
@@ -163,9 +163,9 @@ def _put(leaf: Any, target: Device | None) -> Array:
 
 
 def constrained(x: T, sharding: Any) -> T:
-    """Return a result, after a check of `out_sharding` if that is given.
+    """Return a result, constrained to `out_sharding` unless that is None.
 
-    It is a sharding or a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
+    The sharding may be a `PartitionSpec` of the current mesh; see `lax.with_sharding_constraint`.
     """
     if sharding is None:
         return x
@@ -186,7 +186,7 @@ def device_get(x: Any) -> Any:
 
 
 def copy_to_host_async(x: T) -> T:
-    """Return `x`, whose arrays are read when they are asked for.
+    """Return `x` as it is: arrays are copied to the host when they are read.
 
     Calls the method `copy_to_host_async` of other leaves that have one.
 
@@ -236,7 +236,7 @@ _BFLOAT16 = np.dtype(dtypes.bfloat16)
 
 
 def device_of(device: Device) -> tuple[int, int]:
-    """Return a device's type and number as DLPack counts them."""
+    """Return a device's type and number in DLPack's numbering."""
     return HOST if device.platform == "cpu" else (_WEBGPU, device.id)
 
 
@@ -249,20 +249,20 @@ def export(
     protocol. For others, of which JAX is one, memory with gaps or repetitions is copied, too. Raises `ExportError` if memory cannot be
     shared as asked, and `ArgumentError` for a stream.
     """
-    here = device_of(device)
-    wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    location = device_of(device)
+    destination = location if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
     if stream is not None:
         raise ArgumentError(f"__dlpack__: arrays are in host memory, which has no streams, got stream={stream!r}; pass None")
-    if wanted != HOST:
+    if destination != HOST:
         raise ExportError(
-            f"__dlpack__: an array on {device} cannot be shared with DLPack device {wanted}; other libraries read only host memory: "
+            f"__dlpack__: an array on {device} cannot be shared with DLPack device {destination}; other libraries read only host memory: "
             "let them ask for device (1, 0), or pass x.to_device('cpu')"
         )
-    if copy is False and here != HOST:
+    if copy is False and location != HOST:
         raise ExportError(f"__dlpack__: copy=False, but the array is on {device}: reading it on the host copies it")
     versioned = max_version is not None and tuple(max_version) >= (1, 0)
     values = device.backend.get(buffer)
-    copied = bool(copy) or here != HOST or not (versioned or copy is False or _is_compact(values))
+    copied = bool(copy) or location != HOST or not (versioned or copy is False or _is_compact(values))
     elements = values.view(np.uint16) if values.dtype == _BFLOAT16 else values
     shared = elements if copied else _view(elements, readonly=versioned)
     capsule = shared.__dlpack__(max_version=max_version, copy=copied or None)
@@ -295,7 +295,7 @@ def _view(values: np.ndarray, readonly: bool) -> np.ndarray:
 
 
 def _code(capsule: Any) -> ctypes.c_uint8:
-    """Return the code of a capsule's dtype, which can be changed."""
+    """Return a mutable view of the code of a capsule's dtype."""
     name = _name_of(capsule)
     return ctypes.c_uint8.from_address(_pointer_in(capsule, name) + _CODE_AT[name])
 

@@ -52,12 +52,12 @@ class PlacedAval(ShapedArray):
     vma: frozenset[Any]
 
     def __new__(cls, aval: ShapedArray, sharding: Any, vma: Sequence[Any]) -> PlacedAval:
-        """Make the type of one value."""
-        made = object.__new__(cls)
+        """Make the type of a value."""
+        placed = object.__new__(cls)
         for name in ("shape", "dtype", "weak_type", "ndim", "size", "is_float"):
-            setattr(made, name, getattr(aval, name))
-        made.sharding, made.vma = sharding, frozenset(vma)
-        return made
+            setattr(placed, name, getattr(aval, name))
+        placed.sharding, placed.vma = sharding, frozenset(vma)
+        return placed
 
     @property
     def manual_axis_type(self) -> Any:
@@ -95,11 +95,11 @@ def placed_aval(x: Any) -> ShapedArray | None:
 
 
 def explicit_axes_of(sharding: NamedSharding) -> NamedSharding:
-    """Return what a type has of a sharding: the axes of the mesh that are explicit."""
+    """Return the part of a sharding that types show: explicit axes."""
     mesh, spec = sharding.mesh, sharding.spec
     explicit = {n for n, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit}
-    shown = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
-    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*shown))
+    explicit_names = [tuple([name for name in spec.axes_of(i) if name in explicit]) for i in range(len(spec))]
+    return NamedSharding(mesh.abstract_mesh, PartitionSpec(*explicit_names))
 
 
 def _varying(x: Any) -> list[Any]:
@@ -112,7 +112,7 @@ def _varying(x: Any) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------
-# Arrays made of shards: of those of this process's devices.
+# Arrays assembled from the shards of this process's devices.
 # ------------------------------------------------------------------------------
 
 
@@ -127,16 +127,16 @@ def make_array_from_callback(
     Array([0., 1., 2.], dtype=float32)
     """
     shards = {device: np.asarray(data_callback(index), dtype) for device, index in indices_of(sharding, tuple(shape)).items()}
-    wanted = sharding.shard_shape(tuple(shape))
+    shard_shape = sharding.shard_shape(tuple(shape))
     for shard in shards.values():
-        if shard.shape != wanted:
-            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {wanted}")
+        if shard.shape != shard_shape:
+            raise ShapeError(f"the callback returned an array of shape {shard.shape}, not {shard_shape}")
     result: Array = device_put(joined(shape, sharding, shards), sharding)
     return result
 
 
 def make_array_from_process_local_data(sharding: Sharding, local_data: Any, global_shape: Sequence[int] | None = None) -> Array:
-    """Return this process's shard of an array: a process holds no more of it.
+    """Return this process's shard of an array, which is all that it holds.
 
     Raises `ShapeError` if `global_shape` is given, and its shard for one process has another shape.
 
@@ -147,9 +147,9 @@ def make_array_from_process_local_data(sharding: Sharding, local_data: Any, glob
     """
     array = as_value(local_data)
     if global_shape is not None and isinstance(sharding, NamedSharding):
-        wanted = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
-        if array.shape != wanted:
-            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {wanted}, not {array.shape}")
+        shard_shape = sharding.own_shard(np.broadcast_to(False, tuple(global_shape))).shape
+        if array.shape != shard_shape:
+            raise ShapeError(f"a process's shard of an array of shape {tuple(global_shape)} has shape {shard_shape}, not {array.shape}")
     return array
 
 
@@ -161,10 +161,10 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
     shards = {array.device: array for array in arrays}
     if len(arrays) != len(shards) or shards.keys() != sharding.device_set:
         raise DeviceError(f"{sharding} needs one shard on each of its {sharding.num_devices} devices, got {len(arrays)} on {[*shards]}")
-    wanted = sharding.shard_shape(tuple(shape))
+    shard_shape = sharding.shard_shape(tuple(shape))
     for array in arrays:
-        if array.shape != wanted:
-            raise ShapeError(f"the shard on {array.device} has shape {array.shape}, not {wanted}")
+        if array.shape != shard_shape:
+            raise ShapeError(f"the shard on {array.device} has shape {array.shape}, not {shard_shape}")
     if len(arrays) == 1:
         only: Array = device_put(arrays[0], sharding)
         return only
@@ -173,7 +173,7 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
 
 
 # ------------------------------------------------------------------------------
-# How results are split between devices, given how the operands are.
+# Sharding propagation: from operands to results.
 #
 # Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
 # nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
@@ -185,17 +185,17 @@ Names = list[tuple[Any, ...]]
 Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence[Names]], Names]
 
 
-def of_program(closed: ClosedJaxpr, given: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
+def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
     """Return the shardings of a program's results."""
-    jaxpr, wanted = closed.jaxpr, closed.derived.get("shardings", {})
+    jaxpr, constraints = closed.jaxpr, closed.derived.get("shardings", {})
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
-    env.update(zip(jaxpr.invars, given, strict=True))
-    env.update(wanted)
+    env.update(zip(jaxpr.invars, arguments, strict=True))
+    env.update(constraints)
     read = lambda atom: None if isinstance(atom, Literal) else env.get(atom)  # noqa: E731
     for eqn in jaxpr.eqns:
         operands = [read(v) for v in eqn.invars]
-        found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
-        env.update((v, wanted.get(v, s)) for v, s in zip(eqn.outvars, found, strict=True))
+        results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+        env.update((v, constraints.get(v, s)) for v, s in zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
@@ -211,9 +211,9 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
             env[atom] = builder.shardings.get(atom)
             eqn = builder.find(atom) if env[atom] is None else None
             if eqn is not None:
-                given = [find(v) for v in eqn.invars]
-                found = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], given)
-                env.update(zip(eqn.outvars, found, strict=True))
+                operands = [find(v) for v in eqn.invars]
+                results = of_equation(eqn.primitive, eqn.params, [v.aval for v in eqn.invars], [v.aval for v in eqn.outvars], operands)
+                env.update(zip(eqn.outvars, results, strict=True))
         return env[atom]
 
     result: NamedSharding | None = find(tracer._var)
@@ -221,17 +221,17 @@ def of_tracer(tracer: JaxprTracer) -> NamedSharding | None:
 
 
 def of_equation(
-    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], given: Sequence[Any]
+    primitive: Primitive, params: Mapping[str, Any], avals: Sequence[ShapedArray], out_avals: Sequence[ShapedArray], operands: Sequence[Any]
 ) -> list[NamedSharding | None]:
     """Return the shardings of a primitive's results; None for those on one device."""
-    named = [s for s in given if s is not None]
+    named = [s for s in operands if s is not None]
     inner = params.get("jaxpr")
-    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(given):
-        return of_program(inner, given) if named or "shardings" in inner.derived else [None] * len(out_avals)
+    if isinstance(inner, ClosedJaxpr) and len(inner.in_avals) == len(operands):
+        return of_program(inner, operands) if named or "shardings" in inner.derived else [None] * len(out_avals)
     if not named:
         return [None] * len(out_avals)
     mesh = named[0].mesh
-    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(given, avals, strict=True)]
+    names = [_names(s if s is not None and s.mesh == mesh else None, a.ndim) for s, a in zip(operands, avals, strict=True)]
     rule = _RULES.get(primitive.name, _by_shape)
     return [NamedSharding(mesh, PartitionSpec(*_once(rule(params, avals, out, names), out, mesh.shape))) for out in out_avals]
 
@@ -243,7 +243,7 @@ def _names(sharding: NamedSharding | None, ndim: int) -> Names:
 def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
     """Drop axes that were used before, and those that do not divide the dimension."""
     seen: set[Any] = set()
-    kept: Names = []
+    unique: Names = []
     for dimension, size in zip(names, out.shape, strict=True):
         split = 1
         chosen = []
@@ -252,24 +252,24 @@ def _once(names: Names, out: ShapedArray, sizes: Mapping[Any, int]) -> Names:
                 chosen.append(name)
                 seen.add(name)
                 split *= sizes[name]
-        kept.append(tuple(chosen))
-    return kept
+        unique.append(tuple(chosen))
+    return unique
 
 
 def _by_shape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Take the names of operands that are broadcast to the result.
+    """Propagate the names of operands that are broadcast to the result.
 
     Unless all are, as in elementwise primitives, take those of operands of its shape.
     """
-    found: Names = [()] * out.ndim
+    result: Names = [()] * out.ndim
     spread = all(_is_broadcast(aval.shape, out.shape) for aval in avals)
-    for aval, given in zip(avals, names, strict=True):
+    for aval, operand_names in zip(avals, names, strict=True):
         if spread or aval.shape == out.shape:
-            before = out.ndim - aval.ndim
-            for i, name in enumerate(given):
-                if aval.shape[i] == out.shape[before + i]:
-                    found[before + i] = found[before + i] or name
-    return found
+            leading = out.ndim - aval.ndim
+            for i, name in enumerate(operand_names):
+                if aval.shape[i] == out.shape[leading + i]:
+                    result[leading + i] = result[leading + i] or name
+    return result
 
 
 def _is_broadcast(shape: Sequence[int], to: Sequence[int]) -> bool:
@@ -281,16 +281,16 @@ def _transpose(params: Any, avals: Any, out: ShapedArray, names: Sequence[Names]
 
 
 def _broadcast(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    found: Names = [()] * out.ndim
+    result: Names = [()] * out.ndim
     for i, position in enumerate(params["broadcast_dimensions"]):
         if avals[0].shape[i] == out.shape[position]:
-            found[position] = names[0][i]
-    return found
+            result[position] = names[0][i]
+    return result
 
 
 def _reduce(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    kept = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
-    return kept if len(kept) == out.ndim else [()] * out.ndim
+    remaining = [n for i, n in enumerate(names[0]) if i not in params["axes"]]
+    return remaining if len(remaining) == out.ndim else [()] * out.ndim
 
 
 def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -299,20 +299,20 @@ def _squeeze(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names:
 
 
 def _reshape(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
-    """Keep the names of dimensions that stay, or are the first of a split or merger."""
-    found: Names = [()] * out.ndim
-    before: dict[int, int] = {}
+    """Keep the names of unchanged dimensions, and of the first in a split or merger."""
+    result: Names = [()] * out.ndim
+    old_dimensions: dict[int, int] = {}
     done = 1
     for i, size in enumerate(avals[0].shape):
         if size != 1:
-            before[done] = i
+            old_dimensions[done] = i
         done *= size
     done = 1
     for i, size in enumerate(out.shape):
-        if size != 1 and done in before:
-            found[i] = names[0][before[done]]
+        if size != 1 and done in old_dimensions:
+            result[i] = names[0][old_dimensions[done]]
         done *= size
-    return found
+    return result
 
 
 def _dot(params: Any, avals: Sequence[ShapedArray], out: ShapedArray, names: Sequence[Names]) -> Names:
@@ -386,8 +386,8 @@ def group_of(sharding: Sharding) -> Device:
 
     Raises `DeviceError` if the devices have no common memory.
     """
-    own = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
-    distinct = list(dict.fromkeys(own))
+    local = [d for d in _devices_of(sharding) if d.process_index == distribution.current().rank]
+    distinct = list(dict.fromkeys(local))
     if not distinct:
         raise DeviceError(f"{sharding} has no device of this process")
     if len(distinct) == 1 or not isinstance(sharding, NamedSharding):
@@ -409,7 +409,7 @@ def moved(array: ConcreteArray, device: Device) -> ConcreteArray:
 
 
 def at_home(value: Any) -> Any:
-    """Return an array that is split as one on a single device, other values as is."""
+    """Return a sharded array as one on a single device; pass other values through."""
     if isinstance(value, ConcreteArray) and isinstance(value.device, DeviceGroup):
         return moved(value, value.device.home)
     return value
@@ -448,9 +448,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     Array([1., 1.], dtype=float32)
     """
     leaves, structure = tree.flatten(x)
-    wanted = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
+    leaf_shardings = tree.broadcast_prefix(shardings, x, is_leaf=lambda s: s is None)
     values = [as_value(leaf) for leaf in leaves]
-    return tree.unflatten(structure, [v if s is None else split(v, sharding_for(s)) for v, s in zip(values, wanted, strict=True)])
+    return tree.unflatten(structure, [v if s is None else split(v, sharding_for(s)) for v, s in zip(values, leaf_shardings, strict=True)])
 
 
 reshard = with_sharding_constraint
@@ -466,34 +466,31 @@ def constrained_function(
 
     @functools.wraps(function)
     def constrained(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        sharded_args = list(args)
         if in_shardings is not None:
             numbers = [n for n in range(len(args)) if n not in static]
-            placed = with_sharding_constraint(tuple([args[n] for n in numbers]), _per_argument(in_shardings))
+            shardings = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+            placed = with_sharding_constraint(tuple([args[n] for n in numbers]), shardings)
             for n, x in zip(numbers, placed, strict=True):
-                given[n] = x
-        result = function(*given, **kwargs)
+                sharded_args[n] = x
+        result = function(*sharded_args, **kwargs)
         return result if out_shardings is None else with_sharding_constraint(result, out_shardings)
 
     return constrained
 
 
-def _per_argument(shardings: Any) -> Any:
-    return tuple(shardings) if isinstance(shardings, list) else shardings
-
-
-def sharding_for(given: Any) -> Sharding:
-    """Return the sharding that is meant.
+def sharding_for(placement: Any) -> Sharding:
+    """Resolve a placement to a sharding.
 
     That of a `PartitionSpec`, or of an `AbstractMesh` with its axes, is of the current mesh; a `Format` has its own.
     """
-    given = getattr(given, "sharding", given)
-    if isinstance(given, PartitionSpec):
-        return NamedSharding(get_mesh(), given)
-    if isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh) and given.mesh == get_abstract_mesh():
-        return NamedSharding(get_mesh(), given.spec)
-    found: Sharding = given
-    return found
+    placement = getattr(placement, "sharding", placement)
+    if isinstance(placement, PartitionSpec):
+        return NamedSharding(get_mesh(), placement)
+    if isinstance(placement, NamedSharding) and isinstance(placement.mesh, AbstractMesh) and placement.mesh == get_abstract_mesh():
+        return NamedSharding(get_mesh(), placement.spec)
+    sharding: Sharding = placement
+    return sharding
 
 
 @dataclass(frozen=True)
@@ -513,12 +510,12 @@ def shards_of(array: ConcreteArray) -> list[Shard]:
         return [Shard(group, (slice(None),) * array.ndim, 0, array)]
     joined_array = at_home(array)
     replicas: dict[Any, int] = {}
-    found = []
+    shards = []
     for device, index in indices_of(group.sharding, array.shape).items():
         key = tuple([(s.start, s.stop) for s in index])
         replicas[key] = replicas.get(key, -1) + 1
-        found.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
-    return found
+        shards.append(Shard(device, index, replicas[key], moved(joined_array[index] if index else joined_array, device)))
+    return shards
 
 
 def indices_of(sharding: Sharding, shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
@@ -539,7 +536,7 @@ def _slices(sharding: NamedSharding, shape: Sequence[int], sizes: Sequence[int],
 
 
 def joined(shape: Sequence[int], sharding: Sharding, by_device: Mapping[Device, np.ndarray]) -> np.ndarray:
-    """Return the elements of an array, given those of each device."""
+    """Join the elements on each device to those of an array."""
     first = next(iter(by_device.values()))
     result = np.empty(tuple(shape), first.dtype)
     for device, index in indices_of(sharding, shape).items():
@@ -550,23 +547,23 @@ def joined(shape: Sequence[int], sharding: Sharding, by_device: Mapping[Device, 
 
 
 def sharding_of(array: Array) -> Sharding:
-    """Return how an array lies on devices."""
+    """Return the sharding of an array."""
     device = array.device
     return device.sharding if isinstance(device, DeviceGroup) else SingleDeviceSharding(device)
 
 
 def sharding_spec(x: Any) -> PartitionSpec:
-    """Return the spec of a value's sharding, as far as it is known."""
-    found = known_sharding(x)
-    return PartitionSpec() if found is None else found.spec
+    """Return the spec of a value's sharding; empty if that is unknown."""
+    sharding = known_sharding(x)
+    return PartitionSpec() if sharding is None else sharding.spec
 
 
 def known_sharding(x: Any) -> NamedSharding | None:
-    """Return how a value is split; None if it is not, or unknown."""
+    """Return a value's sharding; None if it is not split, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        found: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
-        return found
+        sharding: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 
 

@@ -220,9 +220,9 @@ def declared(name: str, module: str) -> Primitive:
 
 def reduction_of(name: str) -> Reduction:
     """Return how the primitive of that name combines elements, which it has to."""
-    found = PRIMITIVES[name].reduction or PRIMITIVES[name].combines
-    assert found is not None, f"{name} does not combine elements"
-    return found
+    reduction = PRIMITIVES[name].reduction or PRIMITIVES[name].combines
+    assert reduction is not None, f"{name} does not combine elements"
+    return reduction
 
 
 class SharedParams(dict[str, Any]):

@@ -60,7 +60,7 @@ class Ref:
     """
 
     __slots__ = ("__weakref__", "owner", "value")
-    #: What the cell holds: an array or tracer, or None when it is frozen.
+    #: The contents of the cell: an array or tracer, or None when it is frozen.
     value: Any
     #: The trace whose values it holds: the one under which it was made, or the one that it is bound in.
     owner: Trace
@@ -114,15 +114,15 @@ class Ref:
         return value if index is Ellipsis else value[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        given = as_value(value)
-        kept, _ = promote((self.dtype, False), (given.dtype, given.weak_type))
-        if kept != self.dtype:
+        update = as_value(value)
+        dtype, _ = promote((self.dtype, False), (update.dtype, update.weak_type))
+        if dtype != self.dtype:
             raise DTypeError(
-                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {given.dtype.name}; "
+                f"a reference to an array of dtype {self.dtype.name} cannot hold one of dtype {update.dtype.name}; "
                 "convert it with .astype(...)"
             )
-        is_full = index is Ellipsis and given.shape == self.shape
-        strong = given.astype(self.dtype) if given.weak_type or given.dtype != self.dtype else given
+        is_full = index is Ellipsis and update.shape == self.shape
+        strong = update.astype(self.dtype) if update.weak_type or update.dtype != self.dtype else update
         self.put(strong if is_full else self.get().at[index].set(strong))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
@@ -136,11 +136,11 @@ class Ref:
     def get(self) -> Array:
         """Return the array."""
         self.crossed()
-        found: Array = self.value
-        return found
+        array: Array = self.value
+        return array
 
     def put(self, value: Array) -> None:
-        """Let the reference hold another array of its type."""
+        """Replace the contents by an array of the same type."""
         for trace in self.crossed():
             if not isinstance(trace, JaxprTrace) and isinstance(value, Tracer) and value._trace is trace:
                 raise RefError(
@@ -155,8 +155,8 @@ class Ref:
         addupdate(self, idx, value)
 
     def crossed(self) -> list[Trace]:
-        """Return the traces between here and the owner; programs among them take note."""
-        found: list[Trace] = []
+        """Return the traces up to the owner; staging traces record the reference."""
+        traces: list[Trace] = []
         aval, trace = self.aval, current_trace()
         while trace is not self.owner:
             if trace.parent is None:
@@ -164,12 +164,12 @@ class Ref:
                     f"a reference to an array of type {aval} was used outside of the traced function that made it, or from the "
                     "closure of a function that also gets it as an argument"
                 )
-            found.append(trace)
+            traces.append(trace)
             trace = trace.parent
-        for trace in found:
+        for trace in traces:
             if isinstance(trace, JaxprTrace):
                 trace.refs.setdefault(self, self.value)
-        return found
+        return traces
 
 
 _exist = False
@@ -216,7 +216,7 @@ def empty_ref(ty: Any, memory_space: Any = None) -> Ref:
 
 
 def free_ref(ref: Ref) -> None:
-    """Give up a reference, which cannot be used afterwards.
+    """Free a reference, which cannot be used afterwards.
 
     Raises `RefError` outside of the traced function that made it, and if it was given up before.
 
@@ -256,16 +256,16 @@ def set(ref: Ref, idx: Any, value: Any) -> None:
 
 
 def swap(ref: Ref, idx: Any, value: Any) -> Array:
-    """Write ``ref[idx] = value`` and return what was there.
+    """Write ``ref[idx] = value`` and return the old value.
 
     >>> import volta_fn as vf
     >>> ref = vf.new_ref(vf.numpy.arange(3.0))
     >>> vf.ref.swap(ref, 2, 9.0), ref
     (Array(2., dtype=float32), Ref([0., 1., 9.], dtype=float32))
     """
-    before = get(ref, idx)
+    old_value = get(ref, idx)
     set(ref, idx, value)
-    return before
+    return old_value
 
 
 def addupdate(ref: Ref, idx: Any, x: Any) -> None:
@@ -281,7 +281,7 @@ def addupdate(ref: Ref, idx: Any, x: Any) -> None:
 
 
 def positions_of_refs(leaves: Sequence[Any]) -> list[int]:
-    """Return where references are in a list; fast while there are none at all."""
+    """Return the positions of references in a list; fast before any was made."""
     return [i for i, leaf in enumerate(leaves) if type(leaf) is Ref] if _exist else []
 
 
@@ -293,35 +293,35 @@ def check_no_refs(result: Any, name: str) -> None:
 
 @contextmanager
 def bound(refs: Sequence[Ref], values: Sequence[Array]) -> Iterator[None]:
-    """Let references hold other values, which belong to the current trace."""
-    before = [(r.value, r.owner) for r in refs]
+    """Bind references to other values, which belong to the current trace."""
+    contents = [(r.value, r.owner) for r in refs]
     for ref, value in zip(refs, values, strict=True):
         ref.value, ref.owner = value, current_trace()
     try:
         yield
     finally:
-        for ref, (value, owner) in zip(refs, before, strict=True):
+        for ref, (value, owner) in zip(refs, contents, strict=True):
             ref.value, ref.owner = value, owner
 
 
 def read_all(refs: Sequence[Ref]) -> list[Array]:
-    """Return what references hold."""
+    """Return the contents of references."""
     return [r.get() for r in refs]
 
 
 def write_all(refs: Sequence[Ref], values: Sequence[Array]) -> None:
-    """Let references hold these values; those that hold them already are not touched."""
+    """Write values to references, unless they hold them already."""
     for ref, value in zip(refs, values, strict=True):
         if ref.value is not value:
             ref.put(value)
 
 
-#: The owner of references that are arguments of a function which is being traced: there, new references stand for them.
-_LENT = Trace(None)
+#: The owner of a `Ref` while a traced function has it as an argument; the function gets a new `Ref` in its stead.
+_BORROWED = Trace(None)
 
 
 class RefArguments:
-    """Arguments (leaves of a pytree) among which are references at `positions`.
+    """Arguments (leaves of a pytree) with references at `positions`.
 
     Raises `RefError` if one of them occurs twice.
     """
@@ -341,13 +341,13 @@ class RefArguments:
     def run(self, call: Callable[[list[Any]], tuple[T, Sequence[Array]]]) -> T:
         """Call a function of `values` that returns a result and the last values."""
         leaves = self.values()
-        before = [(r.value, r.owner) for r in self.refs]
+        contents = [(r.value, r.owner) for r in self.refs]
         for ref in self.refs:
-            ref.owner = _LENT
+            ref.owner = _BORROWED
         try:
             result, last = call(leaves)
         finally:
-            for ref, (value, owner) in zip(self.refs, before, strict=True):
+            for ref, (value, owner) in zip(self.refs, contents, strict=True):
                 ref.value, ref.owner = value, owner
         write_all(self.refs, last)
         return result
@@ -355,8 +355,8 @@ class RefArguments:
 
 def with_refs_at(positions: Sequence[int], leaves: Sequence[Any]) -> tuple[list[Any], list[Ref]]:
     """Return leaves with new references in place of values, and these references."""
-    made = {i: Ref(leaves[i]) for i in positions}
-    return [made.get(i, leaf) for i, leaf in enumerate(leaves)], [*made.values()]
+    refs = {i: Ref(leaves[i]) for i in positions}
+    return [refs.get(i, leaf) for i, leaf in enumerate(leaves)], [*refs.values()]
 
 
 def discharged(call: Callable[[list[Ref]], T]) -> T:

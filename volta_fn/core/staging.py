@@ -61,12 +61,12 @@ class JaxprTracer(Tracer):
         if self._label:
             return f"argument {self._label}"
         trace = self._trace
-        made = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
-        return f"the result of `{made.primitive}` at {made.source}" if made else "an intermediate value"
+        producer = trace.builder.find(self._var) if isinstance(trace, JaxprTrace) else None
+        return f"the result of `{producer.primitive}` at {producer.source}" if producer else "an intermediate value"
 
 
 class UsedRefsError(RefError):
-    """References from outside are used in a function that is traced to a program."""
+    """A function that is traced to a program uses references from outside."""
 
     def __init__(self, name: str, refs: Sequence[Any]) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class JaxprBuilder:
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
-        #: How values are to lie on devices, where the function says so (`core.distribution.placement`).
+        #: Shardings of values that the function constrains (`core.distribution.placement`).
         self.shardings: dict[Var, Any] = {}
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
@@ -141,7 +141,7 @@ class JaxprTrace(Trace):
         return JaxprTracer(self, var, label)
 
     def full_input(self, var: Var, dtype: Any) -> Var | None:
-        """Add an input for another one's number in 64 bits; None if there can be none."""
+        """Add a 64-bit input for the number of another one; None if it has none."""
         if self.full_inputs is None or var.aval.shape or var not in self.inputs:
             return None
         return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
@@ -193,8 +193,8 @@ def trace_to_jaxpr(
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
-    before = current_trace()
-    trace = JaxprTrace(before, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
+    parent = current_trace()
+    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -202,7 +202,7 @@ def trace_to_jaxpr(
             outs = function(*tracers)
         outvars = [trace.atom(o) for o in outs]
     finally:
-        set_trace(before)
+        set_trace(parent)
         trace.finish()
         for ref, value in trace.refs.items():
             ref.value = value
@@ -234,16 +234,16 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
-    """Make leading inputs of constants that are tracers; also return these values."""
+    """Turn constants that are tracers into leading inputs; also return them."""
     hoisted = [isinstance(c, Tracer) for c in closed.consts]
     if not any(hoisted):
         return closed, []
     jaxpr = closed.jaxpr
-    moved = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
-    kept = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
+    new_inputs = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if h]
+    constvars = [v for v, h in zip(jaxpr.constvars, hoisted, strict=True) if not h]
     values = [c for c, h in zip(closed.consts, hoisted, strict=True) if h]
     consts = [c for c, h in zip(closed.consts, hoisted, strict=True) if not h]
-    return ClosedJaxpr(Jaxpr(kept, [*moved, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
+    return ClosedJaxpr(Jaxpr(constvars, [*new_inputs, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts), values
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
@@ -278,7 +278,7 @@ def _leaf() -> tree.TreeDef:
 
 
 class FlatFunction:
-    """A function of pytrees as one of leaves; `out_tree` is known after a call."""
+    """A function of pytrees as one of leaves; a call sets `out_tree`."""
 
     __slots__ = ("function", "in_tree", "out_tree")
 
@@ -321,7 +321,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def wraps(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Do as `functools.wraps`, also for objects whose names are not text.
+    """Apply `functools.wraps`, also for objects whose names are not text.
 
     Callable objects, such as modules of other libraries, may hold placeholders there, which a function cannot have.
     """
@@ -374,7 +374,7 @@ def positional_index(argnum: int, count: int, transform: str) -> int:
 
 
 class JittedFunction:
-    """What transforms know of a jitted function."""
+    """The interface of jitted functions to transforms."""
 
     __slots__ = ()
 

@@ -57,7 +57,7 @@ class Trace:
         return False
 
     def finish(self) -> None:
-        """Mark the trace as over: from now on its tracers are leaks."""
+        """Mark the trace as finished: its tracers are leaks from now on."""
         self.alive = False
 
 
@@ -116,12 +116,12 @@ Primitive.bind = _bind  # type: ignore[method-assign,assignment]  # so that prog
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call `function(*args, **kwargs)` with `trace` as the current one."""
-    before = _current.get()
+    previous = _current.get()
     try:
         _current.set(trace)
         return function(*args, **kwargs)
     finally:
-        _current.set(before)
+        _current.set(previous)
 
 
 class Tracer(Array):
@@ -237,7 +237,7 @@ def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[Con
 
 
 # ------------------------------------------------------------------------------
-# Named axes: what `vmap(..., axis_name=...)` and `shard_map` have bound.
+# Named axes, which `vmap(..., axis_name=...)` and `shard_map` bind.
 #
 # The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
 # `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
@@ -249,7 +249,7 @@ current_mesh: ContextVar[Any] = ContextVar("mesh", default=None)
 
 
 class _MeshReads(threading.local):
-    """How often this thread has read the current mesh.
+    """The number of times that this thread has read the current mesh.
 
     A program whose trace did is for that mesh alone.
     """
@@ -272,10 +272,10 @@ class ProcessGrid:
     def group(self, names: tuple[Any, ...], rank: int) -> tuple[int, ...]:
         """Return the processes that differ from `rank` along the named axes only."""
         grid = np.asarray(self.ranks).reshape(self.shape)
-        own = np.argwhere(grid == rank)[0]
-        found = grid[tuple([slice(None) if name in names else own[i] for i, name in enumerate(self.names)])]
+        position = np.argwhere(grid == rank)[0]
+        members = grid[tuple([slice(None) if name in names else position[i] for i, name in enumerate(self.names)])]
         order = [name for name in self.names if name in names]
-        return tuple(np.transpose(found, [order.index(name) for name in names]).ravel().tolist())
+        return tuple(np.transpose(members, [order.index(name) for name in names]).ravel().tolist())
 
 
 @dataclass(frozen=True, repr=False)
@@ -295,7 +295,7 @@ class ProcessAxis:
 
 
 def read_mesh() -> Any:
-    """Return the current mesh, and note that it was read."""
+    """Return the current mesh, and count the read."""
     mesh_reads.count += 1
     return current_mesh.get()
 
@@ -311,16 +311,16 @@ def bound_axis(name: Any, size: int | ProcessAxis) -> Iterator[None]:
     if name is None:
         yield
         return
-    before = _axes.get()
+    previous = _axes.get()
     try:
-        _axes.set((*before, (name, size)))
+        _axes.set((*previous, (name, size)))
         yield
     finally:
-        _axes.set(before)
+        _axes.set(previous)
 
 
 def bound_axes(axis_name: Any) -> tuple[Any, ...]:
-    """Return what names are bound to: themselves by `vmap`, or a `ProcessAxis`.
+    """Return the bindings of names: themselves by `vmap`, or a `ProcessAxis`.
 
     Raises `AxisNameError` for a name that is not bound.
     """
@@ -345,8 +345,8 @@ def _bound(name: Any) -> tuple[Any, int]:
     for bound, size in reversed(_axes.get()):
         if bound == name:
             return (size, size.size) if isinstance(size, ProcessAxis) else (name, size)
-    known = [n for n, _ in _axes.get()]
-    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {known}); give one with vmap(f, axis_name={name!r})")
+    bound_names = [n for n, _ in _axes.get()]
+    raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {bound_names}); give one with vmap(f, axis_name={name!r})")
 
 
 # ------------------------------------------------------------------------------
@@ -385,28 +385,25 @@ def deeper() -> Iterator[None]:
 
 def check_leaks(trace: Trace) -> None:
     """Raise `LeakedTracerError` if something refers to a tracer of a finished trace."""
-    found = _tracers(trace)
-    if found:
+    leaked = _tracers(trace)
+    if leaked:
         gc.collect()  # what only a cycle holds is no leak
-        found = _tracers(trace)
-    if not found:
+        leaked = _tracers(trace)
+    if not leaked:
         return
-    first, several = found[0], len(found) > 1
-    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not found]
-    values = f"{len(found)} traced values" if several else "a traced value"
+    first, several = leaked[0], len(leaked) > 1
+    holders = [_describe(holder) for holder in gc.get_referrers(first) if holder is not leaked]
+    held_by = ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
+    values = f"{len(leaked)} traced values" if several else "a traced value"
     raise LeakedTracerError(
         f"checking_leaks: {values} of {trace.name or 'a function'} outlive{'s' * (not several)} its trace, {'the first ' * several}"
-        f"of type {first.aval}: it is {first.origin()}, and is held by {_listed_leaks(holders)}. "
+        f"of type {first.aval}: it is {first.origin()}, and is held by {held_by}. "
         "Return such values from the function; do not store them in globals, attributes, lists or closures."
     )
 
 
 def _tracers(trace: Trace) -> list[Tracer]:
     return [value for value in gc.get_referrers(trace) if isinstance(value, Tracer)]
-
-
-def _listed_leaks(holders: Sequence[str]) -> str:
-    return ", ".join(filter(None, dict.fromkeys(holders))) or "something outside of Python"
 
 
 def _describe(holder: Any) -> str:

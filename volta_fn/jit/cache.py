@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.device import Device, current_default_device, limit_memory
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name
 from volta_fn.core.trace import axis_environment, mesh_reads
@@ -170,7 +170,7 @@ class Cache:
         #: Whether some program is for the mesh under which it was traced.
         self.reads_mesh = False
         self.warned = False
-        _CACHES.attach(self, None)
+        _CACHES.set(self, None)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the arrays of a call without statics, or None."""
@@ -315,7 +315,7 @@ def shared_cache(fun: Callable[..., Any], options: Hashable) -> Cache:
 
 _SHARED = "__volta_fn_programs__"
 #: The caches of all jitted functions.
-_CACHES: Attached[Cache, None] = Attached()
+_CACHES: WeakIdentityDict[Cache, None] = WeakIdentityDict()
 
 
 def clear_caches() -> None:

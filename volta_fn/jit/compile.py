@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn import tree
-from volta_fn.core.array import GONE, Array, ArraySpec, ConcreteArray, array_spec, wrap
+from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.distribution import Sharding
@@ -140,7 +140,7 @@ def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[
     def call(args: Sequence[Any]) -> Any:
         result = run(on_device([at_home(a) for a in args], device))
         for i, spec in gone:
-            args[i]._buffer, args[i]._spec = GONE, spec
+            args[i]._buffer, args[i]._spec = DELETED, spec
         leaves, structure = tree.flatten(result)
         return tree.unflatten(structure, [placed(leaf, t) for leaf, t in zip(leaves, targets, strict=True)])
 
@@ -306,11 +306,11 @@ def _donating(
 
     def run_donating(args: Sequence[Any]) -> Any:
         with _donation:
-            buffers = [a._buffer if a._buffer is not GONE else a.buffer() for a in args]
+            buffers = [a._buffer if a._buffer is not DELETED else a.buffer() for a in args]
             live = [args[number]._spec for number in donated]
             for number, spec in gone:
                 array = args[number]
-                array._buffer, array._spec = GONE, spec
+                array._buffer, array._spec = DELETED, spec
         given = [buffers[number] for number in donated]
         # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
         mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)

@@ -159,7 +159,7 @@ def after_all(*operands: Any) -> Array:
 
 
 class Axes(NamedTuple):
-    """Which axes of an array are heads (of all batch entries), rows and features."""
+    """The roles of an array's axes: heads (of all batch entries), rows, features."""
 
     heads: tuple[int, ...]
     rows: int
@@ -181,7 +181,7 @@ class Axes(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What attention computes, for routines.
+    """The layout and options of an attention, for routines.
 
     Keys have as many axes of heads as queries; the last one may be shorter, by a factor: each head then serves several of queries. The
     result has the axes of q, gradients have those of what they belong to.
@@ -191,10 +191,10 @@ class Form(NamedTuple):
     k: Axes
     v: Axes
     cotangent: Axes | None
-    #: The factor of logits, and their value where a query does not see a key.
+    #: The scale of logits, and their value where a query does not see a key.
     scale: float
     unseen: float
-    #: Whether query t sees keys up to t only, and whether there is a mask, which broadcasts to (*heads, queries, keys).
+    #: Whether the mask is causal, and whether there is another one, which broadcasts to (*heads, queries, keys).
     causal: bool
     masked: bool
 

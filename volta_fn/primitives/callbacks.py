@@ -1,4 +1,4 @@
-"""Calls back into Python from a running program.
+"""Callbacks: calls of Python functions from running programs.
 
 `pure_callback` is for values, `debug_callback` for effects such as printing.
 """
@@ -117,14 +117,14 @@ def _batch(
 
 
 def _one_by_one(args: Sequence[Array], stacked: Sequence[bool], size: int, call: Callable[..., Any]) -> Sequence[Array]:
-    """Call with one row of the stacked arguments after another; stack the results."""
+    """Call a function per row of the stacked arguments; stack the results."""
     rows = [a for a, s in zip(args, stacked, strict=True) if s]
 
-    def one(row: Any) -> Any:
-        given = iter(row)
-        return call(*[next(given) if s else a for a, s in zip(args, stacked, strict=True)])
+    def call_row(row: Any) -> Any:
+        entries = iter(row)
+        return call(*[next(entries) if s else a for a, s in zip(args, stacked, strict=True)])
 
-    return scan(lambda carry, row: (carry, one(row)), None, tuple(rows), length=size)[1]
+    return scan(lambda carry, row: (carry, call_row(row)), None, tuple(rows), length=size)[1]
 
 
 pure_callback_p = Primitive("pure_callback", _abstract, evaluate=_evaluate, jvp=_jvp, batch=_batch, multiple_results=True)
@@ -163,8 +163,8 @@ def _host_call(
 ) -> tuple[HostFunction, Avals, list[Array]]:
     """Return a callback on flat lists, the types of its results, and its operands."""
     leaves, in_tree = tree.flatten((args, kwargs))
-    wanted, out_tree = tree.flatten(result_shape_dtypes)
-    avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in wanted])
+    result_types, out_tree = tree.flatten(result_shape_dtypes)
+    avals = tuple([ShapedArray(tuple(w.shape), dtypes.as_dtype(w.dtype)) for w in result_types])
     return HostFunction(callback, in_tree, out_tree), avals, [as_value(x) for x in leaves]
 
 
@@ -207,7 +207,7 @@ def io_callback(
 ) -> Any:
     """Call a Python function with effects from a program.
 
-    It runs once whenever the program comes there, in the order of the program, even if its result is unused.
+    It runs once per execution of the call, in program order, even if its result is unused.
 
     Args:
         callback: called with arrays in the structure of `args` and `kwargs`.
@@ -288,7 +288,7 @@ def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = Fal
     def host(*values: np.ndarray) -> None:
         arrays = iter(values)
         stacked = [from_host(np.asarray(next(arrays))) if a else x for x, a in zip(leaves, is_array, strict=True)]
-        given, named = tree.unflatten(in_tree, stacked)
-        _call(functools.partial(callback, **named), given, f"the callback {getattr(callback, '__name__', callback)!s}")
+        positional, named = tree.unflatten(in_tree, stacked)
+        _call(functools.partial(callback, **named), positional, f"the callback {getattr(callback, '__name__', callback)!s}")
 
     bind(debug_callback_p, *[as_value(x) for x, a in zip(leaves, is_array, strict=True) if a], callback=host)

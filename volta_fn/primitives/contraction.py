@@ -79,7 +79,7 @@ class DotAlgorithm(NamedTuple):
     allow_imprecise_accumulation: bool = False
 
 
-#: What functions take as `precision`: the name of one, or a pair of them, for either operand.
+#: The type of the argument `precision`: a precision or its name, or a pair of them, for either operand.
 PrecisionLike = str | Precision | DotAlgorithm | DotAlgorithmPreset | tuple[str, str] | tuple[Precision, Precision] | None
 
 _PRECISIONS = (
@@ -281,10 +281,10 @@ def _frozen(numbers: Any) -> Any:
 @lru_cache(maxsize=4096)
 def product_params(numbers: Any, lhs: ShapedArray, rhs: ShapedArray, preferred_element_type: Any) -> dict[str, Any]:
     """Return the parameters of `dot_general_p`, shared and not to be modified."""
-    wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
-    if wanted is None and lhs.dtype != rhs.dtype:
-        wanted = dtypes.promote_types(lhs.dtype, rhs.dtype)
-    return {"dimension_numbers": _canonical_numbers(numbers, lhs.ndim, rhs.ndim), "preferred_element_type": wanted}
+    dtype = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
+    if dtype is None and lhs.dtype != rhs.dtype:
+        dtype = dtypes.promote_types(lhs.dtype, rhs.dtype)
+    return {"dimension_numbers": _canonical_numbers(numbers, lhs.ndim, rhs.ndim), "preferred_element_type": dtype}
 
 
 def _canonical_numbers(numbers: Any, lhs_ndim: int, rhs_ndim: int) -> DotDimensionNumbers:
@@ -473,10 +473,10 @@ def _check(sizes: Array, numbers: RaggedDotDimensionNumbers, group_offset: Any) 
 
 
 def _check_sizes(x: Array, sizes: Array, outer: Sequence[int]) -> None:
-    wanted = tuple([x.shape[i] for i in outer])
-    if sizes.ndim > 1 and sizes.shape[:-1] != wanted:
+    expected = tuple([x.shape[i] for i in outer])
+    if sizes.ndim > 1 and sizes.shape[:-1] != expected:
         raise ShapeError(
-            f"ragged_dot: group_sizes of shape {sizes.shape} fits neither (groups,) nor {(*wanted, sizes.shape[-1])}, "
+            f"ragged_dot: group_sizes of shape {sizes.shape} fits neither (groups,) nor {(*expected, sizes.shape[-1])}, "
             f"which has the axes {tuple(outer)} of lhs before it"
         )
 

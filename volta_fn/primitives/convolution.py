@@ -22,7 +22,7 @@ from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
 # ------------------------------------------------------------------------------
-# The arithmetic of sliding windows: how many fit, and named paddings.
+# The arithmetic of sliding windows: their numbers, and named paddings.
 # ------------------------------------------------------------------------------
 
 Ints = tuple[int, ...]
@@ -35,18 +35,18 @@ def dilated(size: int, dilation: int) -> int:
 
 
 def window_count(size: int, taps: int, stride: int, padding: tuple[int, int], base_dilation: int, window_dilation: int) -> int:
-    """Return how many windows fit along one axis."""
+    """Return the number of windows along one axis."""
     room = dilated(size, base_dilation) + padding[0] + padding[1] - dilated(taps, window_dilation)
     return room // stride + 1 if room >= 0 else 0
 
 
 def window_counts(shape: Ints, taps: Ints, strides: Ints, padding: Padding, base_dilation: Ints, window_dilation: Ints) -> Ints:
-    """Return how many windows fit along each axis."""
+    """Return the number of windows along each axis."""
     return tuple(map(window_count, shape, taps, strides, padding, base_dilation, window_dilation))
 
 
 def counts_of_windows(shape: Ints, geometry: Mapping[str, Any]) -> Ints:
-    """Return how many windows fit, by the parameters of a window primitive."""
+    """Return the numbers of windows from the parameters of a window primitive."""
     names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
     return window_counts(shape, *[geometry[name] for name in names])
 
@@ -54,7 +54,7 @@ def counts_of_windows(shape: Ints, geometry: Mapping[str, Any]) -> Ints:
 def padtype_to_pads(
     in_shape: Sequence[int], window_shape: Sequence[int], window_strides: Sequence[int], padding: str | Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return the (low, high) padding per axis that a name stands for.
+    """Return the (low, high) padding per axis of a named padding.
 
     ``"VALID"`` means none, ``"SAME"`` as much as makes the result's sizes ceil(size / stride), the odd element at the high end (at the
     low end with ``"SAME_LOWER"``). Pairs are returned as they are.
@@ -143,7 +143,7 @@ class ConvDimensionNumbers(NamedTuple):
     out_spec: Ints
 
 
-#: What functions take as `dimension_numbers`.
+#: The type of the argument `dimension_numbers`.
 ConvGeneralDilatedDimensionNumbers = tuple[str, str, str] | ConvDimensionNumbers | None
 
 #: How a convolution may be computed: by the algorithm that is likely the fastest; by the definition; as matrix products of patches that
@@ -334,7 +334,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group
-        out_aval = _abstract(*[_without(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
+        out_aval = _abstract(*[_unbatched_aval(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
         return broadcast(as_value(np.zeros((), out_aval.dtype)), (0, *out_aval.shape)), 0
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     grouped_by = "batch_group_count" if p.batch_group_count > 1 else "feature_group_count"
@@ -351,7 +351,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     return _split(out, out_spec[1], axis.size, groups), 0
 
 
-def _without(aval: ShapedArray, dim: int | None) -> ShapedArray:
+def _unbatched_aval(aval: ShapedArray, dim: int | None) -> ShapedArray:
     return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 
@@ -453,14 +453,14 @@ def conv_general_dilated(
     check_cut("conv_general_dilated", sizes, pads, bases)
     if precision is not None:
         check_precision("conv_general_dilated", precision)
-    wanted = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
-    if wanted is None and x.dtype != w.dtype:
-        wanted = dtypes.promote_types(x.dtype, w.dtype)
-        check_promotion("conv_general_dilated", (x, w), wanted)
-    elif wanted in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
-        x, w = convert_element_type(x, wanted), convert_element_type(w, wanted)
+    dtype = None if preferred_element_type is None else dtypes.as_dtype(preferred_element_type)
+    if dtype is None and x.dtype != w.dtype:
+        dtype = dtypes.promote_types(x.dtype, w.dtype)
+        check_promotion("conv_general_dilated", (x, w), dtype)
+    elif dtype in dtypes.INEXACT and x.dtype == w.dtype and x.dtype in dtypes.INTEGERS:
+        x, w = convert_element_type(x, dtype), convert_element_type(w, dtype)
     return constrained(
-        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), wanted, algorithm).bind(x, w),
+        _Params(strides, pads, bases, dilations, numbers, int(feature_group_count), int(batch_group_count), dtype, algorithm).bind(x, w),
         out_sharding,
     )
 

@@ -174,7 +174,7 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Return cumulative maxima along `axis`, from its end if `reverse`.
 
-    NaN stays once there was one.
+    NaN propagates.
 
     >>> import volta_fn as vf
     >>> vf.lax.cummax(vf.numpy.array([1, 3, 2]))
@@ -186,7 +186,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Array:
     """Return cumulative minima along `axis`, from its end if `reverse`.
 
-    NaN stays once there was one.
+    NaN propagates.
 
     >>> import volta_fn as vf
     >>> vf.lax.cummin(vf.numpy.array([3, 1, 2]))

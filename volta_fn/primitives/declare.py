@@ -39,7 +39,7 @@ Derivative = Callable[..., Any] | None
 
 
 class Domain(NamedTuple):
-    """Where tests may sample the operands.
+    """The domain from which tests sample the operands.
 
     Intervals per operand (the last one repeats), and points to keep away from.
     """
@@ -56,7 +56,7 @@ _ANYWHERE = Domain()
 
 
 class Elementwise(Protocol):
-    """A function that applies an elementwise primitive, which it carries."""
+    """A function that applies an elementwise primitive, its attribute."""
 
     primitive: Primitive
     __name__: str
@@ -387,12 +387,12 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
     """
     first = args[0]
     if isinstance(first, Array) and (dtype := first.dtype) in allowed:
-        for arg in args:  # a loop, since making a generator for `all` takes longer than all the rest
+        for arg in args:  # a loop: a generator for `all` would take longer than the rest
             if not isinstance(arg, Array) or arg.dtype is not dtype:
                 break
         else:
             return list(args)
-        if dtype in dtypes.INEXACT and {*map(type, args[1:])} <= {float, int}:  # numbers leave it as it is
+        if dtype in dtypes.INEXACT and {*map(type, args[1:])} <= {float, int}:  # numbers do not change it
             return [first, *[to_dtype(a, dtype) for a in args[1:]]]
     try:
         pairs = [_typed(a) for a in args]
@@ -406,7 +406,7 @@ def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -
 
 
 def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
-    """Keep the array that a number became, if the other operand stayed as it was."""
+    """Cache the array of a Python number, if the other operand was not converted."""
     a, b = operands
     if type(y) in (int, float) and type(x) is ConcreteArray and a is x:
         remember_number(x, y, b)
@@ -414,10 +414,10 @@ def _remember(x: Any, y: Any, operands: Sequence[Any]) -> None:
         remember_number(y, x, a)
 
 
-def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Callable[..., Array] | None = None) -> Callable[..., Array]:
+def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Callable[..., Array] | None = None) -> Callable[..., Array]:
     """Return the NumPy form of an elementwise function, which promotes operands.
 
-    `otherwise` computes it of operands of the other dtypes, already promoted.
+    `fallback` computes it of operands of the other dtypes, already promoted.
 
     >>> import volta_fn as vf
     >>> promoted(vf.lax.add)(vf.numpy.arange(2), 0.5)
@@ -434,8 +434,8 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", otherwise: Ca
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)
-        if otherwise is not None and operands[0].dtype not in allowed:
-            return otherwise(*operands)
+        if fallback is not None and operands[0].dtype not in allowed:
+            return fallback(*operands)
         return apply(*operands)
 
     def new_unary(x: Any) -> Array:

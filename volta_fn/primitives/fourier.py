@@ -39,14 +39,16 @@ _REAL: frozenset[np.dtype] = frozenset({np.dtype(np.float32), np.dtype(np.float6
 
 
 def _abstract(operand: ShapedArray, *, kind: str, length: int, axis: int) -> ShapedArray:
-    taken = _REAL if kind == "RFFT" else dtypes.COMPLEX
-    if operand.dtype not in taken:
-        listed = ", ".join(sorted(d.name for d in taken))
+    dtypes_in = _REAL if kind == "RFFT" else dtypes.COMPLEX
+    if operand.dtype not in dtypes_in:
+        listed = ", ".join(sorted(d.name for d in dtypes_in))
         raise DTypeError(f"fft: {kind} is of {listed}, got {operand.dtype.name}; convert with lax.convert_element_type")
     half = length // 2 + 1
-    needed, given = (half if kind == "IRFFT" else length), operand.shape[axis]
-    if given != needed:
-        raise ShapeError(f"fft: {kind} of length {length} needs {needed} elements along axis {axis}, got an array of shape {operand.shape}")
+    expected, size = (half if kind == "IRFFT" else length), operand.shape[axis]
+    if size != expected:
+        raise ShapeError(
+            f"fft: {kind} of length {length} needs {expected} elements along axis {axis}, got an array of shape {operand.shape}"
+        )
     shape = (*operand.shape[:axis], half if kind == "RFFT" else length, *operand.shape[axis + 1 :])
     if kind == "RFFT":
         return ShapedArray(shape, dtypes.complex_dtype(operand.dtype))
@@ -72,9 +74,9 @@ def _scalar(value: int, like: Array) -> Array:
 
 
 def _counts(half: Array, length: int, axis: int) -> Array:
-    """Return how often each element of half a spectrum is in the full one.
+    """Return the multiplicity in the full spectrum of each element of half of it.
 
-    It is once where it is its own mirror image, else twice.
+    It is 1 for an element that is its own mirror image, else 2.
     """
     counts = np.full(half.shape[axis], 2, half.dtype)
     counts[0] = 1

@@ -75,7 +75,7 @@ def _counter(words: list[Array], blocks: int) -> list[Array]:
 # ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
-#: The words of a key whose bits are Philox's: two keys of Threefry, from which new keys come.
+#: The number of words of Philox's keys: two keys of Threefry, from which new keys are derived.
 PHILOX_WORDS = 4
 
 
@@ -269,14 +269,14 @@ def rng_bit_generator(
     >>> next_key
     Array([ 0, 42,  1,  0], dtype=uint32)
     """
-    words, wanted = as_value(key), dtypes.as_dtype(dtype)
+    words, bits_dtype = as_value(key), dtypes.as_dtype(dtype)
     if words.dtype != _UINT32 or words.shape != (4,):
         raise (ShapeError if words.dtype == _UINT32 else DTypeError)(f"rng_bit_generator: the key is uint32[4], got {words.aval}")
-    if wanted not in dtypes.UNSIGNED:
-        raise DTypeError(f"rng_bit_generator: bits are unsigned integers, got dtype {wanted.name}")
+    if bits_dtype not in dtypes.UNSIGNED:
+        raise DTypeError(f"rng_bit_generator: bits are unsigned integers, got dtype {bits_dtype.name}")
     if algorithm not in tuple(RandomAlgorithm):
         raise ArgumentError(f"rng_bit_generator: algorithm={algorithm!r} is none of {', '.join(map(str, RandomAlgorithm))}")
-    sizes, width = canonical_shape(shape), wanted.itemsize * 8
+    sizes, width = canonical_shape(shape), bits_dtype.itemsize * 8
     if algorithm != RandomAlgorithm.RNG_THREE_FRY:
         blocks = -(-math.prod(sizes) * max(width // 32, 1) // PHILOX_WORDS)
         return _advanced(words, blocks), constrained(philox_bits(words, sizes, width), out_sharding)

@@ -1,6 +1,6 @@
-"""Reductions: primitives that combine the elements along some axes into one.
+"""Reductions: primitives that combine the elements along some axes.
 
-`reduction` declares one. From what it declares (`volta_fn.core.primitive.Reduction`) every target derives its kernels.
+`reduction` declares one. Every target derives kernels from the declaration (`volta_fn.core.primitive.Reduction`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HALVES = (np.dtype(np.float16), dtypes.bfloat16)
 
 
 class Reducer(Protocol):
-    """A function that applies a reduction primitive, which it carries."""
+    """A function that applies a reduction primitive, its attribute."""
 
     primitive: Primitive
 
@@ -121,8 +121,10 @@ def _evaluate(declared: Reduction) -> Callable[..., np.ndarray]:
 
 
 def _by_halves(step: Callable[..., np.ndarray], operand: np.ndarray, axes: Axes) -> np.ndarray:
-    kept = [i for i in range(operand.ndim) if i not in axes]
-    values = operand.transpose(*axes, *kept).reshape(math.prod([operand.shape[a] for a in axes]), *[operand.shape[i] for i in kept])
+    other_axes = [i for i in range(operand.ndim) if i not in axes]
+    values = operand.transpose(*axes, *other_axes).reshape(
+        math.prod([operand.shape[a] for a in axes]), *[operand.shape[i] for i in other_axes]
+    )
     while len(values) > 1:
         half, odd = divmod(len(values), 2)
         paired = step(values[:half], values[half : 2 * half])
@@ -189,8 +191,8 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
     Array([3., 3.], dtype=float32)
     """
     value = as_value(operand)
-    kept = canonical_axes(tuple(axes), value.ndim)
-    return current_trace().process(reduce_sum_p, (value,), {"axes": kept}) if kept else value
+    reduced_axes = canonical_axes(tuple(axes), value.ndim)
+    return current_trace().process(reduce_sum_p, (value,), {"axes": reduced_axes}) if reduced_axes else value
 
 
 def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: Axes) -> list[Any]:
@@ -206,10 +208,10 @@ broadcast_in_dim_p.transpose = _broadcast_transpose
 
 
 def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Array:
-    """Apply the product rule by halving, so that zeros divide nothing."""
-    kept = [i for i in range(operand.ndim) if i not in axes]
-    shape = (*[operand.shape[i] for i in kept], -1)
-    values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*kept, *axes)), shape) for v in (operand, tangent))
+    """Apply the product rule by halving, without division by zeros."""
+    other_axes = [i for i in range(operand.ndim) if i not in axes]
+    shape = (*[operand.shape[i] for i in other_axes], -1)
+    values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*other_axes, *axes)), shape) for v in (operand, tangent))
     while values.shape[-1] > 1:
         values, tangents = _halve(values, tangents)
     return reshape(tangents, out.shape)

@@ -1,7 +1,7 @@
 """Sorting, the greatest k, and the indices of extremes.
 
-Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives follow the
-elements to where they went.
+Floating-point numbers order totally: -0.0 equals 0.0, and every NaN is the greatest and equals every other. Derivatives are permuted as the
+elements are.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: i
         return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
     indices = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
     *outs, origins = bind(sort_p, *primals, indices, dimension=dimension, **params)
-    moved = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
-    return outs, moved
+    permuted = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
+    return outs, permuted
 
 
 def _index_dtype(size: int) -> np.dtype:
@@ -113,8 +113,8 @@ def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[Sh
 def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dimension: int) -> tuple[tuple[Array, Array], list[Any]]:
     values, indices = bind(top_k_p, *primals, k=k, dimension=dimension)
     (tangent,) = tangents
-    moved = Zero(values.aval.at_least_vspace()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
-    return (values, indices), [moved, Zero(indices.aval.at_least_vspace())]
+    permuted = Zero(values.aval.at_least_vspace()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
+    return (values, indices), [permuted, Zero(indices.aval.at_least_vspace())]
 
 
 def _top_k_batch(

@@ -102,7 +102,7 @@ reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_
 
 
 def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_shape: Callable[[ShapedArray, Ints], Ints]) -> Primitive:
-    """Declare a primitive that moves its first operand as its second decides.
+    """Declare a primitive that moves its first operand by winners in its second.
 
     It is linear in the first and constant in the second.
     """
@@ -193,8 +193,8 @@ _FAST = (
 
 def _fast_reduction(computation: Any, dtype: np.dtype) -> Primitive | None:
     """Return the primitive that reduces windows by this computation, if there is one."""
-    found = getattr(computation, "primitive", None)
-    return next((p for p, allowed in _FAST if found is PRIMITIVES[reduction_of(p.name).step] and dtype in allowed), None)
+    primitive = getattr(computation, "primitive", None)
+    return next((p for p, allowed in _FAST if primitive is PRIMITIVES[reduction_of(p.name).step] and dtype in allowed), None)
 
 
 def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
@@ -206,8 +206,8 @@ def _initial(init_value: Any, operand: Array, fast: Primitive | None) -> Array:
     if init.shape:
         raise ShapeError(f"reduce_window: init_value must be a scalar, got shape {init.shape}")
     if init.weak_type and dtypes.promote((init.dtype, True), (operand.dtype, False))[0] == operand.dtype:
-        known = isinstance(init, ConcreteArray) and number_of(init) is None  # and stays so when operations are traced
-        init = convert_element_type(np.asarray(init) if known else init, operand.dtype)
+        is_constant = isinstance(init, ConcreteArray) and number_of(init) is None  # and stays so when operations are traced
+        init = convert_element_type(np.asarray(init) if is_constant else init, operand.dtype)
     if init.dtype != operand.dtype:
         raise DTypeError(
             f"reduce_window: init_value is {init.dtype.name} but operand is {operand.dtype.name}; give init_value operand's dtype, "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.interned import End
+from volta_fn.core.interned import KeyedWeakref
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import OutOfMemoryError
 
@@ -42,14 +42,14 @@ class Accountant:
         self.limit = limit
         self.in_use = 0
         self.peak = 0
-        #: The arrays that own memory, by identity, and those deleted since the last collection: a callback may run at any moment.
-        self._owners: dict[int, End[np.ndarray]] = {}
-        self._gone: deque[End[np.ndarray]] = deque()
+        #: The arrays that own memory, by identity, and those collected since the last call: a callback may run at any moment.
+        self._owners: dict[int, KeyedWeakref[np.ndarray]] = {}
+        self._collected: deque[KeyedWeakref[np.ndarray]] = deque()
         self._lock = Lock()
 
     def _collect(self) -> None:
-        while self._gone:
-            identity, size = self._gone.popleft().key
+        while self._collected:
+            identity, size = self._collected.popleft().key
             self.in_use -= size
             owner = self._owners.get(identity)
             if owner is not None and owner() is None:
@@ -83,8 +83,8 @@ class Accountant:
         reference = self._owners.get(identity)
         if reference is None or reference() is not owner:
             self.in_use += owner.nbytes
-            end = self._owners[identity] = End(owner, self._gone.append)
-            end.key = (identity, owner.nbytes)
+            reference = self._owners[identity] = KeyedWeakref(owner, self._collected.append)
+            reference.key = (identity, owner.nbytes)
 
 
 def _owner(array: np.ndarray) -> np.ndarray:

@@ -76,8 +76,8 @@ def checkpoint(
         values = [as_value(x) for x in leaves]
 
         def call(flat: Sequence[Array]) -> Any:
-            given, named = tree.unflatten(in_tree, flat)
-            merged = dict(zip(dynamic, given, strict=True))
+            positional, named = tree.unflatten(in_tree, flat)
+            merged = dict(zip(dynamic, positional, strict=True))
             return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named)
 
         key = in_tree, static_key([args[i] for i in static])
@@ -105,20 +105,20 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxp
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run the known program for outputs and kept values; record the waiting one."""
+    """Run the known program for outputs and residuals; record the waiting one."""
     unknown = [trace.is_unknown(a) for a in args]
     split = _split(params["jaxpr"], params["policy"], unknown)
     known_args = marked(args, unknown, False)
-    flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.known})
-    kept = flat[split.out_unknown.count(False) :]
-    operands = [*kept, *marked([*known_args, *marked(args, unknown)], split.reads)]
+    flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.forward})
+    residuals = flat[split.out_unknown.count(False) :]
+    operands = [*residuals, *marked([*known_args, *marked(args, unknown)], split.reads)]
     return tuple(merge(split.out_unknown, trace.record(checkpoint_p, operands, {**params, "jaxpr": split.waiting}), flat))
 
 
 class _Split(NamedTuple):
-    #: From the known inputs to the known outputs and the values that are kept.
-    known: ClosedJaxpr
-    #: From the kept values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
+    #: From the known inputs to the known outputs and the saved values.
+    forward: ClosedJaxpr
+    #: From the saved values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
     waiting: ClosedJaxpr
     reads: list[bool]
     out_unknown: list[bool]
@@ -126,23 +126,23 @@ class _Split(NamedTuple):
 
 @program_cache
 def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
-    """Split a program such that the waiting one recomputes what is not kept."""
-    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    known = inline_calls(known, jit_p)  # the policy is asked for the equations in calls, too
+    """Split a program such that the waiting one recomputes what is not saved."""
+    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    forward = inline_calls(forward, jit_p)  # the policy also decides about equations in calls
     count = out_unknown.count(False)
-    known_outs, residuals = known.jaxpr.outvars[:count], known.jaxpr.outvars[count:]
-    is_kept = [_keeps(policy, e) for e in known.eqns]
-    kept = [v for e in marked(known.eqns, is_kept) for v in e.outvars]
-    repeated = _subprogram(known, [*kept, *known.jaxpr.invars], residuals, marked(known.eqns, is_kept, False))
+    known_outs, residuals = forward.jaxpr.outvars[:count], forward.jaxpr.outvars[count:]
+    is_kept = [_keeps(policy, e) for e in forward.eqns]
+    saved = [v for e in marked(forward.eqns, is_kept) for v in e.outvars]
+    repeated = _subprogram(forward, [*saved, *forward.jaxpr.invars], residuals, marked(forward.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(unknown)
     rest, reads = prune_inputs(dce_jaxpr(chained(repeated, waiting, "checkpoint")), optional)
-    used = marked(kept, reads[: len(kept)])
-    first = _subprogram(known, known.jaxpr.invars, [*known_outs, *used], known.eqns)
-    return _Split(first, rest, reads[len(kept) :], out_unknown)
+    residuals_read = marked(saved, reads[: len(saved)])
+    first = _subprogram(forward, forward.jaxpr.invars, [*known_outs, *residuals_read], forward.eqns)
+    return _Split(first, rest, reads[len(saved) :], out_unknown)
 
 
 def _keeps(policy: Policy | None, eqn: Equation) -> bool:
-    """Return True if an equation's results are kept; an effect must not be repeated."""
+    """Return True if an equation's results are saved; effects must not be repeated."""
     return eqn.primitive.effectful or (policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params))
 
 
@@ -152,10 +152,10 @@ def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqn
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:
     linear, nonzero = is_linear(args), is_nonzero(cotangents)
-    backward, given = transpose_jaxpr(jaxpr, linear, nonzero)
-    known = marked(args, linear, False)
-    program = _after_barrier(backward, len(known)) if prevent_cse and known else backward
-    return spread(bind(jit_p, *known, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, given)
+    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
+    residuals = marked(args, linear, False)
+    program = _after_barrier(backward, len(residuals)) if prevent_cse and residuals else backward
+    return spread(bind(jit_p, *residuals, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, has_cotangent)
 
 
 @program_cache

@@ -1,4 +1,4 @@
-"""Calls whose rules users give.
+"""Calls with rules by users: of custom derivatives and custom batching.
 
 Those of custom derivatives and of custom batching.
 """
@@ -68,7 +68,7 @@ class TracedCall:
 
 
 class _Held:
-    """A reference as a pytree without leaves; rebuilding it gives the reference."""
+    """A reference as a pytree without leaves; unflattening returns the reference."""
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
@@ -78,12 +78,12 @@ tree.register_pytree_node(_Held, lambda held: ((), held.ref), lambda ref, _: ref
 
 
 def _with_refs_held(arguments: Any) -> Any:
-    """Make references part of the structure of arguments, instead of leaves."""
+    """Turn references among arguments into structure, instead of leaves."""
     return tree.map(lambda x: _Held(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
 
 
 class Programs:
-    """The programs of a function, by what they were traced with."""
+    """The traced programs of a function, by their keys."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -97,9 +97,9 @@ class Programs:
         """
         avals = tuple([v.aval for v in values])
         full_key = None if key is None else _hashable((key, avals, axis_environment()))
-        found = self._traced.get(full_key) if full_key is not None else None
-        if found is not None:
-            return found
+        cached = self._traced.get(full_key) if full_key is not None else None
+        if cached is not None:
+            return cached
         out_tree: Any = None
         in_full: list[int] = []
 
@@ -145,12 +145,12 @@ class Arguments(NamedTuple):
         return [x for x in self.fixed_leaves if isinstance(x, Tracer)]
 
     def fixed(self, traced: Sequence[Array]) -> list[Any]:
-        """Return the fixed arguments, with other values for the tracers."""
-        given = iter(traced)
-        return tree.unflatten(self.fixed_tree, [next(given) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
+        """Return the fixed arguments, with tracers replaced by other values."""
+        values = iter(traced)
+        return tree.unflatten(self.fixed_tree, [next(values) if isinstance(x, Tracer) else x for x in self.fixed_leaves])
 
     def merge(self, traced: Sequence[Array], differentiable: Sequence[Any]) -> list[Any]:
-        """Return all arguments, with other tracers and differentiable ones."""
+        """Return all arguments, with tracers and differentiable arguments replaced."""
         fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
         rest = iter(differentiable)
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
@@ -180,7 +180,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def positional_arguments(name: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return all arguments by position, defaults included, as rules see them.
+    """Return all arguments by position, defaults included, as rules take them.
 
     Keyword-only parameters keep their defaults. Raises `ArgumentError` if the call has another value for one.
     """
@@ -188,8 +188,8 @@ def positional_arguments(name: str, signature: inspect.Signature | None, args: t
         return args
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    if given := sorted(bound.kwargs.keys() & kwargs.keys()):
-        raise ArgumentError(f"{name} has a rule of its own, so its arguments {given} cannot be keyword-only")
+    if names := sorted(bound.kwargs.keys() & kwargs.keys()):
+        raise ArgumentError(f"{name} has a rule of its own, so its arguments {names} cannot be keyword-only")
     return bound.args
 
 
@@ -243,8 +243,8 @@ class CustomFunction(RuledFunction):
         operands = [*traced.captured, *values]
         params: dict[str, Any] | None = traced.params
         if params is None:
-            made = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
-            params = {"call_jaxpr": traced.jaxpr, "rule": made, "num_captured": len(traced.captured)}
+            bound_rule = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
+            params = {"call_jaxpr": traced.jaxpr, "rule": bound_rule, "num_captured": len(traced.captured)}
             if self.is_own:
                 params = traced.params = SharedParams(params)
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
@@ -257,11 +257,11 @@ class CustomFunction(RuledFunction):
         try:
             return self.trace(arguments, in_tree, values)
         except ConcretizationError:
-            known = [_concrete(v) for v in values]
-            if not _only_differentiates() or any(isinstance(v, Tracer) for v in known):
+            concrete = [_concrete(v) for v in values]
+            if not _only_differentiates() or any(isinstance(v, Tracer) for v in concrete):
                 raise
         count = len(arguments.traced)
-        result = run_under(EVAL, self.fun, *arguments.merge(known[:count], tree.unflatten(in_tree, known[count:])))
+        result = run_under(EVAL, self.fun, *arguments.merge(concrete[:count], tree.unflatten(in_tree, concrete[count:])))
         outs, out_tree = tree.flatten(result)
         constants = output_arrays(outs, self.fun)
         outvars = [Var(c.aval) for c in constants]
@@ -296,14 +296,14 @@ class CustomFunction(RuledFunction):
 
 
 def _concrete(value: Array) -> Array:
-    """Return the number that eager differentiation knows, without its tangents."""
+    """Return the primal of a tracer under eager differentiation."""
     while isinstance(value, (RecordedTracer, JVPTracer)):
         value = value._trace.value(value) if isinstance(value, RecordedTracer) else value.primal
     return value
 
 
 def _only_differentiates() -> bool:
-    """Return True under eager differentiation alone, where no program runs but rules."""
+    """Return True if all current traces differentiate eagerly."""
     trace: Any = current_trace()
     while isinstance(trace, (JVPTrace, LinearTrace)):
         trace = trace.parent
@@ -325,18 +325,18 @@ def checked_outputs(outs: Any, out_tree: Any, avals: Sequence[ShapedArray], labe
     return values
 
 
-def as_tangent(given: Any, aval: ShapedArray, label: str, of: str, rounded: bool = False) -> Any:
+def as_tangent(tangent: Any, aval: ShapedArray, label: str, of: str, rounded: bool = False) -> Any:
     """Convert a tangent or cotangent (None: zero) of a value of type `aval`.
 
     With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
     another shape or dtype.
     """
     expected = aval.at_least_vspace()
-    if type(given) is Zero and given.aval.shape != expected.shape:
-        raise ShapeError(f"{label} that is zero, of type {given.aval}, for {of} of type {aval}. None stands for a zero of any type")
-    if given is None or type(given) is Zero or expected.dtype == dtypes.float0:
+    if type(tangent) is Zero and tangent.aval.shape != expected.shape:
+        raise ShapeError(f"{label} that is zero, of type {tangent.aval}, for {of} of type {aval}. None stands for a zero of any type")
+    if tangent is None or type(tangent) is Zero or expected.dtype == dtypes.float0:
         return Zero(expected)
-    value = as_value(given)
+    value = as_value(tangent)
     if value.shape != expected.shape or not _has_dtype(value, expected.dtype, rounded):
         raise ShapeError(f"{label} of type {value.aval} for {of} of type {aval}")
     return value if value.dtype == expected.dtype else convert_element_type(value, expected.dtype)
@@ -485,12 +485,12 @@ class _JvpRule:
         if of_primals == of_tangents:
             return self._run(axis, stacked, of_primals)
         if not any(p and t for p, t in zip(of_primals, of_tangents, strict=True)):
-            found = self._run_for_each(axis, stacked, marks)
-            if found is not None:
-                return found
+            results = self._run_for_each(axis, stacked, marks)
+            if results is not None:
+                return results
         either = [p or t for p, t in zip(of_primals, of_tangents, strict=True)]
-        wanted = [*either, *marked(either, self.nonzero)]
-        missing = [w and not m for w, m in zip(wanted, marks, strict=True)]
+        stacked_operands = [*either, *marked(either, self.nonzero)]
+        missing = [w and not m for w, m in zip(stacked_operands, marks, strict=True)]
         return self._run(axis, [broadcast(x, (axis.size,)) if m else x for x, m in zip(stacked, missing, strict=True)], either)
 
     def _run(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]]:
@@ -507,18 +507,18 @@ class _JvpRule:
         return [*outs, *map(instantiate, marked(tangents, self.out_nonzero))], [*out_dims, *marked(out_dims, self.out_nonzero)]
 
     def _run_for_each(self, axis: AxisData, args: Sequence[Array], stacked: Sequence[bool]) -> tuple[list[Array], list[int | None]] | None:
-        """Map the derivative of a rule that is told of no stacked operands.
+        """Map the derivative of a rule over its examples, without stacked operands.
 
         The operands whose tangents are not stacked, or the tangents of operands that are not, are stacked for `vmap` alone. Returns None
         if results of the rule are stacked nevertheless.
         """
         of_rule: list[int | None] = []
 
-        def one(*flat: Array) -> list[Array]:
+        def differentiate_example(*flat: Array) -> list[Array]:
             outs, of_rule[:] = self._run(axis, flat, [False] * len(self.nonzero))
             return outs
 
-        outs, dims = vmap_flat(one, axis._replace(name=None), args, [0 if s else None for s in stacked])
+        outs, dims = vmap_flat(differentiate_example, axis._replace(name=None), args, [0 if s else None for s in stacked])
         return (outs, dims) if of_rule == [None] * len(outs) else None
 
 
@@ -531,7 +531,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: Close
 
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
-    """Inline the function's program, as a rule does not tell which results are known."""
+    """Inline the function's program, since rules do not tell which results are known."""
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 
@@ -558,8 +558,8 @@ def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
         marks = tree.leaves(tuple(in_batched))
 
         def step(_: None, rows: Any) -> Any:
-            given = iter(rows)
-            values = [next(given) if m else x for x, m in zip(leaves, marks, strict=True)]
+            slices = iter(rows)
+            values = [next(slices) if m else x for x, m in zip(leaves, marks, strict=True)]
             return None, mapped(*tree.unflatten(structure, values))
 
         outs = scan(step, None, [x for x, m in zip(leaves, marks, strict=True) if m], length=axis_size)[1]

@@ -101,9 +101,9 @@ class JvpRule(Rule):
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         count = len(self.arguments.traced)
         fixed = self.arguments.fixed(primals[:count])
-        given = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
+        rule_tangents = tangents[count:] if self.function.symbolic_zeros else [public_tangent(t) for t in tangents[count:]]
         rule: Any = self.function.jvp
-        pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, given))
+        pair = rule(*fixed, tree.unflatten(self.in_tree, primals[count:]), tree.unflatten(self.in_tree, rule_tangents))
         label = f"the derivative rule of {self.function.name}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, out_tangent), got {type(pair).__name__}")
@@ -128,13 +128,13 @@ class _BatchedJvpRule:
         nonzero = is_nonzero(tangents)
         out_nonzero: list[bool] = []
 
-        def one(*flat: Array) -> list[Array]:
+        def differentiate_example(*flat: Array) -> list[Array]:
             values = flat[: len(dims)]
             outs, out_tangents = self.rule(values, with_zeros(flat[len(dims) :], nonzero, values))
             out_nonzero[:] = is_nonzero(out_tangents)
             return [*outs, *marked(out_tangents, out_nonzero)]
 
-        flat = vmap_stacked(one, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
+        flat = vmap_stacked(differentiate_example, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
         outs, out_tangents = split_tangents(flat, out_nonzero)
         return list(outs), out_tangents
 
@@ -247,10 +247,10 @@ class VjpRule(Rule):
         fwd: Any = self.function.fwd
         count = len(self.arguments.traced)
         traced, values = primals[:count], primals[count:]
-        given: Sequence[Any] = values
+        rule_primals: Sequence[Any] = values
         if self.function.symbolic_zeros:
-            given = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
-        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, given)))
+            rule_primals = [CustomVJPPrimal(v, p) for v, p in zip(values, perturbed[count:], strict=True)]
+        pair = fwd(*self.arguments.merge(traced, tree.unflatten(self.in_tree, rule_primals)))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
         outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
@@ -275,9 +275,9 @@ class VjpRule(Rule):
         result = bwd(*fixed, residuals, tree.unflatten(self.out_tree, cotangents))
         args = tree.unflatten(self.in_tree, list(range(len(avals))))
         if not isinstance(result, (tuple, list)) or len(result) != len(args):
-            given = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
-            raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {given}")
-        found: list[Any] = []
+            actual = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
+            raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {actual}")
+        results: list[Any] = []
         for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
             if type(arg) is Ref:
                 continue
@@ -287,11 +287,11 @@ class VjpRule(Rule):
                     f"the backward rule of {name} must return a cotangent of structure {tree.structure(arg)} for argument {position}, "
                     f"got {tree.structure(ct)}"
                 )
-            found += leaves
+            results += leaves
         label = f"the backward rule of {name} returned a cotangent"
         if settings.disable_bwd_checks:
-            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(found, avals, strict=True)]
-        return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(found, avals, strict=True)]
+            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(results, avals, strict=True)]
+        return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(results, avals, strict=True)]
 
 
 def _is_array_like(value: Any) -> bool:
@@ -299,7 +299,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
-    """Return a cotangent's leaves (None: zero subtrees); None if it does not fit."""
+    """Return a cotangent's leaves (None: zero subtrees), or None on a mismatch."""
     leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
     try:
         below = [tree.structure(subtree) for subtree in tree.flatten_up_to(structure, arg)]
@@ -322,23 +322,23 @@ class _BatchedVjpRule:
         self.stacked = list(stacked)
 
     def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
-        found: list[Any] = []
+        count_and_backward: list[Any] = []
 
-        def one(*values: Array) -> list[Array]:
+        def forward_example(*values: Array) -> list[Array]:
             outs, residuals, backward = self.rule.forward(values, perturbed)
-            found[:] = [len(outs), backward]
+            count_and_backward[:] = [len(outs), backward]
             return [*outs, *residuals]
 
-        flat = vmap_stacked(one, self.axis, primals, [0 if s else None for s in self.stacked])
-        count, backward = found
+        flat = vmap_stacked(forward_example, self.axis, primals, [0 if s else None for s in self.stacked])
+        count, backward = count_and_backward
         return flat[:count], flat[count:], functools.partial(self._backward, backward)
 
     def _backward(self, backward: Backward, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
-        found = _mapped(backward, self.axis, residuals, cotangents)
-        return [self._for_operand(ct, is_stacked) for ct, is_stacked in zip(found, self.stacked, strict=True)]
+        results = _mapped(backward, self.axis, residuals, cotangents)
+        return [self._for_operand(ct, is_stacked) for ct, is_stacked in zip(results, self.stacked, strict=True)]
 
     def _for_operand(self, ct: Any, is_stacked: bool) -> Any:
-        """Add up the examples' cotangents of an operand that is the same for all of them."""
+        """Sum the examples' cotangents of an operand that is not stacked."""
         if is_stacked:
             return ct
         return Zero(ct.aval.update(shape=ct.aval.shape[1:])) if type(ct) is Zero else reduce_sum(ct, (0,))
@@ -348,16 +348,18 @@ def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cota
     """Run a backward pass for all examples of stacked values; its results are stacked."""
     zeros: list[Zero] = []
     nonzero: list[bool] = []
-    count, given = len(residuals), is_nonzero(cotangents)
-    absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, given, False)]
+    count, nonzero_cotangents = len(residuals), is_nonzero(cotangents)
+    absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, nonzero_cotangents, False)]
 
-    def one(*values: Array) -> list[Array]:
-        results = backward(values[:count], merge(given, values[count:], absent))
+    def backward_example(*values: Array) -> list[Array]:
+        results = backward(values[:count], merge(nonzero_cotangents, values[count:], absent))
         nonzero[:] = is_nonzero(results)
         zeros[:] = [Zero(z.aval.update(shape=(axis.size, *z.aval.shape))) for z in marked(results, nonzero, False)]
         return marked(results, nonzero)
 
-    stacked = vmap_stacked(one, axis, [*residuals, *marked(cotangents, given)], [0] * (count + sum(given)))
+    stacked = vmap_stacked(
+        backward_example, axis, [*residuals, *marked(cotangents, nonzero_cotangents)], [0] * (count + sum(nonzero_cotangents))
+    )
     return merge(nonzero, stacked, zeros)
 
 
@@ -367,12 +369,12 @@ def _jvp_custom_vjp(
     check_captured(tangents, num_captured, "custom_vjp")
     outs, residuals, backward = rule.forward(primals[num_captured:], is_nonzero(tangents[num_captured:]))
     live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
-    given = [instantiate(t) for t in marked(tangents[num_captured:], live)]
+    in_tangents = [instantiate(t) for t in marked(tangents[num_captured:], live)]
     avals = tuple([o.aval.at_least_vspace() for o in outs])
     is_real = [a.dtype != dtypes.float0 for a in avals]
     real = tuple(marked(avals, is_real))
-    found = bind(custom_tangent_p, *residuals, *given, backward=_WithZeros(backward, avals), live=live, out_avals=real)
-    return outs, merge(is_real, found, map(Zero, marked(avals, is_real, False)))
+    out_tangents = bind(custom_tangent_p, *residuals, *in_tangents, backward=_WithZeros(backward, avals), live=live, out_avals=real)
+    return outs, merge(is_real, out_tangents, map(Zero, marked(avals, is_real, False)))
 
 
 class _WithZeros:
@@ -383,8 +385,8 @@ class _WithZeros:
         self.avals = avals
 
     def __call__(self, residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
-        given = iter(cotangents)
-        return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(given) for a in self.avals])
+        inexact = iter(cotangents)
+        return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(inexact) for a in self.avals])
 
 
 def _batch_custom_vjp(
@@ -398,7 +400,7 @@ custom_vjp_call_p = Primitive(
 )
 custom_vjp_call_p.call_param = "call_jaxpr"
 
-# The linear map from tangents to tangents, known only by its transpose.
+# The linear map from tangents to tangents, of which only the transpose is defined.
 
 
 def _tangent_abstract(*avals: ShapedArray, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]) -> Any:
@@ -508,8 +510,8 @@ class _Converted:
 
 
 def _check_types(values: Sequence[Array], avals: Sequence[ShapedArray], name: str) -> None:
-    given = [(v.shape, v.dtype) for v in values]
-    if given != [(a.shape, a.dtype) for a in avals]:
+    types = [(v.shape, v.dtype) for v in values]
+    if types != [(a.shape, a.dtype) for a in avals]:
         raise ShapeError(f"{name} was converted for consts and arguments of types {list(avals)}, got {[v.aval for v in values]}")
 
 
@@ -543,8 +545,8 @@ def custom_gradient(fun: Callable[..., Any]) -> Callable[..., Any]:
 
     def backward(residuals: Any, cotangent: Any) -> Any:
         rule, consts = residuals
-        given = rule(cotangent, *consts)
-        return given if isinstance(given, tuple) else (given,)
+        result = rule(cotangent, *consts)
+        return result if isinstance(result, tuple) else (result,)
 
     wrapped = custom_vjp(value)
     wrapped.defvjp(forward, backward)

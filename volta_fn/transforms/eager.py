@@ -10,9 +10,9 @@ differentiates one function over and over. So a function that is differentiated 
 3. When the function returns, the node has a compiled program of the value and the gradient, which runs in one call.
 4. A node compiles a program only when it is asked for the second time, since many functions are differentiated once. The first time
    a `LinearizeTrace` does the steps one by one.
-5. An operation can be noted if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
+5. An operation can be recorded if each result is a float that has a tangent. Any other result (an integer, a comparison), and any number
    that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
-   noted, with tangents. The `LinearizeTrace` does what cannot be noted (such as users' custom rules), and the recording goes on.
+   recorded, with tangents. The `LinearizeTrace` does what cannot be recorded (such as users' custom rules), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
 
 On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.array import GONE, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
+from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
@@ -57,11 +57,11 @@ Step = tuple[Primitive, list[int], dict[str, Any]]
 
 
 class Node:
-    """The recordings that have noted the same operations so far.
+    """A prefix of recordings: those with the same operations so far.
 
     Attributes:
         results: the type of the last operation's result, or a list of them.
-        children: the nodes of recordings that have noted one operation more, by that operation.
+        children: the nodes of recordings with one more operation, by that operation.
         programs: for recordings that end here, programs by what they return; None if one was wanted once.
     """
 
@@ -127,7 +127,7 @@ class RecordedTracer(DifferentiatedTracer):
 
 
 class Recording(JVPTrace):
-    """Notes operations on its inputs, computes all others, flushes where it must.
+    """Records operations on its inputs, evaluates all others, flushes when it must.
 
     Values are numbered: the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later ones are
     computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
@@ -138,7 +138,7 @@ class Recording(JVPTrace):
     def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
         super().__init__(EVAL, name)
         self.device = inputs[0].device
-        # Arrays of our own, since the function may delete those that it was given.
+        # Aliases, since the function may delete its arguments.
         self.inputs = [alias(v) for v in inputs]
         #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.elementwise.cast`), programs do not.
         self.numbers = any(number_of(v) is not None for v in inputs)
@@ -160,19 +160,19 @@ class Recording(JVPTrace):
         return tracer
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Note an operation; compute it if its operands are known or it cannot be noted."""
+        """Record an operation; evaluate it if it has no traced operand, or must not be."""
         if RecordedTracer not in map(type, args):
             return run_under(EVAL, EVAL.process, primitive, args, params)
-        noted = self._note(primitive, args, params)
-        if noted is None:
-            return self._do(primitive, args, params)
-        number, results = noted
+        recorded = self._record(primitive, args, params)
+        if recorded is None:
+            return self._evaluate(primitive, args, params)
+        number, results = recorded
         if primitive.multiple_results:
             return tuple([self.tracer(i, aval) for i, aval in enumerate(results, number)])
         return self.tracer(number, results)
 
-    def _note(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
-        """Note an operation; return its results' first number and types, or None."""
+    def _record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
+        """Record an operation; return its results' first number and types, or None."""
         with self.lock:
             if len(self.steps) >= _LONGEST:
                 return None
@@ -187,7 +187,7 @@ class Recording(JVPTrace):
                         edge.append(number)
                         continue
                     arg = self.values[arg.number]
-                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not GONE:
+                if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not DELETED:
                     edge.append(arg._spec)
                     arg = alias(arg)  # with its number, by which the spec of an exact one is known
                 elif type(arg) is JVPTracer and arg._trace is self.linear:
@@ -200,7 +200,7 @@ class Recording(JVPTrace):
             key = (*edge, *parameter_key(params)) if params else tuple(edge)
             node = self.node.children.get(key)
             if node is None:
-                results = _results_to_note(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
+                results = _recordable_results(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
                 if results is None:
                     del operands[before:]
                     return None
@@ -211,10 +211,10 @@ class Recording(JVPTrace):
             self.count += len(node.results) if primitive.multiple_results else 1
             return number, node.results
 
-    def _do(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Do an operation now. Results with tangents become values of the recording."""
-        known = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
-        outs = self.flush().process(primitive, known, params)
+    def _evaluate(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
+        """Evaluate an operation; results with tangents become values of the recording."""
+        operands = [self.value(a) if type(a) is RecordedTracer and a._trace is self else a for a in args]
+        outs = self.flush().process(primitive, operands, params)
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
 
     def _adopt(self, value: Array) -> Array:
@@ -234,7 +234,7 @@ class Recording(JVPTrace):
         return self.values[tracer.number]
 
     def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
-        """Compute what was noted.
+        """Evaluate the recorded operations.
 
         `wanted` are the numbers of values that are used later (None: all); if it is given, this is the last flush.
         """
@@ -260,10 +260,10 @@ class Recording(JVPTrace):
             program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
             return [*inputs, *redo(steps, linear.process, (), operands)]
-        found: list[Any] = [None] * size
+        results: list[Any] = [None] * size
         for number, value in zip(numbers, linear.process(jit_p, operands, program), strict=True):
-            found[number] = value
-        return [*inputs, *found]
+            results[number] = value
+        return [*inputs, *results]
 
     def _by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
         """Return the steps with an operand for each use of an input or outside value.
@@ -303,9 +303,9 @@ class Recording(JVPTrace):
         programs = self.node.programs
         program = programs.get(key)
         if program is None:
-            known = key in programs or self.device.platform != "cpu"
-            TRIE.reserve(_PROGRAM_SIZE if known else 1)
-            program = programs[key] = make() if known else None
+            compiles = key in programs or self.device.platform != "cpu"
+            TRIE.reserve(_PROGRAM_SIZE if compiles else 1)
+            program = programs[key] = make() if compiles else None
         return program
 
     def finish(self) -> None:
@@ -316,7 +316,7 @@ class Recording(JVPTrace):
 
 
 def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
-    """Do the steps, and return the values of all numbers."""
+    """Evaluate the steps, and return the values of all numbers."""
     values = list(inputs)
     for primitive, numbers, params in steps:
         out = process(primitive, [values[n] if n >= 0 else operands[~n] for n in numbers], params)
@@ -324,10 +324,10 @@ def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Ar
     return values
 
 
-def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
+def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
     """Return the type or types of an operation's results, or None.
 
-    It is None if the operation cannot be noted, given which operands have tangents (`active`).
+    It is None if the operation cannot be recorded, given which operands have tangents (`active`).
     """
     if primitive is jit_p:
         return _results_of_call(params, active)
@@ -344,18 +344,18 @@ def _results_to_note(primitive: Primitive, args: Sequence[Array], params: dict[s
 
 
 @program_cache
-def _met(closed: ClosedJaxpr) -> list[bool]:
-    """Return a list that is empty until the first program."""
+def _met_before(closed: ClosedJaxpr) -> list[bool]:
+    """Return a mutable cell, which is empty until the first program."""
     return []
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
-    """Do the same for a call of a program.
+    """Return the results of a call of a program, as `_recordable_results` does.
 
-    A program that is met for the first time is not noted, since it may be made anew for each call.
+    A program that is met for the first time is not recorded, since it may be made anew for each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
-    if not (met := _met(closed)):
+    if not (met := _met_before(closed)):
         met.append(True)
         return None
     avals = closed.out_avals
@@ -365,7 +365,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
 
 
 def _results_of_custom_call(primitive: Primitive, args: Sequence[Array], params: dict[str, Any], active: list[bool]) -> Any:
-    """Do the same for a function of this package with a custom rule."""
+    """Return the results of a call with a custom rule, as `_recordable_results` does."""
     invars, outvars = [Var(a.aval) for a in args], [Var(a) for a in params[str(primitive.call_param)].out_avals]
     program = ClosedJaxpr(Jaxpr([], invars, [*outvars], [Equation(primitive, [*invars], outvars, params)]))
     has_tangents = all(v.aval.is_float for v in outvars) and all(jvp_jaxpr(program, active, False)[1])
@@ -394,7 +394,9 @@ def gradient_flat(
     if not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)
         check(outs)
-        return outs, _from_one(outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device())
+        return outs, _gradient_of_first(
+            outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+        )
     trace = Recording(values, name)
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
@@ -405,7 +407,7 @@ def gradient_flat(
             if gradient is not None:
                 return _run(gradient, trace, outs)
         outs, program, depends = _linearized(trace, outs)
-        return outs, _from_one(outs, program, depends, trace.device)
+        return outs, _gradient_of_first(outs, program, depends, trace.device)
     finally:
         trace.finish()
 
@@ -413,7 +415,7 @@ def gradient_flat(
 def linearize_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
 ) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    """Do what `linearize_flat` does, by compiled programs where possible."""
+    """Linearize as `linearize_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return linearize_flat(function, values, nonzero, name)
     trace = Recording(values, name)
@@ -429,7 +431,7 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
         return False
     device = values[0].device
     for value in values:
-        if type(value) is not ConcreteArray or value._buffer is GONE:
+        if type(value) is not ConcreteArray or value._buffer is DELETED:
             return False
         spec = value._spec
         if spec.device is not device or not spec.aval.is_float:
@@ -443,15 +445,15 @@ def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], C
 
 
 @lru_cache(maxsize=64)
-def _one(aval: ShapedArray, device: Device) -> Array:
-    """Return the cotangent of a scalar result in its own gradient."""
+def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
+    """Return the initial cotangent of a gradient: one."""
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
-def _from_one(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
+def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
     """Return the gradient of the first result, by the linear program of all tangents."""
     del program.jaxpr.outvars[depends[0] :]
-    return pull_back(program, [_one(outs[0].aval, device)] if depends[0] else [])
+    return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if depends[0] else [])
 
 
 def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
@@ -465,14 +467,14 @@ def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
             return [values[n] for n in numbers]
 
         outs, program, depends = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents[:] = _from_one(outs, program, depends, trace.device)
+        cotangents[:] = _gradient_of_first(outs, program, depends, trace.device)
         return [*outs, *[c for c in cotangents if type(c) is not Zero]]
 
     closed = trace.traced(run, [*trace.inputs, *trace.operands])
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]
-    found = iter(specs[len(numbers) :])
-    types = [v.aval if type(c) is Zero else next(found) for c, v in zip(cotangents, trace.inputs, strict=True)]
+    gradient_specs = iter(specs[len(numbers) :])
+    types = [v.aval if type(c) is Zero else next(gradient_specs) for c, v in zip(cotangents, trace.inputs, strict=True)]
     return _Gradient(_function_of(pruned, trace), reads, specs[: len(numbers)], types)
 
 
@@ -486,7 +488,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
     buffers = [v._buffer for v in compress((*trace.inputs, *trace.operands), gradient.reads)]
-    found = iter(gradient.run(*buffers))
-    computed = map(wrap, found, gradient.results)
+    outputs = iter(gradient.run(*buffers))
+    computed = map(wrap, outputs, gradient.results)
     results = [next(computed) if type(o) is RecordedTracer else o for o in outs]
-    return results, [wrap(next(found), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]
+    return results, [wrap(next(outputs), c) if isinstance(c, ArraySpec) else Zero(c) for c in gradient.cotangents]

@@ -53,19 +53,19 @@ class _Marker:
 
 
 class GradValue(_Marker):
-    """Asks `VJP.with_refs` to return an argument's cotangent, as it does by default."""
+    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
 
 
 class DontWant(_Marker):
-    """Asks `VJP.with_refs` for no cotangent of an argument."""
+    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
 
 
 class GradRef(_Marker):
-    """Stands for a cotangent that was added to a reference."""
+    """A placeholder for a cotangent that was added to a reference."""
 
 
 class DidntWant(_Marker):
-    """Stands for a cotangent that was not wanted."""
+    """A placeholder for a cotangent that was not requested."""
 
 
 class RefSlots(NamedTuple):
@@ -76,21 +76,21 @@ class RefSlots(NamedTuple):
 
 
 def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return cotangents of the arguments; add those with a reference as entry to it.
+    """Return the arguments' cotangents, or accumulate them in references.
 
     A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
     """
     args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
     if len(entries) != len(args):
         raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    wanted = tree.broadcast_prefix(tuple(entries), args)
-    for entry in wanted:
+    destinations = tree.broadcast_prefix(tuple(entries), args)
+    for entry in destinations:
         if not isinstance(entry, (Ref, GradValue, DontWant)):
             raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
     if slots.positions:
-        cotangent = cotangent, [_seed(wanted[i]) for i in slots.positions]
-    found = tree.leaves(pull_back(cotangent))
-    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(wanted, found, strict=True))]
+        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
+    cotangents = tree.leaves(pull_back(cotangent))
+    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
     return tree.unflatten(slots.in_tree, placed)[0]
 
 
@@ -190,9 +190,9 @@ class Linearized:
         nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
         outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
         self.outs, self.aux = run.split(outs)
-        own = tuple(depends[: len(self.outs)])
-        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, own)
-        del self.program.jaxpr.outvars[sum(own) :]  # auxiliary results need no derivative
+        out_depends = tuple(depends[: len(self.outs)])
+        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, out_depends)
+        del self.program.jaxpr.outvars[sum(out_depends) :]  # auxiliary results need no derivative
 
     def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
         """Return the function's value, the derivative, and the auxiliary result if any."""
@@ -260,8 +260,8 @@ def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
 
 def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
     """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
-    found = iter(cotangents)
-    leaves = [instantiate(next(found)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
+    nonzero_cotangents = iter(cotangents)
+    leaves = [instantiate(next(nonzero_cotangents)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
 
 
@@ -273,9 +273,9 @@ tree.register_pytree_node(
 
 
 def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error that two structures differ, and where."""
-    path, wanted, found = structural_difference(expected, got)
-    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {wanted}, got {found}")
+    """Return the error for the first difference of two structures."""
+    path, expected_part, actual = structural_difference(expected, got)
+    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
 
 
 def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
@@ -317,9 +317,9 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     @wraps(fun)
     def with_pull_back(*primals: Any) -> Any:
         leaves, in_tree = tree.flatten((primals, {}))
-        if found := positions_of_refs(leaves):
-            slots = RefSlots(in_tree, tuple(found))
-            return RefArguments(leaves, found, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
+        if positions := positions_of_refs(leaves):
+            slots = RefSlots(in_tree, tuple(positions))
+            return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
         linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
         jitted = fun if isinstance(fun, JittedFunction) else None
         return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
@@ -328,17 +328,17 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
-    """Do what `vjp` does, for a function of references; also return their last values.
+    """Return the `vjp` of a function of references, with their last values.
 
     These are further results of the function that is differentiated.
     """
 
     @wraps(fun)
     def pure(*leaves: Any) -> Any:
-        inner, own = with_refs_at(slots.positions, leaves)
+        inner, refs = with_refs_at(slots.positions, leaves)
         args, _ = tree.unflatten(slots.in_tree, inner)
         result = fun(*args)
-        return ((result[0], read_all(own)), result[1]) if has_aux else (result, read_all(own))
+        return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
 
     linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
     (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
@@ -406,9 +406,9 @@ def value_and_grad(
         values = [as_value(x) for x in leaves]
         nonzero = [v.dtype in dtypes.INEXACT for v in values]
         run = AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
-        outs, found = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
+        outs, cotangents = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
         (value,), aux = run.split(outs)
-        gradient = _with_float0(found, nonzero, [v.aval for v in values], in_tree)
+        gradient = _with_float0(cotangents, nonzero, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
@@ -417,7 +417,7 @@ def value_and_grad(
 
 
 def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
-    """Return the positions, counted from the front, and values of some arguments."""
+    """Return the non-negative positions, and the values, of some arguments."""
     numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
     return numbers, [args[i] for i in numbers]
 
@@ -558,19 +558,19 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         if in_tree != tangent_tree:
             raise structure_error("jvp: tangents have the structure of the primals", tree.structure(primals), tree.structure(tangents))
         values = [as_value(x) for x in leaves]
-        given = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
+        in_tangents = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
         run = AuxFunction(fun, in_tree, has_aux, "jvp")
-        outs, out_tangents = jvp_flat(run, values, given, function_name(fun))
+        outs, out_tangents = jvp_flat(run, values, in_tangents, function_name(fun))
         results, aux = run.split(outs)
-        found = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
-        return tree.unflatten(run.flat.out_tree, results), found, aux
+        result_tangents = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
+        return tree.unflatten(run.flat.out_tree, results), result_tangents, aux
 
     arguments = tuple(primals), tuple(tangents)
     # Empty tangents are arrays of NumPy, which no program takes or returns.
     if not any(getattr(t, "dtype", None) == dtypes.float0 for t in tree.leaves(arguments[1])):
         with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
-    value, found, aux = with_tangents(*arguments)
-    rest = iter(found)
+    value, tangents_out, aux = with_tangents(*arguments)
+    rest = iter(tangents_out)
     tangent = tree.map(lambda v: next(rest) if v.dtype in dtypes.INEXACT else float0_zeros(v.shape), value)
     return (value, tangent, aux) if has_aux else (value, tangent)
 
@@ -636,13 +636,13 @@ class PushForward:
         leaves, structure = tree.flatten((tangents, {}))
         if structure != signature.in_tree:
             raise structure_error("the linearized function takes tangents of the structure of (args, kwargs)", signature.in_tree, structure)
-        given = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
+        in_tangents = [_checked_tangent(t, a) for t, a in zip(leaves, signature.in_avals, strict=True)]
         for tangent, aval in zip(leaves, signature.in_avals, strict=True):
             dtype = aval_of(tangent).dtype
             if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
-        found = eval_jaxpr(self._program, *marked(given, signature.nonzero))
-        results = with_zeros(found, signature.depends, signature.out_avals)
+        out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.nonzero))
+        results = with_zeros(out_tangents, signature.depends, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
 

@@ -53,17 +53,17 @@ def linear_call(fun: Callable[..., Any], fun_transpose: Callable[..., Any], resi
     """
     residuals = tree.leaves(residual_args)
     linear, linear_tree = tree.flatten(linear_args)
-    known, values = [as_value(x) for x in residuals], [as_value(x) for x in linear]
+    residual_values, values = [as_value(x) for x in residuals], [as_value(x) for x in linear]
     pair_tree = tree.structure(((residual_args, linear_args), {}))
-    forward, out_tree = _linear_traced(fun, pair_tree, [*known, *values])
+    forward, out_tree = _linear_traced(fun, pair_tree, [*residual_values, *values])
     example = tree.unflatten(out_tree, [0] * out_tree.num_leaves)
     backward_tree = tree.structure(((residual_args, example), {}))
-    backward, found_tree = _linear_traced(fun_transpose, backward_tree, [*known, *forward.out_avals])
+    backward, found_tree = _linear_traced(fun_transpose, backward_tree, [*residual_values, *forward.out_avals])
     if found_tree != linear_tree or [(a.shape, a.dtype) for a in backward.out_avals] != [(v.shape, v.dtype) for v in values]:
         raise ShapeError(
             f"linear_call: fun_transpose returns {backward.out_avals} where the linear arguments are {[v.aval for v in values]}"
         )
-    outs = bind(linear_call_p, *known, *values, forward=forward, backward=backward, count=len(known))
+    outs = bind(linear_call_p, *residual_values, *values, forward=forward, backward=backward, count=len(residual_values))
     return tree.unflatten(out_tree, outs)
 
 
@@ -84,15 +84,15 @@ def _linear_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, count: int
     if any(type(t) is not Zero for t in tangents[:count]):
         raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
     outs = bind(linear_call_p, *primals, count=count, **programs)
-    given = [instantiate(t) for t in tangents[count:]]
-    return outs, bind(linear_call_p, *primals[:count], *given, count=count, **programs)
+    in_tangents = [instantiate(t) for t in tangents[count:]]
+    return outs, bind(linear_call_p, *primals[:count], *in_tangents, count=count, **programs)
 
 
 def _linear_transpose(cotangents: Sequence[Any], *args: Any, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> list[Any]:
     if any(is_linear(args[:count])):
         raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
-    given = [instantiate(c) for c in cotangents]
-    return [None] * count + list(bind(linear_call_p, *args[:count], *given, forward=backward, backward=forward, count=count))
+    out_cotangents = [instantiate(c) for c in cotangents]
+    return [None] * count + list(bind(linear_call_p, *args[:count], *out_cotangents, forward=backward, backward=forward, count=count))
 
 
 def _linear_batch(
@@ -181,7 +181,7 @@ def _solve_traced(
     symmetric: bool,
     has_aux: bool,
 ) -> dict[str, Body | None]:
-    """Trace the system and its solvers, which map vectors like b to such."""
+    """Trace the system and its solvers, which map vectors of b's type to such."""
     avals = [v.aval.strip_weak_type() for v in values]
 
     def traced(name: str, function: Callable[[Any], Any], aux: bool) -> Body:
@@ -215,12 +215,12 @@ def _promoted(name: str, function: Callable[[Any], Any], vector: Any) -> Any:
 
 
 def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
-    """Return a function's value; raise unless, without aux, it is like the vector."""
+    """Return a function's value; raise unless it matches the vector (aux aside)."""
     if has_aux and (not isinstance(result, (tuple, list)) or len(result) != 2):
         raise TreeError(f"{name} must return (solution, aux), as has_aux says, got {type(result).__name__}")
-    own = result[0] if has_aux else result
-    _check_structure(name, tree.structure(own), tree.structure(vector))
-    leaves, values = tree.leaves(vector), list(map(as_value, tree.leaves(own)))
+    solution = result[0] if has_aux else result
+    _check_structure(name, tree.structure(solution), tree.structure(vector))
+    leaves, values = tree.leaves(vector), list(map(as_value, tree.leaves(solution)))
     _check_shapes(name, values, leaves)
     for x, y in zip(leaves, values, strict=True):
         if x.dtype != y.dtype:
@@ -228,22 +228,24 @@ def _checked(name: str, result: Any, vector: Any, has_aux: bool = False) -> Any:
     return result
 
 
-def _check_structure(name: str, given: tree.TreeDef, wanted: tree.TreeDef) -> None:
-    if given != wanted:
-        raise TreeError(f"{name} must return a value of the structure of its argument, {tree.describe(wanted)}, got {tree.describe(given)}")
+def _check_structure(name: str, actual: tree.TreeDef, expected: tree.TreeDef) -> None:
+    if actual != expected:
+        raise TreeError(
+            f"{name} must return a value of the structure of its argument, {tree.describe(expected)}, got {tree.describe(actual)}"
+        )
 
 
-def _check_shapes(name: str, given: Sequence[Any], wanted: Sequence[Any]) -> None:
-    for x, y in zip(wanted, given, strict=True):
+def _check_shapes(name: str, actual: Sequence[Any], expected: Sequence[Any]) -> None:
+    for x, y in zip(expected, actual, strict=True):
         if x.shape != y.shape:
             raise ShapeError(f"{name} must return arrays of the shapes of its argument, got {y.shape} for {x.shape}")
 
 
 def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
-    """Return a body's program with all captured values for its leading inputs."""
+    """Return a body's program with all captured values as leading inputs."""
     jaxpr = body.jaxpr.jaxpr
-    own = {id(x): v for x, v in zip(body.captured, jaxpr.invars, strict=False)}
-    leading = [own.get(id(x)) or Var(x.aval) for x in captured]
+    inputs_of = {id(x): v for x, v in zip(body.captured, jaxpr.invars, strict=False)}
+    leading = [inputs_of.get(id(x)) or Var(x.aval) for x in captured]
     return body.jaxpr.replace(invars=[*leading, *jaxpr.invars[len(body.captured) :]])
 
 
@@ -259,12 +261,12 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: An
     captured, b = primals[:-count], primals[-count:]
     nonzero = [*is_nonzero(tangents[:-count]), *[False] * count]
     forward, moves = jvp_jaxpr(matvec, nonzero, False)
-    _, moved = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
+    _, product_tangents = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
     right = [instantiate(t if type(t) is not Zero else Zero(x.aval)) for t, x in zip(tangents[-count:], b, strict=True)]
-    right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, moved, strict=True)]
-    found = bind(custom_linear_solve_p, *captured, *right, **programs)
+    right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, product_tangents, strict=True)]
+    solution = bind(custom_linear_solve_p, *captured, *right, **programs)
     is_vector = [i < count and o.dtype in INEXACT for i, o in enumerate(outs)]
-    return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(found, is_vector, outs, strict=True)]
+    return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(solution, is_vector, outs, strict=True)]
 
 
 def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
@@ -275,8 +277,8 @@ def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> 
         raise GradientError("custom_linear_solve: a value that matvec or a solver closes over is not linear in the solution")
     names = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
     transposed = {name: programs[other] for name, other in names.items()}
-    found = bind(custom_linear_solve_p, *args[:-count], *map(instantiate, cotangents[:count]), **transposed)
-    return [*[None] * (len(args) - count), *found[:count]]
+    solution = bind(custom_linear_solve_p, *args[:-count], *map(instantiate, cotangents[:count]), **transposed)
+    return [*[None] * (len(args) - count), *solution[:count]]
 
 
 def _solve_batch(
@@ -337,22 +339,22 @@ def custom_root(
     guess = _promoted("f", f, initial_guess)
     if current_trace() is EVAL:
         return _checked("solve", solve(f, guess), guess, has_aux)
-    residual, own = closure_convert(lambda x: _checked("f", f(x), guess), guess)
-    solver, solver_own = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux), guess)
+    residual, residual_consts = closure_convert(lambda x: _checked("f", f(x), guess), guess)
+    solver, solver_consts = closure_convert(lambda x: _checked("solve", solve(f, x), guess, has_aux), guess)
     solve_tangent = lambda x, y: _checked("tangent_solve", tangent_solve(linearize(f, x)[1], y), guess)  # noqa: E731
-    tangent, tangent_own = closure_convert(solve_tangent, guess, guess)
+    tangent, tangent_consts = closure_convert(solve_tangent, guess, guess)
 
     @custom_jvp
-    def root(start: Any, own: Any, solver_own: Any, tangent_own: Any) -> Any:
-        return solver(start, *solver_own)
+    def root(start: Any, residual_consts: Any, solver_consts: Any, tangent_consts: Any) -> Any:
+        return solver(start, *solver_consts)
 
     @root.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
-        start, own, solver_own, tangent_own = primals
-        result = root(start, own, solver_own, tangent_own)
+        start, residual_consts, solver_consts, tangent_consts = primals
+        result = root(start, residual_consts, solver_consts, tangent_consts)
         x = result[0] if has_aux else result
-        right = jvp(lambda values: residual(x, *values), (own,), (tangents[1],))[1]
-        dx = tree.map(neg, tangent(x, right, *tangent_own))
+        right = jvp(lambda values: residual(x, *values), (residual_consts,), (tangents[1],))[1]
+        dx = tree.map(neg, tangent(x, right, *tangent_consts))
         return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).at_least_vspace()), result[1])) if has_aux else dx
 
-    return root(guess, own, solver_own, tangent_own)
+    return root(guess, residual_consts, solver_consts, tangent_consts)

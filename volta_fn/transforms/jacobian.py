@@ -26,8 +26,8 @@ def _basis(leaves: Sequence[Array]) -> list[Array]:
     """Return the standard basis of the leaves' space, as a stack for each leaf."""
     identity = np.eye(sum(leaf.size for leaf in leaves))
     columns = zip(leaves, accumulate(leaf.size for leaf in leaves), strict=True)
-    found = [(x, identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
-    return [from_host(stack, x.weak_type) for x, stack in found]
+    stacks = [(x, identity[:, end - x.size : end].astype(x.dtype).reshape((len(identity), *x.shape))) for x, end in columns]
+    return [from_host(stack, x.weak_type) for x, stack in stacks]
 
 
 def _check_dtype(leaves: Sequence[Any], allowed: frozenset[np.dtype], label: str) -> None:
@@ -191,14 +191,14 @@ class Transposed:
 
     def __call__(self, cotangent: Any) -> Any:
         """Return cotangents of the arguments from one of the result."""
-        given, structure = tree.flatten(cotangent)
+        leaves, structure = tree.flatten(cotangent)
         if structure != self._out_tree:
             raise TreeError(f"linear_transpose: the cotangent has structure {structure}, but the function returns {self._out_tree}")
-        pairs = zip(given, self._program.out_avals, strict=True)
+        pairs = zip(leaves, self._program.out_avals, strict=True)
         cts = [checked_cotangent(ct, aval) if aval.dtype in dtypes.INEXACT else as_value(ct) for ct, aval in pairs]
         count = len(self._program.in_avals)
-        found = backward_pass(self._program, [True] * count, [None] * count, cts)
-        args, _ = tree.unflatten(self._in_tree, [instantiate(c) for c in found])
+        results = backward_pass(self._program, [True] * count, [None] * count, cts)
+        args, _ = tree.unflatten(self._in_tree, [instantiate(c) for c in results])
         return args
 
 

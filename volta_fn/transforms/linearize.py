@@ -44,30 +44,30 @@ def is_nonzero(values: Sequence[Any]) -> list[bool]:
 
 
 def is_linear(args: Sequence[Any]) -> list[bool]:
-    """Mark the arguments that a transpose rule is asked for."""
+    """Mark the arguments that are linear: those to transpose by."""
     return [type(a) is Linear for a in args]
 
 
 def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
-    """Return a tangent for each primal or aval: given where `nonzero`, else a `Zero`."""
-    given = iter(tangents)
-    return [next(given) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
+    """Return a tangent for each primal or aval: the next if `nonzero`, else a `Zero`."""
+    remaining = iter(tangents)
+    return [next(remaining) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
 
 
 def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequence[Array], list[Any]]:
-    """Split what a `jvp_jaxpr` returns into values and tangents."""
+    """Split the results of a `jvp_jaxpr` into values and tangents."""
     outs = flat[: len(nonzero)]
     return outs, with_zeros(flat[len(nonzero) :], nonzero, outs)
 
 
-def spread(cotangents: Iterable[Any], linear: Sequence[bool], given: Iterable[bool]) -> list[Any]:
-    """Return a cotangent or None per operand; `given` marks the linear ones with one."""
-    found, exists = iter(cotangents), iter(given)
-    return [next(found) if is_linear and next(exists) else None for is_linear in linear]
+def spread(cotangents: Iterable[Any], linear: Sequence[bool], has_cotangent: Iterable[bool]) -> list[Any]:
+    """Return cotangents per operand; `has_cotangent` marks the linear ones with one."""
+    remaining, exists = iter(cotangents), iter(has_cotangent)
+    return [next(remaining) if is_linear and next(exists) else None for is_linear in linear]
 
 
 def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, Sequence[bool]]]) -> tuple[Any, list[bool]]:
-    """Repeat `step` until it marks no more of a loop's carry than it was given.
+    """Iterate `step` until the marks of a loop's carry reach a fixed point.
 
     `step` returns a result and the marks of the carry that comes out. Returns the last result, and the marks.
     """
@@ -142,7 +142,7 @@ class JVPTrace(Trace):
                 primals.append(arg)
                 tangents.append(None)
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
-        before = current_trace()
+        previous = current_trace()
         try:
             set_trace(parent)
             if not active:
@@ -154,7 +154,7 @@ class JVPTrace(Trace):
                 raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
             out, out_tangent = primitive.jvp(primals, tangents, **params)
         finally:
-            set_trace(before)
+            set_trace(previous)
         if primitive.multiple_results:
             return tuple([self.attach(o, t) for o, t in zip(out, out_tangent, strict=True)])
         return self.attach(out, out_tangent)
@@ -190,7 +190,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     It is ``(*primals, *nonzero tangents) -> (*primals out, *nonzero tangents out)``. `instantiate_outs` asks for tangents that are arrays
     of zeros where they would be symbolic zeros.
     """
-    wanted = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
+    instantiated = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     in_avals = closed.in_avals
     out_nonzero: list[bool] = []
 
@@ -198,7 +198,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(wanted, closed.out_avals, strict=True)]
+        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
         out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
 
@@ -210,7 +210,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
 # ------------------------------------------------------------------------------
 # Linearization: record the linear program from tangents to tangents.
 #
-# A `LinearTrace` is a partial evaluation: it computes what is known now, under the parent trace, and records what depends on an unknown
+# A `LinearTrace` is a partial evaluation: it evaluates known values now, under the parent trace, and records operations on an unknown
 # input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse
 # mode.
 # ------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class LinearTracer(Tracer):
 
 
 class LinearTrace(Trace):
-    """Evaluates what is known under the parent trace and records the rest."""
+    """Evaluates operations on known values under the parent trace; records others."""
 
     __slots__ = ("builder",)
 
@@ -280,7 +280,7 @@ class LinearTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which only programs and messages have a use for."""
+        """Return the user's line, which is needed by programs and messages alone."""
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
@@ -303,7 +303,7 @@ class LinearizeTrace(JVPTrace):
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
     def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-        """Return what `linearize_flat` does, given what the function returned."""
+        """Return the results of `linearize_flat` from those of the function."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
         depends = is_nonzero(tangents)
@@ -334,30 +334,30 @@ def linearize_flat(
 
 @program_cache
 def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program into what can run now and what must wait for the unknown inputs.
+    """Split a program into a known one and one that waits for the unknown inputs.
 
     Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
     """
     avals = closed.in_avals
-    found: list[Any] = []
+    split: list[Any] = []
 
-    def run(*known: Array) -> list[Array]:
+    def run(*known_values: Array) -> list[Array]:
         trace = LinearTrace(current_trace())
         unknowns = [trace.unknown(a) for a in marked(avals, unknown)]
         try:
-            outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known))
+            outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known_values))
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
         waiting = trace.builder.build([u.unknown for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
-        found[:] = [waiting, out_unknown]
+        split[:] = [waiting, out_unknown]
         return [*marked(outs, out_unknown, False), *waiting.consts]
 
-    known = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
-    jaxpr, out_unknown = found[0].jaxpr, found[1]
+    forward = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
+    jaxpr, out_unknown = split[0].jaxpr, split[1]
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    return known, with_residuals, out_unknown
+    return forward, with_residuals, out_unknown
 
 
 # ------------------------------------------------------------------------------
@@ -381,14 +381,14 @@ def backward_pass(
     none, as in the programs that linearization records.
     """
     jaxpr = closed.jaxpr
-    #: The variables with values; all others are linear.
-    known: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    #: The values of the non-linear variables.
+    values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     token, outside = current_position.set(current_position.get()), backward.set(True)
     try:
         if not all_linear:
-            known.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
-            _evaluate_known(jaxpr, known)
-        pending = _walk_back(jaxpr, known, cotangents)
+            values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
+            _evaluate_known(jaxpr, values)
+        pending = _walk_back(jaxpr, values, cotangents)
     finally:
         current_position.reset(token)
         backward.reset(outside)
@@ -397,42 +397,42 @@ def backward_pass(
     ]
 
 
-def _evaluate_known(jaxpr: Jaxpr, known: dict[Var, Any]) -> None:
+def _evaluate_known(jaxpr: Jaxpr, values: dict[Var, Any]) -> None:
     process = current_trace().process
     for eqn in jaxpr.eqns:
         for atom in eqn.invars:
-            if atom not in known and type(atom) is not Literal:
+            if atom not in values and type(atom) is not Literal:
                 break
         else:
             current_position.set(eqn.position)
-            result = process(eqn.primitive, [_read(known, v) for v in eqn.invars], eqn.params)
-            known.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
+            result = process(eqn.primitive, [_read(values, v) for v in eqn.invars], eqn.params)
+            values.update(zip(eqn.outvars, result if eqn.primitive.multiple_results else (result,), strict=True))
 
 
-def _read(known: dict[Var, Any], atom: Atom) -> Any:
-    return atom.val if type(atom) is Literal else known[atom]  # type: ignore[index]  # mypy keeps the union
+def _read(values: dict[Var, Any], atom: Atom) -> Any:
+    return atom.val if type(atom) is Literal else values[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _walk_back(jaxpr: Jaxpr, known: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
+def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
     """Return cotangents of the linear inputs, by the equations in reverse order."""
     pending: dict[Any, Any] = {}
     targets: Sequence[Any] = jaxpr.outvars
     results: Sequence[Any] = cotangents
     for eqn in (None, *reversed(jaxpr.eqns)):
         if eqn is not None:
-            given = [pending.pop(v, None) for v in eqn.outvars]
-            if not given or (given[0] is None and all(c is None for c in given)):
+            out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
+            if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
                 continue
-            targets, results = eqn.invars, _transposed(eqn, known, given)
+            targets, results = eqn.invars, _transposed(eqn, values, out_cotangents)
         for atom, cotangent in zip(targets, results, strict=True):
-            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in known:
+            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
                 continue
-            before = pending.get(atom)
-            pending[atom] = cotangent if before is None else add(before, cotangent)
+            partial_sum = pending.get(atom)
+            pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)
     return pending
 
 
-def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Sequence[Any]:
+def _transposed(eqn: Equation, values: dict[Var, Any], out_cotangents: list[Any]) -> Sequence[Any]:
     """Return a cotangent or None for each operand, from those of the results."""
     primitive = eqn.primitive
     if primitive.transpose is None:
@@ -441,13 +441,13 @@ def _transposed(eqn: Equation, known: dict[Var, Any], given: list[Any]) -> Seque
             "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
         )
     current_position.set(eqn.position)
-    args = [known[v] if v in known else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
+    args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
     for arg in args:
         if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
             arg.refuse()
     if not primitive.multiple_results:
-        return primitive.transpose(given[0], *args, **eqn.params)
-    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(given, eqn.outvars, strict=True)]
+        return primitive.transpose(out_cotangents[0], *args, **eqn.params)
+    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
     return primitive.transpose(cotangents, *args, **eqn.params)
 
 

@@ -89,10 +89,10 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal structure
         leaves, structure = tree.flatten(fun(*args, **kwargs))
         results[:] = [leaf if isinstance(leaf, ShapeDtypeStruct) else None for leaf in leaves]
-        return [leaf for leaf, given in zip(leaves, results, strict=True) if given is None]
+        return [leaf for leaf, shape in zip(leaves, results, strict=True) if shape is None]
 
     shapes = iter(_trace(of_arrays, args, kwargs)[1])
-    return tree.unflatten(structure, [next(shapes) if given is None else given for given in results])
+    return tree.unflatten(structure, [next(shapes) if shape is None else shape for shape in results])
 
 
 def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -112,7 +112,7 @@ def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round floats to those of a format with fewer bits, halves to even.
 
-    The dtype stays. What is too large for the format becomes infinite, what is below its smallest normal number zero. Derivatives are
+    The dtype stays. Overflow gives infinity, numbers below the format's smallest normal one give zero. Derivatives are
     rounded in the same way.
 
     Args:
@@ -151,7 +151,7 @@ def _rounded_bits(exponent_bits: int, mantissa_bits: int, x: Array) -> Array:
 
 
 def _in_range(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Replace what overflows by infinities, and what underflows by zeros of its sign."""
+    """Replace overflows by infinities, and underflows by zeros of the same sign."""
     bias = 2 ** (exponent_bits - 1) - 1
     bits = np.dtype(f"u{x.dtype.itemsize}")
     sign = bitwise_and(bitcast_convert_type(x, bits), full_like(bitcast_convert_type(x, bits), 1 << (x.dtype.itemsize * 8 - 1)))

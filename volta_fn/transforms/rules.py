@@ -60,7 +60,7 @@ from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
 
 @program_cache
 def reordered(closed: ClosedJaxpr, inputs: Sequence[int], outputs: Sequence[int]) -> ClosedJaxpr:
-    """Return the program of some outputs, with its inputs reordered."""
+    """Return the program of some outputs, with reordered inputs."""
     jaxpr = closed.jaxpr
     invars, outvars = [jaxpr.invars[i] for i in inputs], [jaxpr.outvars[i] for i in outputs]
     program = closed.replace(invars=invars, outvars=outvars)
@@ -81,33 +81,33 @@ def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence
 
     The outputs in `wanted` are unknown even if they could be known. The known program returns those as its first residuals.
     """
-    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
-    if not any(moved):
-        return known, waiting, out_unknown
-    known_outs, residuals = known.jaxpr.outvars[: len(moved)], known.jaxpr.outvars[len(moved) :]
-    passed = [Var(v.aval) for v in marked(known_outs, moved)]
+    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    is_moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
+    if not any(is_moved):
+        return forward, waiting, out_unknown
+    known_outs, residuals = forward.jaxpr.outvars[: len(is_moved)], forward.jaxpr.outvars[len(is_moved) :]
+    passed = [Var(v.aval) for v in marked(known_outs, is_moved)]
     is_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
     outvars = merge(marked(out_unknown, is_unknown), waiting.jaxpr.outvars, passed)
     known_jaxpr = Jaxpr(
-        known.jaxpr.constvars,
-        known.jaxpr.invars,
-        [*marked(known_outs, moved, False), *marked(known_outs, moved), *residuals],
-        known.jaxpr.eqns,
+        forward.jaxpr.constvars,
+        forward.jaxpr.invars,
+        [*marked(known_outs, is_moved, False), *marked(known_outs, is_moved), *residuals],
+        forward.jaxpr.eqns,
     )
     waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
-    return ClosedJaxpr(known_jaxpr, known.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown
+    return ClosedJaxpr(known_jaxpr, forward.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown
 
 
 def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
-    """Return the program of `second`, whose first inputs `first` computes of its own."""
-    count, wanted = len(first.in_avals), len(first.out_avals)
-    avals = [*first.in_avals, *second.in_avals[wanted:]]
+    """Compose programs: `first` computes the first inputs of `second` from its own."""
+    count, input_count = len(first.in_avals), len(first.out_avals)
+    avals = [*first.in_avals, *second.in_avals[input_count:]]
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
 
 
 # ------------------------------------------------------------------------------
-# Residuals of calls: what follows from others cheaply is not saved.
+# Residuals of calls: those that follow cheaply from others are not saved.
 #
 # The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes between
 # the program of the values and that of the derivative, so the latter computes the first of the second again.
@@ -122,29 +122,29 @@ _MOST, _POWER = 6, 4
 @program_cache
 def split_call(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     """Split a program like `partial_eval_jaxpr`, with fewer residuals."""
-    known, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    jaxpr, count = known.jaxpr, out_unknown.count(False)
+    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    jaxpr, count = forward.jaxpr, out_unknown.count(False)
     outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
-    found = _Derivation(known, outputs, residuals)
-    if not found.again:
-        return known, waiting, out_unknown
-    saved = list(found.saved)
-    again = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known.eqns if id(e) in found.again]), [])
-    return dce_jaxpr(known.replace(outvars=[*outputs, *saved])), chained(again, waiting, "derivative"), out_unknown
+    derivation = _Derivation(forward, outputs, residuals)
+    if not derivation.again:
+        return forward, waiting, out_unknown
+    saved = list(derivation.saved)
+    again = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in forward.eqns if id(e) in derivation.again]), [])
+    return dce_jaxpr(forward.replace(outvars=[*outputs, *saved])), chained(again, waiting, "derivative"), out_unknown
 
 
 class _Derivation:
-    """Which residuals are saved, and the equations that lead from these to the others."""
+    """The residuals to save, and the equations that derive the others from these."""
 
-    def __init__(self, known: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
-        self.makers = {v: e for e in known.eqns for v in e.outvars}
+    def __init__(self, forward: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
+        self.makers = {v: e for e in forward.eqns for v in e.outvars}
         self.outputs = {v for v in outputs if type(v) is Var}
         self.saved: dict[Var, None] = {}
         self.again: set[int] = set()
         order = {v: number for number, v in enumerate(self.makers)}
-        wanted = {v for v in residuals if type(v) is Var}
-        # What is read by others is decided on first.
-        for var in sorted(wanted, key=lambda v: order.get(v, -1)):
+        variables = {v for v in residuals if type(v) is Var}
+        # Producers are decided on before their consumers.
+        for var in sorted(variables, key=lambda v: order.get(v, -1)):
             self._decide(var)
 
     def _decide(self, var: Var) -> None:
@@ -163,11 +163,11 @@ class _Derivation:
                 return
             equations[id(eqn)] = eqn
             stack += [v for v in eqn.invars if type(v) is Var]
-        more = [v for v in leaves if v not in self.saved]
-        if len(more) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in more):
+        unsaved = [v for v in leaves if v not in self.saved]
+        if len(unsaved) > 1 or any(v.aval.nbytes > var.aval.nbytes for v in unsaved):
             self.saved[var] = None
             return
-        self.saved |= dict.fromkeys(more)
+        self.saved |= dict.fromkeys(unsaved)
         self.again |= equations.keys()
 
 
@@ -191,8 +191,8 @@ def _call_jvp(
 
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
-    known, waiting, out_unknown = split_call(params["jaxpr"], unknown)
-    flat = bind(jit_p, *marked(args, unknown, False), **call_params(known, params["name"]))
+    forward, waiting, out_unknown = split_call(params["jaxpr"], unknown)
+    flat = bind(jit_p, *marked(args, unknown, False), **call_params(forward, params["name"]))
     residuals = flat[out_unknown.count(False) :]
     recorded = trace.record(jit_p, [*residuals, *marked(args, unknown)], call_params(waiting, params["name"]))
     return tuple(merge(out_unknown, recorded, flat))
@@ -201,8 +201,10 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
 def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: ClosedJaxpr, name: str) -> list[Any]:
     """Return the cotangents of a call's operands by a call of the transposed program."""
     linear, nonzero = is_linear(args), is_nonzero(cotangents)
-    backward, given = transpose_jaxpr(jaxpr, linear, nonzero)
-    return spread(bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, given)
+    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
+    return spread(
+        bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, has_cotangent
+    )
 
 
 def _batch(
@@ -258,14 +260,16 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: 
     linear = is_linear(args)
     if type(cotangents[0]) is Zero:
         return [None] * len(args)
-    known = marked(args, linear, False)
-    backward, given = transpose_jaxpr(jaxpr, linear, [True])
+    residuals = marked(args, linear, False)
+    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, [True])
     tangents = args[len(args) - sum(moved) :]
-    if all(given) and all(type(t) is Linear for t in tangents):
-        found = bind(attention_gradient_p, *known, cotangents[0], **attention_params(backward, form._replace(cotangent=form.q), moved))
+    if all(has_cotangent) and all(type(t) is Linear for t in tangents):
+        results = bind(
+            attention_gradient_p, *residuals, cotangents[0], **attention_params(backward, form._replace(cotangent=form.q), moved)
+        )
     else:
-        found = bind(jit_p, *known, cotangents[0], **call_params(backward, "attention_gradient"))
-    return spread(found, linear, given)
+        results = bind(jit_p, *residuals, cotangents[0], **call_params(backward, "attention_gradient"))
+    return spread(results, linear, has_cotangent)
 
 
 def _jvp_by_expansion(
@@ -273,8 +277,8 @@ def _jvp_by_expansion(
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    found = bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, "attention"))
-    return split_tangents(found, out_nonzero)
+    flat = bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, "attention"))
+    return split_tangents(flat, out_nonzero)
 
 
 def _batch_rule(primitive: Primitive) -> Any:
@@ -286,8 +290,8 @@ def _batch_rule(primitive: Primitive) -> Any:
         body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
         cotangent = None if form.cotangent is None else form.cotangent.batched()
         stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
-        found = bind(primitive, *front, **attention_params(body, stacked, moved))
-        return found, [0] * len(found)
+        outs = bind(primitive, *front, **attention_params(body, stacked, moved))
+        return outs, [0] * len(outs)
 
     return batch
 
@@ -303,7 +307,7 @@ attention_gradient_p.transpose = lambda cotangents, *args, jaxpr, form, moved: t
 # ------------------------------------------------------------------------------
 # The rules of `scan`.
 #
-# What one iteration makes of a value in the carry (differentiated, unknown or stacked) holds for all iterations. So each rule looks for
+# A property of a value in the carry (differentiated, unknown or stacked) must hold for all iterations. So each rule looks for
 # the smallest set of such values that an iteration does not extend: a fixed point.
 # ------------------------------------------------------------------------------
 
@@ -344,11 +348,15 @@ def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
     (forward, out_nonzero), carry_nonzero = fixed_point(nonzero.carry, step)
     values = _Operands.of(primals, params)
     marks = nonzero._replace(carry=carry_nonzero)
-    given = _Operands(*[marked(t, m) for t, m in zip(_Operands.of(tangents, params), marks, strict=True)])
-    inputs = _paired([len(group) for group in values], [len(group) for group in given])
+    in_tangents = _Operands(*[marked(t, m) for t, m in zip(_Operands.of(tangents, params), marks, strict=True)])
+    inputs = _paired([len(group) for group in values], [len(group) for group in in_tangents])
     body = reordered(forward, inputs, _paired([count, outputs - count], [sum(carry_nonzero), sum(out_nonzero[count:])]))
     flat = _bind_scan(
-        params, body, [*values.consts, *given.consts], [*values.carry, *map(instantiate, given.carry)], [*values.rows, *given.rows]
+        params,
+        body,
+        [*values.consts, *in_tangents.consts],
+        [*values.carry, *map(instantiate, in_tangents.carry)],
+        [*values.rows, *in_tangents.rows],
     )
     carried = count + sum(carry_nonzero)
     rows = flat[carried:]
@@ -375,7 +383,7 @@ class _Split(NamedTuple):
     #: From the known consts to the residuals that are the same in every iteration.
     invariant: ClosedJaxpr
     #: The known loop; after its own outputs it returns the residuals that must be stacked.
-    known: ClosedJaxpr
+    forward: ClosedJaxpr
     #: The waiting loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
     waiting: ClosedJaxpr
     #: For each residual that differs between iterations: the known row that it is, or None if the known loop stacks it.
@@ -384,12 +392,12 @@ class _Split(NamedTuple):
 
 def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
-    split = _split(params, unknown)
+    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
     values, marks = _Operands.of(args, params), _Operands.of(unknown, params)
     consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
     flat: Sequence[Array] = ()
-    if split.known.out_avals or any(map(has_effects, split.known.eqns)):
-        flat = _bind_scan(params, split.known, consts, marked(values.carry, split.carry_unknown, False), rows)
+    if split.forward.out_avals or any(map(has_effects, split.forward.eqns)):
+        flat = _bind_scan(params, split.forward, consts, marked(values.carry, split.carry_unknown, False), rows)
     stacked = iter(flat[split.out_unknown.count(False) :])
     residuals = [next(stacked) if i is None else rows[i] for i in split.rows]
     waiting_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
@@ -397,10 +405,6 @@ def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[s
     operands = [*waiting_consts, *waiting_carry, *residuals, *marked(values.rows, marks.rows)]
     recorded = trace.record(scan_p, operands, _scan_params(params, split.waiting, len(waiting_consts), len(waiting_carry)))
     return tuple(merge(split.out_unknown, recorded, flat))
-
-
-def _split(params: dict[str, Any], unknown: Sequence[bool]) -> _Split:
-    return _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
 
 
 @program_cache
@@ -411,17 +415,17 @@ def _split_body(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
         result = split_program(closed, [*unknown.consts, *carry, *unknown.rows], [*carry, *free])
         return result, result[2][:count]
 
-    (known, waiting, out_unknown), carry_unknown = fixed_point(unknown.carry, step)
-    known = inline_calls(known, jit_p)
+    (forward, waiting, out_unknown), carry_unknown = fixed_point(unknown.carry, step)
+    forward = inline_calls(forward, jit_p)
     consts, carry = unknown.consts.count(False), carry_unknown.count(False)
     outputs = out_unknown.count(False)
-    invars, residuals = known.jaxpr.invars, known.jaxpr.outvars[outputs:]
-    varying = _varying(known, consts)
+    invars, residuals = forward.jaxpr.invars, forward.jaxpr.outvars[outputs:]
+    varying = _varying(forward, consts)
     row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
     invariant = [type(v) is Literal or v not in varying for v in residuals]
     stacked = [not i and v not in row_of for i, v in zip(invariant, residuals, strict=True)]
-    same = _without_inputs(known, consts, varying, marked(residuals, invariant))
-    loop = dce_jaxpr(known, [*[True] * outputs, *stacked])
+    same = _without_inputs(forward, consts, varying, marked(residuals, invariant))
+    loop = dce_jaxpr(forward, [*[True] * outputs, *stacked])
     # The waiting program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
     positions, first_row = range(len(residuals)), len(residuals) + sum(unknown.consts) + sum(carry_unknown)
     inputs = [
@@ -441,11 +445,11 @@ def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
     return varying
 
 
-def _without_inputs(known: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+def _without_inputs(forward: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
     """Return the program of outputs that depend on the constants alone."""
-    jaxpr = known.jaxpr
+    jaxpr = forward.jaxpr
     eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
-    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known.consts))
+    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), forward.consts))
 
 
 # Reverse mode.
@@ -476,16 +480,16 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
     for aval in avals.carry:
         if aval.at_least_vspace().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
-    transposed, given = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
+    transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
     consts, sums = linear.consts.count(False), sum(linear.consts)
-    const_given, carry_given, row_given = given[:sums], given[sums : sums + count], given[sums + count :]
+    const_given, carry_given, row_given = has_cotangent[:sums], has_cotangent[sums : sums + count], has_cotangent[sums + count :]
     accumulated = marked(marked(avals.consts, linear.consts), const_given)
     residuals = linear.rows.count(False)
 
     def run(*flat: Array) -> list[Array]:
-        known, rest = flat[:consts], flat[consts:]
+        residual_consts, rest = flat[:consts], flat[consts:]
         totals, cts, rows = rest[: len(accumulated)], rest[len(accumulated) : len(accumulated) + count], rest[len(accumulated) + count :]
-        outs = iter(eval_jaxpr(transposed, *known, *rows[:residuals], *cts, *rows[residuals:]))
+        outs = iter(eval_jaxpr(transposed, *residual_consts, *rows[:residuals], *cts, *rows[residuals:]))
         grown = [add(total, next(outs)) for total in totals]
         carried = [next(outs) if nz else instantiate(Zero(a)) for nz, a in zip(carry_given, avals.carry, strict=True)]
         return [*grown, *carried, *outs]
@@ -552,13 +556,18 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
         return jvp_jaxpr(params["body_jaxpr"], [*consts_nonzero, *marks], marks)
 
     forward, nonzero = fixed_point(is_nonzero(carry_tangents), step)
-    given = marked(const_tangents, consts_nonzero)
+    const_directions = marked(const_tangents, consts_nonzero)
     carried = [instantiate(t) for t in marked(carry_tangents, nonzero)]
     start, end = len(body_consts), len(body_consts) + len(carry)
-    order = [*range(start), *range(end, end + len(given)), *range(start, end), *range(end + len(given), end + len(given) + len(carried))]
+    order = [
+        *range(start),
+        *range(end, end + len(const_directions)),
+        *range(start, end),
+        *range(end + len(const_directions), end + len(const_directions) + len(carried)),
+    ]
     body = reordered(forward, order, range(len(forward.out_avals)))
     cond = with_unused(params["cond_jaxpr"], [t.aval for t in carried])
-    flat = _bind_while(cond, body, cond_consts, [*body_consts, *given], [*carry, *carried])
+    flat = _bind_while(cond, body, cond_consts, [*body_consts, *const_directions], [*carry, *carried])
     outs = flat[: len(carry)]
     return outs, with_zeros(flat[len(carry) :], nonzero, outs)
 
@@ -568,15 +577,15 @@ def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
-        known, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
-        return known, out
+        forward, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
+        return forward, out
 
-    known, unknown = fixed_point(start_unknown, step)
+    forward, unknown = fixed_point(start_unknown, step)
     stops, _, (stops_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *unknown], [False])
     recorded = trace.record(while_p, args, params)
     if stops_unknown or all(unknown):
         return recorded
-    body = reordered(known, range(len(known.in_avals)), range(unknown.count(False)))
+    body = reordered(forward, range(len(forward.in_avals)), range(unknown.count(False)))
     cond = reordered(stops, range(len(stops.in_avals)), [0])
     operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, unknown), strict=True)]
     return tuple(merge(unknown, marked(recorded, unknown), _bind_while(cond, body, *operands)))
@@ -627,15 +636,17 @@ def _run_until_all_stop(
 
 @program_cache
 def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """Return the condition that an example still runs, and the iteration for those."""
+    """Return the condition that an example still runs, and the masked iteration."""
 
     def step(*flat: Array) -> list[Array]:
-        consts, own, going, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
-        moved = eval_jaxpr(body, *own, *carry)
-        kept = [select(reshape(going, (*going.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, moved, strict=True)]
-        return [*eval_jaxpr(cond, *consts, *kept), *kept]
+        consts, body_values, running, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
+        new_carry = eval_jaxpr(body, *body_values, *carry)
+        carry_out = [
+            select(reshape(running, (*running.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, new_carry, strict=True)
+        ]
+        return [*eval_jaxpr(cond, *consts, *carry_out), *carry_out]
 
-    any_running = trace_to_jaxpr(lambda going, *_: [reduce_or(going, (0,))], avals[end:], "any")
+    any_running = trace_to_jaxpr(lambda running, *_: [reduce_or(running, (0,))], avals[end:], "any")
     return any_running, trace_to_jaxpr(step, avals, "step")
 
 
@@ -655,20 +666,20 @@ Derive = Callable[[ClosedJaxpr, list[bool]], tuple[ClosedJaxpr, list[bool]]]
 
 
 def _any(rows: Sequence[Sequence[bool]]) -> list[bool]:
-    """Mark what any of the rows marks."""
+    """Combine rows of marks by `or`."""
     return [any(column) for column in zip(*rows, strict=True)]
 
 
 def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
     """Derive all branches, with an output marked in all of them if it is in any."""
     free = [False] * len(branches[0].out_avals)
-    wanted = _any([derive(b, free)[1] for b in branches])
-    return tuple([derive(b, wanted)[0] for b in branches]), wanted
+    forced = _any([derive(b, free)[1] for b in branches])
+    return tuple([derive(b, forced)[0] for b in branches]), forced
 
 
 def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Branches) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents[1:])
-    forward, out_nonzero = _derived(branches, lambda b, wanted: jvp_jaxpr(b, nonzero, wanted))
+    forward, out_nonzero = _derived(branches, lambda b, forced: jvp_jaxpr(b, nonzero, forced))
     return split_tangents(bind(cond_p, *primals, *marked(tangents[1:], nonzero), branches=forward), out_nonzero)
 
 
@@ -677,8 +688,8 @@ def _cond_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[s
     if trace.is_unknown(index):
         return trace.record(cond_p, args, params)
     unknown = [trace.is_unknown(a) for a in operands]
-    known, waiting, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], unknown)
-    flat = bind(cond_p, index, *marked(operands, unknown, False), branches=known)
+    forward, waiting, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], unknown)
+    flat = bind(cond_p, index, *marked(operands, unknown, False), branches=forward)
     residuals = flat[out_unknown.count(False) :]
     recorded = trace.record(cond_p, [index, *residuals, *marked(operands, unknown)], {"branches": waiting})
     return tuple(merge(out_unknown, recorded, flat))
@@ -692,8 +703,8 @@ def _split_branches(first: ClosedJaxpr, others: Branches, unknown: Sequence[bool
     out_unknown = _any([split_program(b, unknown, free)[2] for b in branches])
     splits = [split_program(b, unknown, out_unknown) for b in branches]
     count = out_unknown.count(False)
-    slots = _residual_slots([[v.aval for v in known.jaxpr.outvars[count:]] for known, _, _ in splits])
-    pairs = [_with_slots(known, waiting, count, slots) for known, waiting, _ in splits]
+    slots = _residual_slots([[v.aval for v in forward.jaxpr.outvars[count:]] for forward, _, _ in splits])
+    pairs = [_with_slots(forward, waiting, count, slots) for forward, waiting, _ in splits]
     return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
 
 
@@ -705,9 +716,9 @@ def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]
     return list(most.elements())
 
 
-def _with_slots(known: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+def _with_slots(forward: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Assign a branch's residuals to slots; the known program fills others with zeros."""
-    residuals = known.jaxpr.outvars[count:]
+    residuals = forward.jaxpr.outvars[count:]
     free = list(range(len(residuals)))
     assigned: list[int | None] = []
     for slot in slots:
@@ -716,20 +727,20 @@ def _with_slots(known: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Seq
             free.remove(assigned[-1])
 
     def run(*args: Array) -> list[Array]:
-        outs = eval_jaxpr(known, *args)
+        outs = eval_jaxpr(forward, *args)
         return [*outs[:count], *[instantiate(Zero(s)) if i is None else outs[count + i] for i, s in zip(assigned, slots, strict=True)]]
 
     jaxpr = waiting.jaxpr
     inputs = [Var(s) if i is None else jaxpr.invars[i] for i, s in zip(assigned, slots, strict=True)]
     waits = Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[len(residuals) :]], jaxpr.outvars, jaxpr.eqns)
-    return trace_to_jaxpr(run, known.in_avals, "known"), ClosedJaxpr(waits, waiting.consts)
+    return trace_to_jaxpr(run, forward.in_avals, "known"), ClosedJaxpr(waits, waiting.consts)
 
 
 def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
     linear, nonzero = is_linear(operands), is_nonzero(cotangents)
-    backward, given = _transpose_branches(branches[0], branches[1:], linear, nonzero)
+    backward, has_cotangent = _transpose_branches(branches[0], branches[1:], linear, nonzero)
     flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
-    return [None, *spread(flat, linear, given)]
+    return [None, *spread(flat, linear, has_cotangent)]
 
 
 @program_cache
@@ -737,19 +748,21 @@ def _transpose_branches(
     first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
 ) -> tuple[Branches, list[bool]]:
     pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
-    given = _any([g for _, g in pairs])
+    has_cotangent = _any([g for _, g in pairs])
     avals = marked(first.in_avals, linear)
-    return tuple([_giving(backward, own, given, avals) for backward, own in pairs]), given
+    return tuple([_with_required_cotangents(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
 
 
-def _giving(backward: ClosedJaxpr, own: Sequence[bool], wanted: Sequence[bool], avals: Sequence[ShapedArray]) -> ClosedJaxpr:
+def _with_required_cotangents(
+    backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]
+) -> ClosedJaxpr:
     """Add zeros to a backward program for wanted cotangents that it does not compute."""
-    if list(own) == list(wanted):
+    if list(computed) == list(required):
         return backward
 
     def run(*args: Array) -> list[Array]:
-        cotangents = merge(own, eval_jaxpr(backward, *args), map(Zero, marked(avals, own, False)))
-        return [instantiate(ct) for ct in marked(cotangents, wanted)]
+        cotangents = merge(computed, eval_jaxpr(backward, *args), map(Zero, marked(avals, computed, False)))
+        return [instantiate(ct) for ct in marked(cotangents, required)]
 
     return trace_to_jaxpr(run, backward.in_avals, "backward")
 
@@ -761,7 +774,7 @@ def _cond_batch(
     stacked = [d is not None for d in dims[1:]]
     if dims[0] is not None:
         return _select_branch(axis, front, stacked, branches)
-    batched, out_stacked = _derived(branches, lambda b, wanted: batch_jaxpr(b, axis, stacked, wanted))
+    batched, out_stacked = _derived(branches, lambda b, forced: batch_jaxpr(b, axis, stacked, forced))
     return bind(cond_p, *front, branches=batched), [0 if s else None for s in out_stacked]
 
 
@@ -778,14 +791,14 @@ def _select_branch(
     results = []
     for number, branch in enumerate(branches):
         chosen = eq(index, np.asarray(number, index.dtype))
-        own = [_constant_unless(chosen, x) if s else x for x, s in zip(operands, stacked, strict=True)]
-        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, everything)[0], *own))
+        branch_operands = [_constant_unless(chosen, x) if s else x for x, s in zip(operands, stacked, strict=True)]
+        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, everything)[0], *branch_operands))
     outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
 
 
 def _constant_unless(chosen: Array, operand: Array) -> Array:
-    """Return an operand whose examples are constants, but those that are chosen."""
+    """Return an operand whose examples are constants, except the chosen ones."""
     if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
         return operand
     mask = broadcast_in_dim(chosen, operand.shape, (0,))

@@ -73,13 +73,13 @@ def vmap(
                 f"vmap of {name}: in_axes has {len(axes_in)} entries, but the call has {len(args)} positional arguments. "
                 "Give each an entry, None for those that are not mapped; one number instead of the tuple stands for all."
             )
-        given = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
-        if mapped_refs := [i for i in positions_of_refs(leaves) if given[i] is not None]:
+        dimensions = tree.broadcast_prefix((axes_in, dict.fromkeys(kwargs, 0)), (args, kwargs), is_leaf=is_none)
+        if mapped_refs := [i for i in positions_of_refs(leaves) if dimensions[i] is not None]:
             arguments = RefArguments(leaves, mapped_refs, "vmap")
-            axes_out = out_axes, [given[i] for i in mapped_refs]
-            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(given),), axes_out, axis_name, axis_size))
-        values = [_operand(x, d) for x, d in zip(leaves, given, strict=True)]
-        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(given, values, strict=True))]
+            axes_out = out_axes, [dimensions[i] for i in mapped_refs]
+            return arguments.run(vmap(_of_leaves(fun, in_tree, mapped_refs), (list(dimensions),), axes_out, axis_name, axis_size))
+        values = [x if d is None else as_value(x) for x, d in zip(leaves, dimensions, strict=True)]
+        dims = [_dimension(fun, in_tree, i, d, v) for i, (d, v) in enumerate(zip(dimensions, values, strict=True))]
         size = _axis_size(values, dims, axis_size, fun, in_tree)
         flat = FlatFunction(fun, in_tree)
         outs, out_dims = vmap_flat(flat, AxisData(axis_name, size), values, dims, name)
@@ -97,19 +97,14 @@ def _of_leaves(fun: Callable[..., Any], in_tree: Any, positions: Sequence[int]) 
     """
 
     @wraps(fun)
-    def one(leaves: list[Any]) -> tuple[Any, list[Array]]:
-        inner, own = with_refs_at(positions, leaves)
+    def call_with_refs(leaves: list[Any]) -> tuple[Any, list[Array]]:
+        inner, refs = with_refs_at(positions, leaves)
         args, kwargs = tree.unflatten(in_tree, inner)
         result = fun(*args, **kwargs)
         check_no_refs(result, function_name(fun))
-        return result, read_all(own)
+        return result, read_all(refs)
 
-    return one
-
-
-def _operand(value: Any, dim: Any) -> Any:
-    """Convert an argument's leaf to an array; an unmapped one stays what it is."""
-    return value if dim is None else as_value(value)
+    return call_with_refs
 
 
 def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value: Array) -> int | None:
@@ -126,11 +121,11 @@ def _dimension(fun: Callable[..., Any], in_tree: Any, leaf: int, dim: Any, value
     return dim % value.ndim
 
 
-def _axis_size(values: Sequence[Array], dims: Sequence[int | None], given: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
+def _axis_size(values: Sequence[Array], dims: Sequence[int | None], axis_size: int | None, fun: Callable[..., Any], in_tree: Any) -> int:
     name = function_name(fun)
     sizes = [v.shape[d] for v, d in zip(values, dims, strict=True) if d is not None]
-    if given is not None:
-        sizes.append(given)
+    if axis_size is not None:
+        sizes.append(axis_size)
     if not sizes:
         raise ArgumentError(f"vmap of {name}: nothing is mapped (all in_axes are None), so axis_size must be given")
     if len(set(sizes)) > 1:
@@ -185,7 +180,7 @@ class BatchTrace(Trace):
         self.axis = axis
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
-        """Apply a primitive to stacked arguments; unchanged if our axis is not involved."""
+        """Apply a primitive to stacked arguments; unchanged without this axis."""
         pairs = [self.detach(arg) for arg in args]
         values, dims = [v for v, _ in pairs], [d for _, d in pairs]
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
@@ -247,7 +242,7 @@ def vmap_stacked(
 
 
 def stack_at(value: Array, dim: int | None, target: int, size: int) -> Array:
-    """Move the examples' dimension to `target`; add it by repetition if there is none."""
+    """Move the examples' dimension to `target`, or broadcast along a new one."""
     if dim is None:
         return moveaxis(broadcast(value, (size,)), 0, target)
     return moveaxis(value, dim, target)

@@ -231,8 +231,8 @@ class ProgramWriter:
 
     def _result(self, output: Output, plan: ProgramPlan) -> list[Any]:
         """Return the kind and number of a result's slot, or a constant's range."""
-        if output.made is not None:
-            return ["argument", plan.reuse[output.made]] if output.made in plan.reuse else ["result", output.made]
+        if output.result is not None:
+            return ["argument", plan.reuse[output.result]] if output.result in plan.reuse else ["result", output.result]
         if output.argument is not None:
             return ["argument", output.argument]
         return ["constant", *self._constant(np.asarray(output.constant))]

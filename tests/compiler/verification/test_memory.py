@@ -141,7 +141,7 @@ class Shared(emission._Values):
 
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
         slot = super().result(number, item, position, taken)
-        own = [v for v in item.operands if isinstance(v, Var) and self.program.root(v) in self.own]
+        own = [v for v in item.operands if isinstance(v, Var) and self.program.root(v) in self.computed]
         if own and item.results[position] not in self.wanted:
             slot = self.slots[item.results[position]] = self.slots[self.program.root(own[0])]
         return slot
@@ -153,7 +153,7 @@ class Lost(emission._Values):
     def operand(self, atom: Any) -> Slot:
         slot = super().operand(atom)
         root = self.program.root(atom) if isinstance(atom, Var) else None
-        return self.writer.slots.memory(slot.size, self.block) if root in self.own else slot
+        return self.writer.slots.memory(slot.size, self.block) if root in self.computed else slot
 
 
 class Overwriting(emission._Values):

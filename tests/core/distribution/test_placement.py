@@ -94,7 +94,7 @@ def test_shards_specs_and_types_are_those_of_jax() -> None:
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> list[vf.Device]:
     """Let the CPU be eight devices while a test runs."""
-    monkeypatch.setitem(core_device._found, "cpu", vf.devices("cpu"))
+    monkeypatch.setitem(core_device._devices_by_platform, "cpu", vf.devices("cpu"))
     vf.set_cpu_devices(8)
     return vf.devices("cpu")
 

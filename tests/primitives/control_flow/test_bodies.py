@@ -114,12 +114,12 @@ def test_functions_and_their_programs_die() -> None:
 
     once(0)
     gc.collect()
-    functions = len(bodies._kept.by_function)
+    functions = len(bodies._cache.by_function)
     programs = sum(type(o) is ClosedJaxpr for o in gc.get_objects())
     steps = [once(i) for i in range(20)]
     gc.collect()
     assert all(step() is None for step in steps)
-    assert len(bodies._kept.by_function) <= functions
+    assert len(bodies._cache.by_function) <= functions
     assert sum(type(o) is ClosedJaxpr for o in gc.get_objects()) <= programs
 
 
@@ -130,7 +130,7 @@ def test_programs_per_function_are_bounded() -> None:
 
     for n in range(bodies._PROGRAMS + 5):
         lax.scan(step, np.zeros(n), XS)
-    assert len(bodies._kept.by_function.get(step)) <= bodies._PROGRAMS
+    assert len(bodies._cache.by_function.get(step)) <= bodies._PROGRAMS
 
 
 def test_functions_are_bounded() -> None:
@@ -142,7 +142,7 @@ def test_functions_are_bounded() -> None:
 
         bodies.trace_body(step, (0.0,), [vf.device_put(1.0).aval])
         alive.append(step)
-    assert len(bodies._kept.by_function) <= bodies._FUNCTIONS
+    assert len(bodies._cache.by_function) <= bodies._FUNCTIONS
 
 
 def test_threads_share_bodies() -> None:

@@ -16,13 +16,13 @@ from volta_fn.compiler.fusion.groups import Group, Union, union_of, union_of_col
 from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
+    axes_of,
     is_alias,
     is_elementwise,
     is_lowered,
     is_product,
     is_readable,
     is_view,
-    known,
     loads,
     loop_over,
     reduces,
@@ -79,10 +79,10 @@ class _Flow(Generic[T]):
             if side[1] and not self.below.get(side[0]):
                 self._send(side)
                 return True
-            for further in self._next(*side):
-                if further not in self.came:
-                    self.came[further] = side
-                    queue.append(further)
+            for next_side in self._next(*side):
+                if next_side not in self.came:
+                    self.came[next_side] = side
+                    queue.append(next_side)
         return False
 
     def _next(self, node: T, lower: bool) -> Iterator[tuple[T, bool]]:
@@ -98,8 +98,8 @@ class _Flow(Generic[T]):
 
     def _send(self, end: tuple[T, bool]) -> None:
         path = [end]
-        while (before := self.came[path[-1]]) is not None:
-            path.append(before)
+        while (previous := self.came[path[-1]]) is not None:
+            path.append(previous)
         path.reverse()
         steps = list(pairwise(path))
         amount = min(self._room(a, b) for a, b in steps)
@@ -162,24 +162,24 @@ class Comparison(NamedTuple):
 def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
     """Return the comparisons of values with choices from them, by result."""
     producers = {out: eqn for eqn in program.eqns for out in eqn.outvars}
-    found: dict[Var, Comparison] = {}
+    result: dict[Var, Comparison] = {}
     for eqn in program.eqns:
         if eqn.primitive.name in _COMPARISONS and eqn.invars[0].aval.dtype in INEXACT:
             left, right = [_sources(atom, producers) for atom in eqn.invars]
             sources = frozenset(v for v, _ in left) & frozenset(v for v, _ in right)
             if sources:
                 reduced = frozenset(v for v, is_reduced in left if (v, not is_reduced) in right)
-                found[eqn.outvars[0]] = Comparison(sources, reduced)
-    return found
+                result[eqn.outvars[0]] = Comparison(sources, reduced)
+    return result
 
 
 def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bool]]:
-    """Return the values from which one is chosen.
+    """Return the values that a value is chosen from.
 
     Each has whether that takes more than elementwise operations, and may be rounded differently by another kernel.
     Sums of values in memory are not among them: they are rounded once, wherever they are computed.
     """
-    found: set[tuple[Var, bool]] = set()
+    sources: set[tuple[Var, bool]] = set()
     stack: list[tuple[Atom, bool]] = [(atom, False)]
     visited: set[tuple[Var, bool]] = set()
     while stack:
@@ -192,8 +192,8 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
             further = reduced or not (is_view(eqn) or is_elementwise(eqn))
             stack += [(operand, further) for operand in eqn.invars]
         else:
-            found.add((at, reduced))
-    return found
+            sources.add((at, reduced))
+    return sources
 
 
 def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
@@ -219,10 +219,12 @@ def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> str | None:
     return None
 
 
-def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: TargetCapabilities, fixed: Collection[Var] = ()) -> None:
-    """Let groups recompute values of earlier ones, but for those that are `fixed`.
+def recompute(
+    groups: Iterable[Group], materialised: Collection[Atom], capabilities: TargetCapabilities, fixed: Collection[Var] = ()
+) -> None:
+    """Let groups recompute values of earlier ones, except `fixed` ones.
 
-    `kept` has the variables that nodes other than groups need.
+    `materialised` has the variables that nodes other than groups read.
     """
     groups = list(groups)
     consumers: dict[Var, list[Group]] = {}
@@ -230,14 +232,16 @@ def recompute(groups: Iterable[Group], kept: Collection[Atom], capabilities: Tar
         for var in group.reads:
             consumers.setdefault(var, []).append(group)
     for group in groups:
-        wanted = [
-            v for v in group.members if v in consumers and v not in kept and v not in fixed and _is_worth(group.members[v], capabilities)
+        shared = [
+            v
+            for v in group.members
+            if v in consumers and v not in materialised and v not in fixed and _is_worth_recomputing(group.members[v], capabilities)
         ]
-        if wanted:
-            _Region(group, wanted, consumers, kept, fixed).apply(capabilities.kernel_buffers)
+        if shared:
+            _Region(group, shared, consumers, materialised, fixed).apply(capabilities.kernel_buffers)
 
 
-def _is_worth(eqn: Equation, capabilities: TargetCapabilities) -> bool:
+def _is_worth_recomputing(eqn: Equation, capabilities: TargetCapabilities) -> bool:
     return eqn.outvars[0].aval.nbytes > capabilities.recompute_above and _work(eqn) is not None
 
 
@@ -255,34 +259,34 @@ def _work(eqn: Equation) -> int | None:
 
 
 class _Region:
-    """The equations from which a group computes the values that others want.
+    """The equations from which a group computes the values that others read.
 
-    They end at what is in memory, expensive, or fixed.
+    They end at values that are in memory, expensive, or fixed.
     """
 
     def __init__(
-        self, group: Group, wanted: Sequence[Var], consumers: dict[Var, list[Group]], kept: Collection[Atom], fixed: Collection[Var]
+        self, group: Group, shared: Sequence[Var], consumers: dict[Var, list[Group]], materialised: Collection[Atom], fixed: Collection[Var]
     ) -> None:
         self.group = group
         self.fixed = fixed
-        self.wanted = wanted
+        self.shared = shared
         self.consumers = consumers
-        self.users = list(dict.fromkeys([g for v in wanted for g in consumers[v]]))
+        self.users = list(dict.fromkeys([g for v in shared for g in consumers[v]]))
         self.cost: dict[Var, int] = {}
         self.below: dict[Var, list[Var]] = {}
         self.work: dict[Var, int] = {}
         self._explore()
         for var in self.cost:
-            self.cost[var] = self._cost(var, kept)
+            self.cost[var] = self._cost(var, materialised)
 
     def equation(self, var: Var) -> Equation | None:
-        """Return the equation of a variable in the group; None for what it loads."""
+        """Return the equation of a variable in the group, or None if it is loaded."""
         group = self.group
         return group.members.get(var) or group.pulled.get(var) or group.recomputed.get(var)
 
     def _explore(self) -> None:
         """Find the region, deepest variables first."""
-        stack = list(self.wanted)
+        stack = list(self.shared)
         while stack:
             var = stack[-1]
             eqn = self.equation(var)
@@ -304,19 +308,19 @@ class _Region:
         self.work[var] = 0 if far else work
         self.below[var] = [] if far else operands
 
-    def _cost(self, var: Var, kept: Collection[Atom]) -> int:
+    def _cost(self, var: Var, materialised: Collection[Atom]) -> int:
         """Return the bytes to store and load if consumers load the variable."""
         if var not in self.group.members:
             if self.equation(var) is not None:
                 return NEVER >> 8  # not in memory, and no step that could be stored
             return 0 if all(var in g.reads for g in self.users) else _bytes(var)
-        is_stored = var in kept or (var in self.consumers and var not in self.wanted)
+        is_stored = var in materialised or (var in self.consumers and var not in self.shared)
         return _bytes(var) if is_stored else 2 * _bytes(var)
 
     def apply(self, limit: int) -> None:
-        """Find the cut, and let the consumers compute what is above it."""
-        cut = smallest_cut(self.cost, self.below, self.wanted)
-        ways = {v: self._equations_above_cut(v, cut) for v in self.wanted if v not in cut}
+        """Find the cut, and let the consumers compute the values above it."""
+        cut = smallest_cut(self.cost, self.below, self.shared)
+        ways = {v: self._equations_above_cut(v, cut) for v in self.shared if v not in cut}
         plans = []
         for consumer in self.users:
             again = [v for v in consumer.reads if v in ways]
@@ -334,7 +338,7 @@ class _Region:
             consumer.reads = loads
 
     def _equations_above_cut(self, var: Var, cut: Collection[Var]) -> tuple[dict[Var, Equation], list[Var]]:
-        """Return the equations from the cut to a variable, and the variables they load."""
+        """Return the equations from the cut to a variable, and their loads."""
         equations: dict[Var, Equation] = {}
         loads: list[Var] = []
         stack = [var]
@@ -424,7 +428,7 @@ def _one_by_one(group: Group, needed: Collection[Atom]) -> list[Equation]:
 def _runs(
     group: Group, views: Mapping[Var, Equation], needed: Collection[Atom], limit: int
 ) -> Iterator[tuple[list[IndexedEquation], list[Var]]]:
-    """Split a group's steps in runs, each with the variables that it must store.
+    """Split a group's steps into runs, each with the variables that it must store.
 
     A run is as long as the limit of buffers allows. The group reads through `views`; `needed` are its variables that others need.
     """
@@ -434,8 +438,8 @@ def _runs(
     start = 0
     while start < len(steps):
         end = _cut(needed, steps, reads, last, start, limit)
-        made = [step.eqn.outvars[0] for step in steps[start:end]]
-        results = [v for v in made if v in needed or last.get(v, -1) >= end]
+        computed = [step.eqn.outvars[0] for step in steps[start:end]]
+        results = [v for v in computed if v in needed or last.get(v, -1) >= end]
         if results:
             yield steps[start:end], results
         start = end
@@ -447,18 +451,18 @@ def _cut(
     """Return the end of the longest run from `start` with at most `limit` buffers."""
     best = start + 1
     loaded: set[Var] = set()
-    made: set[Var] = set()
-    kept: set[Var] = set()
+    computed: set[Var] = set()
+    stored: set[Var] = set()
     for n in range(start, len(steps)):
         (out,) = steps[n].eqn.outvars
-        loaded.update(v for v in reads[n] if v not in made)
-        made.add(out)
-        kept.difference_update(v for v in reads[n] if last[v] == n and v not in needed)
+        loaded.update(v for v in reads[n] if v not in computed)
+        computed.add(out)
+        stored.difference_update(v for v in reads[n] if last[v] == n and v not in needed)
         if out in needed or last.get(out, -1) > n:
-            kept.add(out)
+            stored.add(out)
         if len(loaded) > limit:
             break
-        if len(loaded) + len(kept) <= limit:
+        if len(loaded) + len(stored) <= limit:
             best = n + 1
     return best
 
@@ -485,18 +489,18 @@ def fuse(closed: ClosedJaxpr, target: Target) -> FusedProgram:
 
 
 def row_bound(program: ClosedJaxpr) -> set[Var]:
-    """Return the variables that lead to a reduction along their last dimension.
+    """Return the variables that flow into a reduction along their last dimension.
 
     They do so through elementwise operations and views that keep the number of elements.
     """
-    found: set[Var] = set()
+    bound: set[Var] = set()
     for eqn in reversed(program.eqns):
         if reduces_rows(eqn):
-            found.update(v for v in eqn.invars if isinstance(v, Var))
-        elif eqn.outvars and eqn.outvars[0] in found and (is_view(eqn) or is_elementwise(eqn)):
+            bound.update(v for v in eqn.invars if isinstance(v, Var))
+        elif eqn.outvars and eqn.outvars[0] in bound and (is_view(eqn) or is_elementwise(eqn)):
             size = eqn.outvars[0].aval.size
-            found.update(v for v in eqn.invars if isinstance(v, Var) and v.aval.size == size)
-    return found
+            bound.update(v for v in eqn.invars if isinstance(v, Var) and v.aval.size == size)
+    return bound
 
 
 class _Fuser:
@@ -530,9 +534,9 @@ class _Fuser:
         outputs = self.program.jaxpr.outvars
         for result in outputs:
             self.materialise(result)
-        kept = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
+        materialised = {v for item in self.items if isinstance(item, Equation) for v in item.invars}.union(outputs, self.multiplied)
         fixed = frozenset().union(*[comparison.sources for comparison in self.comparisons.values()])
-        recompute([item for item in self.items if isinstance(item, Group)], kept, self.target.capabilities, fixed)
+        recompute([item for item in self.items if isinstance(item, Group)], materialised, self.target.capabilities, fixed)
         self.merge_columns()
         return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
 
@@ -552,7 +556,7 @@ class _Fuser:
     # producers and operands in memory
 
     def base(self, atom: Atom) -> Var | None:
-        """Return the variable in memory, or in a group, that a variable is or shows.
+        """Return the variable, in memory or a group, that a variable is a view of.
 
         None for literals and the like.
         """
@@ -569,9 +573,9 @@ class _Fuser:
         return producer.position if isinstance(producer, Group) else producer
 
     def bases(self, eqn: Equation) -> list[Var]:
-        """Return the variables that an equation reads in the end, without repetition."""
-        found = [self.base(v) for v in eqn.invars]
-        return list(dict.fromkeys([v for v in found if v is not None]))
+        """Return the variables that an equation reads through views, each once."""
+        bases = [self.base(v) for v in eqn.invars]
+        return list(dict.fromkeys([v for v in bases if v is not None]))
 
     def reads_too_much(self, eqn: Equation) -> bool:
         """Return True if the equation alone needs more buffers than a kernel may have."""
@@ -580,7 +584,7 @@ class _Fuser:
     # views, and equations that stay equations
 
     def view(self, eqn: Equation) -> None:
-        """Note a view; store its operand first if indices cannot express it."""
+        """Record a view; store its operand first if indices cannot express it."""
         (out,) = eqn.outvars
         operand = eqn.invars[0] if eqn.invars else None
         depth = self.depth.get(operand, 0) + 1 if isinstance(operand, Var) else 0
@@ -602,7 +606,7 @@ class _Fuser:
         return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
 
     def keep(self, eqn: Equation) -> None:
-        """Keep an equation as it is, in no kernel."""
+        """Keep an equation outside of kernels."""
         for atom in eqn.invars:
             self.materialise(atom)
         for out in eqn.outvars:
@@ -643,7 +647,7 @@ class _Fuser:
             return False
 
     def materialise(self, atom: Atom) -> None:
-        """Ensure that a variable is in memory from now on."""
+        """Store a variable in memory, unless it is there."""
         if not isinstance(atom, Var):
             return
         eqn = self.views.get(atom)
@@ -667,7 +671,7 @@ class _Fuser:
         return isinstance(operand, Var) and self.uses[operand] == 1
 
     def join_as_output(self, eqn: Equation) -> bool:
-        """Let the group that computes what a view shows store it as the view."""
+        """Let the group that computes a view's operand store it as the view."""
         (out,) = eqn.outvars
         base = self.base(out)
         producer = None if base is None else self.producers.get(base)
@@ -722,19 +726,19 @@ class _Fuser:
 
         Return False if no group can take it.
         """
-        shown = [self.base(v) for v in eqn.invars]
-        bases = list(dict.fromkeys([v for v in shown if v is not None]))
+        operand_bases = [self.base(v) for v in eqn.invars]
+        bases = list(dict.fromkeys([v for v in operand_bases if v is not None]))
         producers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
         consumers = {id(g): g for v in bases if (g := self.consumers.get(v)) is not None and id(g) not in producers}
         candidates = sorted(producers.values(), key=lambda g: -g.position) + sorted(consumers.values(), key=lambda g: -g.position)
         for group in candidates:
             if self.items[group.position] is not group:  # another candidate absorbed it
                 continue
-            index = self.index_in(group, eqn, shown)
+            index = self.index_in(group, eqn, operand_bases)
             for other in candidates:
                 if index is not None and other is not group and self.items[other.position] is other:
                     group = self.merged(other, group, eqn, index)
-                    index = self.index_in(group, eqn, shown)
+                    index = self.index_in(group, eqn, operand_bases)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
             fits = self.buffers_with(group, bases) <= self.most and len(group.steps) < self.longest
             if index is not None and max(others, default=-1) < group.position and fits:
@@ -742,22 +746,24 @@ class _Fuser:
                 return True
         return False
 
-    def index_in(self, group: Group, eqn: Equation, shown: list[Var | None]) -> Index | None:
+    def index_in(self, group: Group, eqn: Equation, operand_bases: list[Var | None]) -> Index | None:
         """Return the index at which a group can compute an equation, if any.
 
-        `shown` are the variables that the operands show.
+        `operand_bases` are the variables that the operands are views of.
         """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would make the loop over rows one over columns
         if not self.reduced_before(eqn).isdisjoint(group.members):
             return None
-        produced = [base is not None and self.producers.get(base) is group for base in shown]
+        produced = [base is not None and self.producers.get(base) is group for base in operand_bases]
         index = group.index_of(eqn, produced, self.views)
         if index is None or not (any(produced) or reduces(eqn) or group.follows(index)):
             return None
         if not group.reduced:
             return index
-        again = bool(known(index) & group.row) and any(own and group.is_per_row(v) for own, v in zip(produced, eqn.invars, strict=True))
+        again = bool(axes_of(index) & group.row) and any(
+            is_produced and group.is_per_row(v) for is_produced, v in zip(produced, eqn.invars, strict=True)
+        )
         return None if again and group.size_of(group.row) > self.target.capabilities.longest_row else index
 
     def join_group(self, group: Group, eqn: Equation, index: Index) -> None:
@@ -780,7 +786,7 @@ class _Fuser:
         return frozenset() if comparison is None else comparison.reduced
 
     def pull(self, group: Group, atom: Atom) -> None:
-        """Note which views a group reads through and what it loads."""
+        """Record the views and loads of an equation's operands in a group."""
         while isinstance(atom, Var) and atom in self.views:
             eqn = group.pulled[atom] = self.views[atom]
             if not eqn.invars:
@@ -798,7 +804,7 @@ class _Fuser:
             producer.first_consumer = min(producer.first_consumer, group.position)
 
     def buffers_with(self, group: Group, bases: list[Var]) -> int:
-        """Return how many buffers the group needs if it takes an equation."""
+        """Return the number of buffers that the group needs with an equation."""
         new = [v for v in bases if v not in group.reads and self.producers.get(v) is not group]
         return len(group.reads) + len(new) + len(group.required) + 1
 
@@ -838,7 +844,7 @@ class _Fuser:
         return host
 
     def buffers_together(self, guest: Group, host: Group) -> int:
-        """Return how many buffers two groups need as one; neither reads from the other."""
+        """Return the number of buffers of two merged groups, independent of each other."""
         return len(guest.reads.keys() | host.reads.keys()) + len(guest.required) + len(host.required)
 
     def merge_columns(self) -> None:

@@ -16,9 +16,9 @@ from volta_fn.compiler.ir.index import (
     PartialIndex,
     SplitAxis,
     along,
+    axes_of,
     broadcast_index,
     is_product,
-    known,
     reduces,
     reduces_rows,
     row_major,
@@ -65,7 +65,7 @@ class Group:
         self.loaded: frozenset[Var] = frozenset()
         #: Whether it is a matrix product with its epilogue.
         self.is_product = False
-        #: Whether what it computes leads to reductions along last dimensions.
+        #: Whether its values flow into reductions along last dimensions.
         self.row_bound = False
         #: Variables that other groups, equations or the program's outputs read.
         self.required: dict[Var, None] = {}
@@ -98,30 +98,30 @@ class Group:
     # indices
 
     def find_index(self, atom: Atom, views: Views) -> PartialIndex | None:
-        """Return the index of a variable, or of what it is a view of, if there is one.
+        """Return the index of a variable, derived from the operand of a view, if any.
 
         This may split axes.
         """
         if isinstance(atom, Literal):
             return (None,) * len(atom.aval.shape)
-        found = self.indices.get(atom)
-        if found is not None or atom not in views or not views[atom].invars or not atom.aval.size:
-            return found
+        index = self.indices.get(atom)
+        if index is not None or atom not in views or not views[atom].invars or not atom.aval.size:
+            return index
         eqn = views[atom]
-        shown = self.find_index(eqn.invars[0], views)
-        while shown is not None and found is None:
+        operand_index = self.find_index(eqn.invars[0], views)
+        while operand_index is not None and index is None:
             try:
-                found = view_index(eqn, shown, self.sizes)
-                if found is None:
+                index = view_index(eqn, operand_index, self.sizes)
+                if index is None:
                     return None
             except SplitAxis as request:
                 self.split(request)
-                shown = self.find_index(eqn.invars[0], views)
+                operand_index = self.find_index(eqn.invars[0], views)
             except NotAffine:
                 return None
-        if found is not None:
-            self.indices[atom] = found
-        return found
+        if index is not None:
+            self.indices[atom] = index
+        return index
 
     def index_of(self, eqn: Equation, produced: list[bool], views: Views) -> Index | None:
         """Return the index at which the loop can compute an equation, if there is one.
@@ -134,7 +134,7 @@ class Group:
         while sizes is not self.sizes:  # until no index needs an axis split, so that the indices found hold together
             sizes = self.sizes
             indices = [self.find_index(atom, views) for atom in eqn.invars]
-        if any(own and index is None for own, index in zip(produced, indices, strict=True)):
+        if any(is_produced and index is None for is_produced, index in zip(produced, indices, strict=True)):
             return None
         if reduces(eqn):
             return self._index_of_reduction(eqn, indices[0])
@@ -147,7 +147,9 @@ class Group:
         """
         shape = eqn.outvars[0].aval.shape
         result: list[Affine | None] = [ZERO if n == 1 else None for n in shape]
-        ordered = sorted([(not own, p) for p, own in zip(indices, produced, strict=True) if p is not None], key=itemgetter(0))
+        ordered = sorted(
+            [(not is_produced, p) for p, is_produced in zip(indices, produced, strict=True) if p is not None], key=itemgetter(0)
+        )
         for read, index in ordered:
             for d, affine in enumerate(index, len(shape) - len(index)):
                 if shape[d] == 1 or affine is None:
@@ -165,7 +167,7 @@ class Group:
         row = sorted(self.row)
         if not unknown:
             return tuple([i for i in partial if i is not None])
-        if known(tuple(partial)) & self.row:
+        if axes_of(tuple(partial)) & self.row:
             return None
         sizes = tuple([self.sizes[a] for a in row])
         if tuple([shape[d] for d in unknown]) == sizes:
@@ -182,8 +184,8 @@ class Group:
         if index is None or any(i is None and n != 1 for i, n in zip(index, shape, strict=True)):
             return None
         index = tuple([ZERO if i is None else i for i in index])
-        reduced = known(tuple([index[a] for a in eqn.params["axes"]]))
-        if len(known(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.reduced not in (None, reduced):
+        reduced = axes_of(tuple([index[a] for a in eqn.params["axes"]]))
+        if len(axes_of(index)) != len(self.sizes) or not _is_bijective(index, shape, self.sizes) or self.reduced not in (None, reduced):
             return None
         if eqn.primitive.reduction is not None and eqn.primitive.reduction.index_of:
             row = sorted(reduced)
@@ -210,7 +212,7 @@ class Group:
         Only then may equations join it that share no more than a load with it; loops over columns stay separate.
         """
         is_inner = [bool(i.axes & self.row) for i in index if i.terms]
-        return len(known(index)) == len(self.sizes) and is_inner == sorted(is_inner)
+        return len(axes_of(index)) == len(self.sizes) and is_inner == sorted(is_inner)
 
     def walks_free_axes(self, eqn: Equation) -> bool:
         """Return True if a transposed product keeps rows or columns in the last dimension.
@@ -219,10 +221,10 @@ class Group:
         """
         product = next(step for step in self.steps.values() if is_product(step.eqn))
         stacked = len(product.eqn.params["dimension_numbers"][1][0])
-        free = known(product.at[stacked : len(product.eqn.outvars[0].aval.shape)])
+        free = axes_of(product.at[stacked : len(product.eqn.outvars[0].aval.shape)])
         (operand,) = eqn.invars
         index = self.indices[operand] if isinstance(operand, Var) else ()
-        last = [known((index[d],)) for d in eqn.params["permutation"] if index[d] is not None]
+        last = [axes_of((index[d],)) for d in eqn.params["permutation"] if index[d] is not None]
         return bool(last) and last[-1] <= free
 
     # growth
@@ -234,7 +236,7 @@ class Group:
         if is_product(eqn):  # reads its operands over and over, so their indices propose nothing
             rank = len(out.aval.shape)
             self.is_product = True
-            self.reduced = known(index[rank:])
+            self.reduced = axes_of(index[rank:])
             index = index[:rank]
         for atom in () if is_product(eqn) else eqn.invars:
             if isinstance(atom, Var) and atom not in self.indices:
@@ -243,7 +245,7 @@ class Group:
                     self.indices[atom] = tuple([None if n == 1 else i for i, n in zip(at, atom.aval.shape, strict=True)])
         if reduces(eqn):
             axes = eqn.params["axes"]
-            self.reduced = known(tuple([index[a] for a in axes]))
+            self.reduced = axes_of(tuple([index[a] for a in axes]))
             index = tuple([i for d, i in enumerate(index) if d not in axes])
         self.members[out] = eqn
         self.indices[out] = tuple([None if n == 1 else i for i, n in zip(index, out.aval.shape, strict=True)])
@@ -254,7 +256,7 @@ class Group:
     def is_per_row(self, atom: Atom) -> bool:
         """Return True if a member, or a view of one, is computed per row."""
         index = self.indices.get(atom) if isinstance(atom, Var) else None
-        return index is not None and bool(self.reduced) and not known(index) & self.row
+        return index is not None and bool(self.reduced) and not axes_of(index) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
         """Take over the contents of another group, except for its rows.
@@ -276,25 +278,25 @@ class Group:
 
 @lru_cache(maxsize=4096)
 def _is_index(index: Index, shape: Shape, sizes: tuple[int, ...], row: frozenset[int]) -> bool:
-    axes = known(index)
+    axes = axes_of(index)
     outer = frozenset(range(len(sizes))) - row
     return axes >= outer and axes - outer in (frozenset(), row) and _is_bijective(index, shape, sizes)
 
 
 def _is_bijective(index: Index, shape: Shape, sizes: tuple[int, ...]) -> bool:
     count = sum(len(i.terms) for i in index)
-    return count == len(known(index)) and all(math.prod([sizes[a] for a, _ in i.terms]) == n for i, n in zip(index, shape, strict=True))
+    return count == len(axes_of(index)) and all(math.prod([sizes[a] for a, _ in i.terms]) == n for i, n in zip(index, shape, strict=True))
 
 
 # ------------------------------------------------------------------------------
-# Decide whether two groups fit in one loop.
+# Unions: two groups in one loop.
 #
 # An equation that reads both has an index in each, which pairs their axes.
 # ------------------------------------------------------------------------------
 
 
 class Union(NamedTuple):
-    """How one group, the guest, fits into another, the host."""
+    """A mapping of one group, the guest, into the loop of another, the host."""
 
     #: The host's names of the guest's axes.
     axes: dict[int, int]
@@ -302,13 +304,13 @@ class Union(NamedTuple):
     reduced: frozenset[int] | None
 
     def inverse(self) -> Union:
-        """Return how the host fits into the guest, if both have equally many axes."""
+        """Return the mapping of the host into the guest, if both have equally many axes."""
         back = {new: old for old, new in self.axes.items()}
         return Union(back, None if self.reduced is None else frozenset(back[a] for a in self.reduced))
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
-    """Return how the guest fits into the host by an equation at `index` of the host.
+    """Map the guest into the host by an equation at `index` of the host.
 
     None if it does not.
     """
@@ -316,11 +318,11 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
         return None
     axes: dict[int, int] = {}
     for atom in eqn.invars:
-        own = guest.find_index(atom, views)
-        if own is None:
+        guest_index = guest.find_index(atom, views)
+        if guest_index is None:
             continue
-        for here, there, n in zip(own, index[len(index) - len(own) :], atom.aval.shape, strict=True):
-            if n != 1 and here is not None and not _match(here, there, guest, host, axes):
+        for in_guest, in_host, n in zip(guest_index, index[len(index) - len(guest_index) :], atom.aval.shape, strict=True):
+            if n != 1 and in_guest is not None and not _match(in_guest, in_host, guest, host, axes):
                 return None
     if len(axes) != len(guest.sizes) or len(set(axes.values())) != len(axes):
         return None
@@ -328,7 +330,7 @@ def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: View
 
 
 def union_of_columns(guest: Group, host: Group) -> Union | None:
-    """Return how two groups that reduce over columns are one; else None.
+    """Map one group that reduces over columns into another, or return None.
 
     They reduce arrays of the same shape and load something in common.
     """
@@ -339,7 +341,7 @@ def union_of_columns(guest: Group, host: Group) -> Union | None:
     axes: dict[int, int] = {}
     if shape != second.eqn.invars[0].aval.shape or len(guest.sizes) != len(host.sizes):
         return None
-    if not all(_match(here, there, guest, host, axes) for here, there in zip(first.at, second.at, strict=True)):
+    if not all(_match(in_guest, in_host, guest, host, axes) for in_guest, in_host in zip(first.at, second.at, strict=True)):
         return None
     union = _union(guest, host, axes)
     return union if union is not None and union.reduced == host.reduced else None
@@ -358,12 +360,14 @@ def _are_independent(guest: Group, host: Group) -> bool:
     return guest.members.keys().isdisjoint(host.reads) and host.members.keys().isdisjoint(guest.reads)
 
 
-def _match(here: Affine, there: Affine, guest: Group, host: Group, axes: dict[int, int]) -> bool:
+def _match(in_guest: Affine, in_host: Affine, guest: Group, host: Group, axes: dict[int, int]) -> bool:
     """Pair the axes of two affine numbers that differ only in their axes."""
-    mine, yours = (sorted(a.terms, key=lambda term: term[1]) for a in (here, there))
-    if here.offset != there.offset or [c for _, c in mine] != [c for _, c in yours]:
+    guest_terms, host_terms = (sorted(a.terms, key=lambda term: term[1]) for a in (in_guest, in_host))
+    if in_guest.offset != in_host.offset or [c for _, c in guest_terms] != [c for _, c in host_terms]:
         return False
-    return all(guest.sizes[a] == host.sizes[b] and axes.setdefault(a, b) == b for (a, _), (b, _) in zip(mine, yours, strict=True))
+    return all(
+        guest.sizes[a] == host.sizes[b] and axes.setdefault(a, b) == b for (a, _), (b, _) in zip(guest_terms, host_terms, strict=True)
+    )
 
 
 def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
@@ -376,5 +380,5 @@ def _union(guest: Group, host: Group, axes: dict[int, int]) -> Union | None:
     if mapped in (everything, everything - host.row):
         return Union(axes, host.reduced)
     leading = bool(mapped) and mapped == frozenset(range(len(mapped)))
-    # What is computed along the leading axes alone decides that these number the rows.
+    # Values along the leading axes alone decide that these number the rows.
     return Union(axes, everything - mapped) if host.reduced is None and leading else None

@@ -29,7 +29,7 @@ from volta_fn.core.jaxpr import Atom, Var
 # ------------------------------------------------------------------------------
 
 
-def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
+def defer_small_kernels(program: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
     """Move small kernels as late as possible.
 
     A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a
@@ -39,8 +39,8 @@ def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool])
     #: The deferred kernels by level, and the levels of the variables that they compute.
     deferred: list[list[Node]] = []
     levels: dict[Var, int] = {}
-    for node in found.nodes:
-        level = max([levels.get(v, -1) for v in found.reads(node)], default=-1) + 1
+    for node in program.nodes:
+        level = max([levels.get(v, -1) for v in program.reads(node)], default=-1) + 1
         if isinstance(node, KernelCall) and is_small(node.kernel):
             deferred += [[]] * (level == len(deferred))
             deferred[level] = [*deferred[level], node]
@@ -51,7 +51,7 @@ def defer_small_kernels(found: FusedProgram, is_small: Callable[[Kernel], bool])
             deferred = deferred[level:]
             levels = {v: old - level for v, old in levels.items() if old >= level}
         result.append(node)
-    return found._replace(nodes=(*result, *chain(*deferred)))
+    return program._replace(nodes=(*result, *chain(*deferred)))
 
 
 class DeferralPolicy(NamedTuple):
@@ -63,33 +63,33 @@ class DeferralPolicy(NamedTuple):
     min_products: int
 
 
-def defer_products(found: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
+def defer_products(program: FusedProgram, policy: DeferralPolicy) -> FusedProgram:
     """Move small matrix products to the end, to run in one dispatch.
 
     These are products that no other product depends on, as the gradients of weights: where they are, they would stand between products
     that depend on each other. Their operands must be kept until then, so only the last of them are deferred, as far as memory permits.
     Programs of control flow stay as they are.
     """
-    chosen = set() if found.nested else _independent_products(found, policy)
-    nodes = found.nodes
+    chosen = set() if program.nested else _independent_products(program, policy)
+    nodes = program.nodes
     end = max(chosen, default=0)
-    read_before = {v for node in nodes[:end] for v in found.reads(node)}
+    read_before = {v for node in nodes[:end] for v in program.reads(node)}
     chosen = {n for n in chosen if read_before.isdisjoint(writes(nodes[n]))}
     if len(chosen) < policy.min_products:
-        return found
+        return program
     calls = [node for n in sorted(chosen) if isinstance(node := nodes[n], KernelCall)]
     batch = sum(math.prod(call.kernel.sizes) for call in calls)
     rest = [node for n, node in enumerate(nodes[:end]) if n not in chosen]
-    return found._replace(nodes=(*rest, *[call._replace(batch_products=batch) for call in calls], *nodes[end + 1 :]))
+    return program._replace(nodes=(*rest, *[call._replace(batch_products=batch) for call in calls], *nodes[end + 1 :]))
 
 
-def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[int]:
-    """Return the last small products that no product or equation depends on."""
+def _independent_products(program: FusedProgram, policy: DeferralPolicy) -> set[int]:
+    """Return the last small products without dependent products or equations."""
     needed: set[Var] = set()
     chosen: set[int] = set()
     budget = policy.max_bytes
-    for number in reversed(range(len(found.nodes))):
-        node = found.nodes[number]
+    for number in reversed(range(len(program.nodes))):
+        node = program.nodes[number]
         is_needed = not needed.isdisjoint(writes(node))
         is_product = not isinstance(node, KernelCall) or contraction_of(node.kernel) is not None
         if is_product and not is_needed and isinstance(node, KernelCall) and policy.is_small(node.kernel):
@@ -97,7 +97,7 @@ def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[in
             if budget >= 0:
                 chosen.add(number)
         if is_product or is_needed:
-            needed.update(found.reads(node))
+            needed.update(program.reads(node))
     return chosen
 
 
@@ -106,18 +106,18 @@ def _independent_products(found: FusedProgram, policy: DeferralPolicy) -> set[in
 # ------------------------------------------------------------------------------
 
 
-def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
+def duplicate_outputs(program: FusedProgram, most: int) -> FusedProgram:
     """Store an output that aliases another separately, in the kernel that computes it.
 
     This concerns programs in control flow, whose outputs are stored separately. No kernel gets more than `most` buffers.
     """
-    if not found.nested:
-        return found
-    producers = {v: number for number, node in enumerate(found.nodes) if isinstance(node, KernelCall) for v in node.results}
-    nodes: list[Node] = [*found.nodes]
-    outputs, seen, roots = list[Atom](), set[Var](), dict(found.roots)
-    for out in found.outputs:
-        root = found.root(out) if isinstance(out, Var) else None
+    if not program.nested:
+        return program
+    producers = {v: number for number, node in enumerate(program.nodes) if isinstance(node, KernelCall) for v in node.results}
+    nodes: list[Node] = [*program.nodes]
+    outputs, seen, roots = list[Atom](), set[Var](), dict(program.roots)
+    for out in program.outputs:
+        root = program.root(out) if isinstance(out, Var) else None
         number = producers.get(root) if root in seen else None
         node = nodes[number] if number is not None else None
         if root is not None and number is not None and isinstance(node, KernelCall) and len(node.operands) + len(node.results) < most:
@@ -128,7 +128,7 @@ def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
         elif root is not None:
             seen.add(root)
         outputs.append(out)
-    return found._replace(closed=found.closed.replace(outvars=outputs), nodes=tuple(nodes), roots=roots)
+    return program._replace(closed=program.closed.replace(outvars=outputs), nodes=tuple(nodes), roots=roots)
 
 
 # ------------------------------------------------------------------------------
@@ -143,24 +143,24 @@ def duplicate_outputs(found: FusedProgram, most: int) -> FusedProgram:
 _LONGEST = 2048
 
 
-def split_k_into_consumers(found: FusedProgram, splits: Callable[[Kernel], int], most: int) -> FusedProgram:
+def split_k_into_consumers(program: FusedProgram, splits: Callable[[Kernel], int], most: int) -> FusedProgram:
     """Split matrix products whose partial sums a consumer can add.
 
     `splits` gives the best number of chunks of a product. No kernel gets more than `most` buffers.
     """
-    index = DefUse(found.nodes, found.roots)
-    outputs = {found.root(v) for v in found.outputs if isinstance(v, Var)}
-    nodes: list[ProgramNode | None] = [*found.nodes]
+    index = DefUse(program.nodes, program.roots)
+    outputs = {program.root(v) for v in program.outputs if isinstance(v, Var)}
+    nodes: list[ProgramNode | None] = [*program.nodes]
     inserted: dict[int, list[ProgramNode]] = {}
-    for number, node in enumerate(found.nodes):
+    for number, node in enumerate(program.nodes):
         if not isinstance(node, KernelCall) or nodes[number] is not node:
             continue
         split = split_product(node, splits(node.kernel))
-        use = None if split is None else _consumer(found, index, outputs, split.adding, nodes)
+        use = None if split is None else _consumer(program, index, outputs, split.adding, nodes)
         if split is not None and use is not None and len(use.call.operands) + len(use.call.results) <= most:
             nodes[number], nodes[use.number] = split.products, None
             inserted.setdefault(use.before, []).append(use.call)
-    return found._replace(
+    return program._replace(
         nodes=tuple([x for n, node in enumerate(nodes) for x in (*inserted.get(n, []), *([] if node is None else [node]))])
     )
 
@@ -169,13 +169,13 @@ class _Consumer(NamedTuple):
     """The node that adds partial sums."""
 
     number: int
-    #: What replaces it, and the number of the node before which that belongs.
+    #: Its replacement, and the number of the node to insert that before.
     call: KernelCall
     before: int
 
 
 def _consumer(
-    found: FusedProgram, index: DefUse, outputs: Collection[Var], adding: KernelCall, nodes: Sequence[ProgramNode | None]
+    program: FusedProgram, index: DefUse, outputs: Collection[Var], adding: KernelCall, nodes: Sequence[ProgramNode | None]
 ) -> _Consumer | None:
     """Return the first consumer of a product that can add its partial sums.
 
@@ -184,13 +184,13 @@ def _consumer(
     consumers = sorted({n for v in adding.results for n in index.consumers.get(v, [])})
     for n in consumers:
         node = nodes[n]
-        if not isinstance(node, KernelCall) or node is not found.nodes[n]:
+        if not isinstance(node, KernelCall) or node is not program.nodes[n]:
             continue
-        between = {v for other in found.nodes[consumers[0] : n] for v in writes(other)}
-        if not between.isdisjoint(found.reads(node)):
+        between = {v for other in program.nodes[consumers[0] : n] for v in writes(other)}
+        if not between.isdisjoint(program.reads(node)):
             continue
-        kept = {v for v in adding.results if v in outputs or set(index.consumers.get(v, [])) - {n}}
-        call = fuse_prologue(adding, node, kept, found.root)
+        stored = {v for v in adding.results if v in outputs or set(index.consumers.get(v, [])) - {n}}
+        call = fuse_prologue(adding, node, stored, program.root)
         if call is not None:
             return _Consumer(n, call, consumers[0])
     return None
@@ -232,7 +232,7 @@ def _products(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...
 
 
 def _of_store(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
-    """Drop the nodes and inputs that a kernel's one store does not need.
+    """Restrict a kernel to one store, with the nodes and inputs that it needs.
 
     Return the numbers of the inputs that are left, too.
     """
@@ -280,10 +280,10 @@ def _add_partial_sums(nodes: list[KernelNode], load: Load, chunks: int) -> None:
 # Prologue fusion: an elementwise kernel joins the row kernel that reads its results.
 
 
-def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], root: Callable[[Var], Var]) -> KernelCall | None:
+def fuse_prologue(first: KernelCall, second: KernelCall, stored: Collection[Var], root: Callable[[Var], Var]) -> KernelCall | None:
     """Return the second kernel with the first as its prologue; None if impossible.
 
-    The fused kernel also stores the first one's results in `kept`. `root` gives the variable whose memory a variable has.
+    The fused kernel also stores the results of the first that are in `stored`. `root` gives the variable whose memory a variable has.
     """
     read = [root(v) for v in second.operands]
     forms = [(rows, _axes(first, rows, read)) for rows in (simplified(second.kernel), second.kernel)]
@@ -304,7 +304,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, kept: Collection[Var], 
             new[n] = len(nodes)
             nodes.append(renumbered(node, new, inputs))
     stores = [(replace(s, value=new[s.value]), v) for s, v in zip(rows.stores, second.results, strict=True)]
-    stores += [(s, v) for s, v in zip(head.stores, first.results, strict=True) if v in kept]
+    stores += [(s, v) for s, v in zip(head.stores, first.results, strict=True) if v in stored]
     buffers = dict(zip([*[root(v) for v in first.operands], *read], (*head.inputs, *rows.inputs), strict=True))
     kernel = Kernel(rows.sizes, rows.parallel, tuple([buffers[v] for v in variables]), tuple(nodes), tuple([s for s, _ in stores]))
     return KernelCall(kernel, tuple(variables), tuple([v for _, v in stores]))
@@ -326,7 +326,7 @@ def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Aff
     """
     if len(rows.reduction_axes) != 1 or rows.sizes[-1] > _LONGEST:
         return None
-    found: list[dict[int, Affine]] = []
+    candidates: list[dict[int, Affine]] = []
     for load in [node for node in rows.nodes if isinstance(node, Load) and read[node.input] in first.results]:
         store = first.kernel.stores[first.results.index(read[load.input])]
         stored, loaded = row_major(store.index, store.shape), row_major(load.index, load.shape)
@@ -335,5 +335,5 @@ def _axes(first: KernelCall, rows: Kernel, read: Sequence[Var]) -> dict[int, Aff
         one_to_one = len(axes) == len(first.kernel.sizes) == len(rows.sizes) and not load.mask and stored.offset == loaded.offset
         if not one_to_one or strides.get((1, rows.sizes[-1])) != rows.parallel:
             return None
-        found.append(axes)
-    return found[0] if found and all(axes == found[0] for axes in found) else None
+        candidates.append(axes)
+    return candidates[0] if candidates and all(axes == candidates[0] for axes in candidates) else None

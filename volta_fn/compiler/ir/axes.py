@@ -1,4 +1,4 @@
-"""The axes of kernels: as few as possible, their offsets in memory, and splits.
+"""Axes of kernels: simplification, offsets in memory, and splits.
 
 Code generators print kernels from this form. The analysis gives offsets in memory and dependences; kernels whose arrays are too large to be
 bound as one are split along their first axis.
@@ -38,7 +38,7 @@ from volta_fn.core.aval import Shape
 
 Axes = frozenset[int]
 
-#: Bytes of an array that no cache near the core is sure to hold.
+#: Bytes of an array that may exceed a core's own caches.
 _LONG = 1 << 18
 
 
@@ -135,8 +135,8 @@ class KernelAnalysis:
         """
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
-        found = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
-        return frozenset([n for n in found if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
+        contiguous = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
+        return frozenset([n for n in contiguous if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
 
 
 def overwritable(kernel: Kernel, output: int) -> list[int]:
@@ -157,7 +157,7 @@ def overwritable(kernel: Kernel, output: int) -> list[int]:
 
 
 def coefficient(affine: Affine, axis: int | None) -> int:
-    """Return by how much an affine number grows with a step along an axis."""
+    """Return the coefficient of an axis in an affine number."""
     return next((c for a, c in affine.terms if a == axis), 0)
 
 
@@ -212,9 +212,9 @@ def _without_single_axes(kernel: Kernel) -> Kernel:
     """Drop axes of one iteration."""
     if 1 not in kernel.sizes:
         return kernel
-    kept = [a for a, n in enumerate(kernel.sizes) if n != 1]
-    axes = {a: Affine(((kept.index(a), 1),), 0) if a in kept else ZERO for a in range(len(kernel.sizes))}
-    return rewritten(kernel, tuple([kernel.sizes[a] for a in kept]), sum(a < kernel.parallel for a in kept), axes)
+    remaining = [a for a, n in enumerate(kernel.sizes) if n != 1]
+    axes = {a: Affine(((remaining.index(a), 1),), 0) if a in remaining else ZERO for a in range(len(kernel.sizes))}
+    return rewritten(kernel, tuple([kernel.sizes[a] for a in remaining]), sum(a < kernel.parallel for a in remaining), axes)
 
 
 def _without_reductions_of_single_elements(kernel: Kernel) -> Kernel:
@@ -291,9 +291,9 @@ def _mergeable(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
     """Merge the axis `first` into `second`."""
-    kept = [a for a in range(len(kernel.sizes)) if a != first]
-    sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in kept])
-    axes = {a: Affine(((kept.index(a), 1),), 0) for a in kept} | {first: ZERO}
+    remaining = [a for a in range(len(kernel.sizes)) if a != first]
+    sizes = tuple([kernel.sizes[a] * (kernel.sizes[first] if a == second else 1) for a in remaining])
+    axes = {a: Affine(((remaining.index(a), 1),), 0) for a in remaining} | {first: ZERO}
     return rewritten(kernel, sizes, kernel.parallel - (first < kernel.parallel), axes)
 
 
@@ -338,11 +338,11 @@ def windowed(kernel: Kernel, most: int) -> list[Chunk] | None:
     while length > _UNIT:
         length = -(-length // (2 * _UNIT)) * _UNIT
         chunks = [_chunk(kernel, first, min(length, iterations - first)) for first in range(0, iterations, length)]
-        found = [p for p in chunks if p is not None]
-        if len(found) < len(chunks):
+        windows = [p for p in chunks if p is not None]
+        if len(windows) < len(chunks):
             return None
-        if all(largest(p.kernel) <= most for p in found):
-            return found
+        if all(largest(p.kernel) <= most for p in windows):
+            return windows
     return None
 
 
@@ -367,7 +367,7 @@ def _chunk(kernel: Kernel, first: int, count: int) -> Chunk | None:
 
 
 def _read(kernel: Kernel, number: int) -> Window:
-    """Return what a kernel reads of an input, from a multiple of the unit on."""
+    """Return the window that a kernel reads of an input; its start is aligned."""
     size = kernel.inputs[number].size
     low, high = size, 0
     for node in kernel.nodes:

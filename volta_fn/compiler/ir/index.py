@@ -84,7 +84,7 @@ class Range(NamedTuple):
     high: int
 
     def holds(self, sizes: Sequence[int]) -> bool | None:
-        """Return its truth if that is the same in every iteration of the loop, else None."""
+        """Return the condition's value if every iteration has the same, else None."""
         least, greatest = self.value.bounds(sizes)
         if self.low <= least and greatest < self.high:
             return True
@@ -104,7 +104,7 @@ class Range(NamedTuple):
 
 
 class SplitAxis(Exception):
-    """Asks to split a loop axis, so that its fast axis has size `inner`."""
+    """A request to split a loop axis, so that its fast axis has size `inner`."""
 
     def __init__(self, axis: int, inner: int) -> None:
         super().__init__(f"axis {axis} needs an inner axis of size {inner}")
@@ -120,8 +120,8 @@ def split(sizes: Sequence[int], request: SplitAxis) -> tuple[tuple[int, ...], di
     """Return the sizes after splitting an axis, and the old axes in terms of the new."""
     axis, inner = request.axis, request.inner
     new = (*sizes[:axis], sizes[axis] // inner, inner, *sizes[axis + 1 :])
-    moved = {k: along(k + 1) for k in range(axis + 1, len(sizes))}
-    return new, {axis: combine([(inner, along(axis)), (1, along(axis + 1))]), **moved}
+    later_axes = {k: along(k + 1) for k in range(axis + 1, len(sizes))}
+    return new, {axis: combine([(inner, along(axis)), (1, along(axis + 1))]), **later_axes}
 
 
 def loop_over(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Index]:
@@ -152,7 +152,7 @@ def reshaped(index: Index, old: Shape, new: Shape, sizes: Sequence[int]) -> Inde
 
 
 def _blocks(old: Shape, new: Shape) -> list[tuple[range, range]]:
-    """Cut both shapes as finely as possible into ranges of equally many elements."""
+    """Split both shapes into the finest ranges of equally many elements."""
     blocks: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -230,8 +230,8 @@ def reduces_rows(eqn: Equation) -> bool:
 
 def is_lowered(eqn: Equation) -> bool:
     """Return True if kernels can compute the equation, if its indices are affine."""
-    known = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
-    return known and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
+    supported = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    return supported and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 
 
 def is_product(eqn: Equation) -> bool:
@@ -251,24 +251,24 @@ def is_elementwise(eqn: Equation) -> bool:
 
 
 def is_alias(eqn: Equation) -> bool:
-    """Return True if the result is the operand's memory, if that is contiguous."""
+    """Return True if the result of a contiguous operand is the same memory."""
     if eqn.primitive.name == "broadcast_in_dim":
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
     return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
 
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
-    """Return the variables that an equation reads in the end, through `views`."""
-    found: dict[Var, None] = {}
+    """Return the variables that an equation reads through `views`."""
+    variables: dict[Var, None] = {}
     stack = eqn.invars[::-1]
     while stack:
         atom = stack.pop()
-        if isinstance(atom, Var) and atom not in found:
+        if isinstance(atom, Var) and atom not in variables:
             if atom in views:
                 stack += views[atom].invars[::-1]
             else:
-                found[atom] = None
-    return found
+                variables[atom] = None
+    return variables
 
 
 def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
@@ -302,11 +302,11 @@ def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Ma
         (atom,) = eqn.invars
         if not isinstance(atom, Var) or not atom.aval.size:
             return
-        further = views.get(atom)
-        if further is None and eqn.primitive.name == "reshape":
+        viewed_by = views.get(atom)
+        if viewed_by is None and eqn.primitive.name == "reshape":
             return  # an array in memory has the other shape as well
         index = operand_index(eqn, index, sizes)
-        eqn = further
+        eqn = viewed_by
 
 
 def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> PartialIndex | None:
@@ -338,8 +338,8 @@ def _reversed(affine: Affine | None, size: int) -> Affine | None:
 def _reshaped_partially(index: PartialIndex, old: Shape, new: Shape, sizes: Sequence[int]) -> PartialIndex | None:
     if any(i is None and n != 1 for i, n in zip(index, old, strict=True)):
         return None
-    known = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
-    return tuple([None if n == 1 else i for i, n in zip(known, new, strict=True)])
+    result = reshaped(tuple([ZERO if i is None else i for i in index]), old, new, sizes)
+    return tuple([None if n == 1 else i for i, n in zip(result, new, strict=True)])
 
 
 def _with_ones(index: Index, dimensions: Sequence[int]) -> Index:
@@ -395,7 +395,7 @@ def row_major(index: Index, shape: Shape) -> Affine:
 
 
 @lru_cache(maxsize=4096)
-def known(index: PartialIndex) -> frozenset[int]:
+def axes_of(index: PartialIndex) -> frozenset[int]:
     """Return the axes that an index depends on."""
     return frozenset([axis for i in index if i is not None for axis, _ in i.terms])
 

@@ -38,7 +38,7 @@ from volta_fn.errors import JaxprError, VoltaError
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number, kept as its bits: NaN equals itself, and 0.0 is not -0.0."""
+    """A number, stored as its bits: NaN equals itself, and 0.0 is not -0.0."""
 
     dtype: np.dtype
     bits: bytes
@@ -112,7 +112,7 @@ class Reduce:
 
     @property
     def reduction(self) -> Reduction:
-        """How the primitive combines elements."""
+        """The reduction that the primitive is."""
         return reduction_of(self.op)
 
     @property
@@ -207,8 +207,8 @@ def levels(kernel: Kernel) -> tuple[bool, ...]:
     """Return for every node whether it is per element of a row (else it is per row)."""
     result: list[bool] = []
     for node in kernel.nodes:
-        own = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
-        result.append(not isinstance(node, Reduce) and (own or any(result[i] for i in operands(node))))
+        is_per_element = any(axis >= kernel.parallel for affine in affines(node) for axis in affine.axes)
+        result.append(not isinstance(node, Reduce) and (is_per_element or any(result[i] for i in operands(node))))
     return tuple(result)
 
 
@@ -222,7 +222,7 @@ def stages(kernel: Kernel) -> tuple[int, ...]:
 
 
 def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tuple[int, ...]] | None:
-    """Return what a kernel computes except some nodes, without inner axes.
+    """Return a kernel's remainder without some nodes, over its outer axes.
 
     A recogniser computes the nodes `computed` itself, such as the sums of a matrix product, and generates all other code from the
     remainder, which has every store of the kernel. There loads replace those nodes; their inputs come first, and the numbers of the
@@ -289,16 +289,13 @@ def check_kernel(kernel: Kernel) -> None:
         _check_store(kernel, store.shape, store.index, number)
         depends = {axis for a in store.index for axis in a.axes}
         varies = per_element[store.value]
-        _require(not varies or depends >= set(kernel.reduction_axes) - _single(kernel), f"store {number} keeps one of a row's many values")
+        row_axes = {axis for axis in kernel.reduction_axes if kernel.sizes[axis] != 1}
+        _require(not varies or depends >= row_axes, f"store {number} keeps one of a row's many values")
 
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise JaxprError(f"malformed kernel: {message}")
-
-
-def _single(kernel: Kernel) -> set[int]:
-    return {axis for axis, size in enumerate(kernel.sizes) if size == 1}
 
 
 def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:
@@ -313,7 +310,7 @@ def _check_dtype(kernel: Kernel, node: Node, number: int) -> None:
 
 @lru_cache(maxsize=4096)
 def _scalar_result(op: str, dtypes: tuple[np.dtype, ...], params: tuple[tuple[str, Any], ...]) -> np.dtype | str:
-    """Return the dtype of an operation on scalars, or why there is none."""
+    """Return the dtype of an operation on scalars, or the reason for none."""
     try:
         result: ShapedArray = PRIMITIVES[op].abstract(*[ShapedArray((), dtype) for dtype in dtypes], **dict(params))
     except (VoltaError, TypeError) as error:
@@ -335,8 +332,8 @@ def _check_load(kernel: Kernel, node: Load, number: int) -> None:
 
 def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
     """Return True if a condition holds wherever the load's mask lets it through."""
-    asked = inside.canonical()
-    if any(r.value == asked.value and r.low >= asked.low and r.high <= asked.high for r in node.mask):
+    condition = inside.canonical()
+    if any(r.value == condition.value and r.low >= condition.low and r.high <= condition.high for r in node.mask):
         return True
     intervals = _narrowed(node.mask, kernel.sizes)
     if intervals is None:
@@ -540,7 +537,7 @@ class _Interpreter:
         return result
 
     def inside(self, ranges: Sequence[Range]) -> np.ndarray:
-        """Return where all conditions hold."""
+        """Return a mask of the iterations in which all conditions hold."""
         result = np.ones((1,) * len(self.kernel.sizes), np.bool_)
         for condition in ranges:
             value = self.affine(condition.value)

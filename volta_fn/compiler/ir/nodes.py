@@ -25,7 +25,7 @@ from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form
 
 # ------------------------------------------------------------------------------
-# Kernel calls and equations, the nodes of a fused program, and who uses whom.
+# Nodes of a fused program, kernel calls and equations, with their uses.
 # ------------------------------------------------------------------------------
 
 
@@ -82,17 +82,17 @@ class FusedProgram(NamedTuple):
 
 
 def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
-    """Return the equations on all ways from some results back to the operands."""
-    known, pending = set(operands), [*results]
-    found: dict[int, Equation] = {}
+    """Return the equations on all paths from operands to results."""
+    ends, pending = set(operands), [*results]
+    equations: dict[int, Equation] = {}
     while pending:
         var = pending.pop()
         eqn = producers.get(var)
-        if eqn is None or var in known or id(eqn) in found:
+        if eqn is None or var in ends or id(eqn) in equations:
             continue
-        found[id(eqn)] = eqn
+        equations[id(eqn)] = eqn
         pending += [v for v in eqn.invars if isinstance(v, Var)]
-    return list(found.values())
+    return list(equations.values())
 
 
 class DefUse:
@@ -114,11 +114,11 @@ class DefUse:
     @cached_property
     def consumers(self) -> dict[Var, list[int]]:
         """The numbers of the nodes that read each root."""
-        found: dict[Var, list[int]] = {}
+        consumers: dict[Var, list[int]] = {}
         for number, node in enumerate(self.nodes):
             for var in dict.fromkeys([self.roots.get(v, v) for v in reads(node)]):
-                found.setdefault(var, []).append(number)
-        return found
+                consumers.setdefault(var, []).append(number)
+        return consumers
 
     def position(self, atom: Atom) -> int:
         """Return the number of an atom's producer; -1 for literals, inputs and constants."""
@@ -186,7 +186,7 @@ class Contraction(NamedTuple):
             return merged([sizes[a] for a in axes], [[side.get(a, 0) for a in axes] for side in sides])
 
         orders = [sorted(self.summed, key=lambda a: (-side.get(a, 0), a)) for side in strides]
-        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda found: len(found[0].sizes))
+        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda pair: len(pair[0].sizes))
         outer = [walks(axes, side)[0] for axes, side in zip((self.rows, self.columns), strides, strict=True)]
         lhs, rhs = [
             Operand(x.dtype, stack[n], outer[n], inner[n], offset.offset)
@@ -195,7 +195,7 @@ class Contraction(NamedTuple):
         return Problem(lhs, rhs, self.kernel.nodes[self.total].dtype)
 
     def epilogue(self, width: int | None = None) -> tuple[Kernel, Axes]:
-        """Return what follows from the sums as an elementwise kernel.
+        """Return the epilogue, the elementwise kernel over the sums.
 
         Also return which inputs of the kernel are its inputs from the second on. The first is a matrix of sums, whose rows are numbered by
         batch and rows, and which has room for `width` columns (by default for all): it may hold some of them.
@@ -206,7 +206,7 @@ class Contraction(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the sums and an epilogue are all that the kernel computes."""
+        """Whether the kernel computes nothing but the sums and an epilogue."""
         return self._remainder(None) is not None
 
     def _remainder(self, width: int | None) -> tuple[Kernel, Axes] | None:
@@ -297,22 +297,22 @@ def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
 
     Heads are repeated to the given number.
     """
-    found = np.asarray(x, _FLOAT).transpose(axes.order)
-    return np.repeat(found, heads // found.shape[-3], -3) if heads else found
+    matrices = np.asarray(x, _FLOAT).transpose(axes.order)
+    return np.repeat(matrices, heads // matrices.shape[-3], -3) if heads else matrices
 
 
 def _weights(q: np.ndarray, k: np.ndarray, mask: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return the weights, the statistics, and which query sees which key."""
+    """Return the weights, the statistics, and the mask of visible keys."""
     logits = q @ k.swapaxes(-1, -2) * np.float32(form.scale)
     t, s = logits.shape[-2:]
-    seen = np.ones((t, s), np.bool_) if mask is None else mask
+    visible = np.ones((t, s), np.bool_) if mask is None else mask
     if form.causal:
-        seen = seen & np.tri(t, s, dtype=np.bool_)
-    logits = np.where(seen, logits, np.float32(form.unseen))
+        visible = visible & np.tri(t, s, dtype=np.bool_)
+    logits = np.where(visible, logits, np.float32(form.unseen))
     top = logits.max(-1, keepdims=True)
     weights = np.exp(logits - top)
     total = weights.sum(-1, keepdims=True)
-    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), seen
+    return weights / total, np.concatenate([top, total], -1).reshape(-1, t, 2), visible
 
 
 def _evaluate(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, form: Form) -> tuple[np.ndarray, np.ndarray]:
@@ -327,10 +327,10 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
     queries, cotangent = _rows(q, form.q), _rows(others[-1], form.cotangent)
     heads = queries.shape[-3]
     keys, values = _rows(k, form.k, heads), _rows(v, form.v, heads)
-    weights, _, seen = _weights(queries, keys, others[0] if form.masked else None, form)
+    weights, _, visible = _weights(queries, keys, others[0] if form.masked else None, form)
     slopes = cotangent @ values.swapaxes(-1, -2)
     slopes = weights * (slopes - (slopes * weights).sum(-1, keepdims=True))
-    slopes = np.where(seen, slopes, 0) * np.float32(form.scale)
+    slopes = np.where(visible, slopes, 0) * np.float32(form.scale)
 
     def summed(x: np.ndarray, like: np.ndarray, axes: AttentionAxes) -> np.ndarray:
         """Sum over the heads that share a key or value."""

@@ -47,7 +47,7 @@ class Lookup(DefUse):
         return atom
 
     def before_changes(self, atom: Atom) -> Atom:
-        """Return the atom that an atom is, under another shape or width of floats."""
+        """Return the source of an atom, before changes of shape or float width."""
         while (eqn := self.producer(atom, "reshape", "convert_element_type")) is not None and _is_change(eqn):
             atom = eqn.invars[0]
         return atom
@@ -139,17 +139,17 @@ class Side(NamedTuple):
 def sides(eqn: Equation) -> tuple[Side, Side] | None:
     """Return the operands of a product, if each has one axis of either kind."""
     contracted, batch = eqn.params["dimension_numbers"]
-    found = []
+    operands = []
     for atom, summed, stack in zip(eqn.invars, contracted, batch, strict=True):
         free = [a for a in range(atom.aval.ndim) if a not in summed and a not in stack]
         if len(summed) != 1 or len(free) != 1:
             return None
-        found.append(Side(atom, tuple(stack), summed[0], free[0]))
-    return found[0], found[1]
+        operands.append(Side(atom, tuple(stack), summed[0], free[0]))
+    return operands[0], operands[1]
 
 
 def product_of(program: Lookup, atom: Atom) -> tuple[Equation, tuple[Side, Side]] | None:
-    """Return the product that an atom is, under another shape or width.
+    """Return the product that an atom is, up to changes of shape or width.
 
     Then return its operands: the one with the rows first, then the one with the columns.
     """
@@ -178,7 +178,7 @@ class Matrix(NamedTuple):
 
 
 def matrix_of(program: Lookup, atom: Atom, axes: Axes) -> Matrix:
-    """Return an operand as it is before transposes."""
+    """Return an operand before its transposes."""
     while (eqn := program.producer(atom, "transpose")) is not None:
         order = eqn.params["permutation"]
         axes = Axes(tuple([order[a] for a in axes.heads]), order[axes.rows], order[axes.features])
@@ -200,7 +200,7 @@ class Result(NamedTuple):
 
 
 class Logits(NamedTuple):
-    """The product of queries and keys, and what is applied to it."""
+    """The product of queries and keys, its scale and its mask."""
 
     product: Atom
     scale: float
@@ -231,7 +231,7 @@ def logits_of(program: Lookup, x: Var) -> Logits | None:
 
 
 def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
-    """Return a variable before it was multiplied by a number, and the number."""
+    """Return a scaled variable's operand and the scale."""
     eqn = program.producer(x, "mul", "div")
     if eqn is not None:
         factor = number(eqn.invars[1])
@@ -240,28 +240,28 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     return x, 1.0
 
 
-def _visible(program: Lookup, seen: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
-    """Return whether query t sees keys up to t only, and the additional mask.
+def _visible(program: Lookup, mask: Atom, sizes: Shape) -> tuple[bool, Atom | None]:
+    """Return whether a mask is causal, and its remaining part.
 
     There are `sizes` queries and keys.
     """
-    chosen = program.producer(seen, "select_n")
+    chosen = program.producer(mask, "select_n")
     if chosen is not None and [number(v) for v in chosen.invars[1:]] == [0, 1]:
-        seen = chosen.invars[0]
-    if _is_causal(program, seen, sizes):
+        mask = chosen.invars[0]
+    if _is_causal(program, mask, sizes):
         return True, None
-    both = program.producer(seen, "and")
+    both = program.producer(mask, "and")
     if both is not None:
         for one, other in (both.invars, both.invars[::-1]):
             if _is_causal(program, one, sizes):
                 return True, other
-    return False, seen
+    return False, mask
 
 
-def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
+def _is_causal(program: Lookup, mask: Atom, sizes: Shape) -> bool:
     """Return True if matrices of these sizes compare indices: column <= row."""
-    eqn = program.producer(seen, "le", "lt", "ge", "gt")
-    if eqn is None or seen.aval.shape[-2:] != sizes:
+    eqn = program.producer(mask, "le", "lt", "ge", "gt")
+    if eqn is None or mask.aval.shape[-2:] != sizes:
         return False
     name = eqn.primitive.name
     low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
@@ -269,11 +269,11 @@ def _is_causal(program: Lookup, seen: Atom, sizes: Shape) -> bool:
     if key is None or query is None:
         return False
     most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
-    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in seen.aval.shape[:-2])
+    return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in mask.aval.shape[:-2])
 
 
 def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
-    """Return an integer array as an axis, counted from the last as 1, plus a number.
+    """Return an integer array as an axis, the last being 1, and an offset.
 
     None if its elements are no indices along an axis. Narrow and unsigned integers might wrap.
     """
@@ -284,21 +284,21 @@ def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     if name == "iota":
         return atom.aval.ndim - params["dimension"], 0
     inner = eqn.invars[0].aval
-    found = _index_along(program, eqn.invars[0])
-    if found is None:
+    axis_and_offset = _index_along(program, eqn.invars[0])
+    if axis_and_offset is None:
         return None
-    axis, more = found
+    axis, offset = axis_and_offset
     if name in ("add", "sub"):
         step = number(eqn.invars[1])
-        return None if step is None else (axis, more + int(step) if name == "add" else more - int(step))
+        return None if step is None else (axis, offset + int(step) if name == "add" else offset - int(step))
     if name == "broadcast_in_dim":
         if inner.shape[-axis] != atom.aval.shape[params["broadcast_dimensions"][inner.ndim - axis]]:
             return None
-        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], more
+        return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], offset
     if name == "reshape":
         long = [a for a, n in enumerate(atom.aval.shape) if n != 1]
-        return (atom.aval.ndim - long[0], more) if len(long) == 1 and inner.size == inner.shape[-axis] else None
-    return found
+        return (atom.aval.ndim - long[0], offset) if len(long) == 1 and inner.size == inner.shape[-axis] else None
+    return axis_and_offset
 
 
 # ------------------------------------------------------------------------------
@@ -322,37 +322,41 @@ class Match(NamedTuple):
 
 
 def match(program: Lookup, division: Equation) -> Match | None:
-    """Return the attention whose weights a division computes, and only it needs."""
+    """Return the attention whose weights a division computes for it alone."""
     x = softmax_operand(program, division)
     logits = None if x is None else logits_of(program, x)
-    found = None if logits is None else product_of(program, logits.product)
+    product = None if logits is None else product_of(program, logits.product)
     consumers = [*program.final_consumers(division.outvars[0])]
-    if logits is None or found is None or len(consumers) != 1 or consumers[0] is None:
+    if logits is None or product is None or len(consumers) != 1 or consumers[0] is None:
         return None
-    shape, made, (rows, columns) = division.outvars[0].aval.shape, _rows_first(*found), found[1]
-    q = _queries(program, rows, shape, made)
+    shape, product_shape, (rows, columns) = division.outvars[0].aval.shape, _rows_first(*product), product[1]
+    q = _queries(program, rows, shape, product_shape)
     k = matrix_of(program, columns.atom, columns.by_rows(True))
     eqn, weights = consumers[0]
     pair = sides(eqn) if eqn.primitive.name == "dot_general" else None
     if q is None or pair is None:
         return None
     transposed = pair[1].atom is weights
-    own, other = pair[::-1] if transposed else pair
-    if own.atom.aval.shape != made or own.batch != tuple(range(len(made) - 2)) or own.contracted != len(made) - 1:
+    weights_side, other = pair[::-1] if transposed else pair
+    if (
+        weights_side.atom.aval.shape != product_shape
+        or weights_side.batch != tuple(range(len(product_shape) - 2))
+        or weights_side.contracted != len(product_shape) - 1
+    ):
         return None
     return Match(logits, q, k, matrix_of(program, other.atom, other.by_rows(False)), Result(eqn, transposed))
 
 
-def _queries(program: Lookup, side: Side, shape: Shape, made: Shape) -> Matrix | None:
+def _queries(program: Lookup, side: Side, shape: Shape, product_shape: Shape) -> Matrix | None:
     """Return the queries, with heads as weights have them.
 
-    Heads that share one of keys may be one long head in the products, whose shape `made` then differs from the weights'.
+    Heads that share one of keys may be one long head in the products, whose shape `product_shape` then differs from the weights'.
     """
     atom, axes = side.atom, side.by_rows(True)
-    if len(made) != len(shape) or len(made) < 3:
+    if len(product_shape) != len(shape) or len(product_shape) < 3:
         return None
-    if made != shape:
-        (*lead, groups, long, s), (*same, heads, t, keys) = made, shape
+    if product_shape != shape:
+        (*lead, groups, long, s), (*same, heads, t, keys) = product_shape, shape
         if lead != same or s != keys or not groups or heads % groups or long != heads // groups * t:
             return None
         plain = Axes(tuple(range(len(shape) - 2)), len(shape) - 2, len(shape) - 1)
@@ -369,11 +373,11 @@ def _rows_first(product: Equation, pair: tuple[Side, Side]) -> Shape:
     return (*lead, rows, columns) if pair[0].atom is product.invars[0] else (*lead, columns, rows)
 
 
-def attends(found: Match) -> bool:
-    """Return True for floats of one dtype, which routines for attention exist for."""
-    kinds = {m.atom.aval.dtype for m in (found.q, found.k, found.v)}
-    narrow = found.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")
-    return narrow and not kinds and all(m.atom.aval.size for m in (found.q, found.k, found.v))
+def attends(attention: Match) -> bool:
+    """Return True for floats of one dtype, for which attention routines exist."""
+    kinds = {m.atom.aval.dtype for m in (attention.q, attention.k, attention.v)}
+    narrow = attention.logits.product.aval.dtype.itemsize <= 4 and kinds.pop().name in ("float32", "float16", "bfloat16")
+    return narrow and not kinds and all(m.atom.aval.size for m in (attention.q, attention.k, attention.v))
 
 
 # ------------------------------------------------------------------------------
@@ -393,24 +397,26 @@ def replace_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJ
     #: By the position of a product with the values, the equations that replace it.
     new: dict[int, list[Equation]] = {}
     for division in divisions:
-        found = match(program, division)
-        if found is not None and attends(found) and worthwhile(tuple([a.aval for a in found.operands]), _form(found)):
-            new[program.position(found.out.var)] = _equations(found)
+        attention = match(program, division)
+        if attention is not None and attends(attention) and worthwhile(tuple([a.aval for a in attention.operands]), _form(attention)):
+            new[program.position(attention.out.var)] = _equations(attention)
     if not new:
         return closed
     return dce_jaxpr(closed.replace(eqns=[e for position, eqn in enumerate(closed.eqns) for e in new.get(position, [eqn])]))
 
 
-def _form(found: Match) -> Form:
-    logits = found.logits
-    return Form(found.q.axes, found.k.axes, found.v.axes, None, logits.scale, logits.unseen, logits.causal, logits.mask is not None)
+def _form(attention: Match) -> Form:
+    logits = attention.logits
+    return Form(
+        attention.q.axes, attention.k.axes, attention.v.axes, None, logits.scale, logits.unseen, logits.causal, logits.mask is not None
+    )
 
 
-def _equations(found: Match) -> list[Equation]:
-    form = _form(found)
-    made = [Var(a) for a in result_avals(form, found.q.atom.aval, found.v.atom.aval)]
-    forward = Equation(attention_routine_p, found.operands, made, {"form": form}, found.out.eqn.position)
-    return [forward, *_viewed(made[0], form.q, found.out)]
+def _equations(attention: Match) -> list[Equation]:
+    form = _form(attention)
+    results = [Var(a) for a in result_avals(form, attention.q.atom.aval, attention.v.atom.aval)]
+    forward = Equation(attention_routine_p, attention.operands, results, {"form": form}, attention.out.eqn.position)
+    return [forward, *_viewed(results[0], form.q, attention.out)]
 
 
 def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
@@ -419,9 +425,9 @@ def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
 
     def apply(name: str, x: Atom, **params: Any) -> Atom:
         primitive = PRIMITIVES[name]
-        made = Var(primitive.result_avals((x.aval,), params))
-        eqns.append(Equation(primitive, [x], [made], params, result.eqn.position))
-        return made
+        out = Var(primitive.result_avals((x.aval,), params))
+        eqns.append(Equation(primitive, [x], [out], params, result.eqn.position))
+        return out
 
     aval = result.var.aval
     x = apply("transpose", var, permutation=axes.order)
@@ -436,7 +442,7 @@ def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
 
 
 # ------------------------------------------------------------------------------
-# Calls of attention that stay calls, as the target has routines for them.
+# Kept calls of attention, for which the target has routines.
 # ------------------------------------------------------------------------------
 
 
@@ -445,7 +451,7 @@ def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxp
 
     Routines read operands as they are before they are transposed. Other calls are inlined.
     """
-    inlined = simplify_nested(inline_calls(closed, kept=ROUTINE_CALLS), lambda inner: keep_attention(inner, worthwhile))
+    inlined = simplify_nested(inline_calls(closed, retained=ROUTINE_CALLS), lambda inner: keep_attention(inner, worthwhile))
     if not any(eqn.primitive in ROUTINE_CALLS for eqn in inlined.eqns):
         return inlined
     eqns: list[Equation] = []
@@ -506,23 +512,23 @@ def _laid_out(program: Lookup, eqn: Equation) -> list[Equation]:
     masks = eqn.invars[3 : 3 + form.masked]
     if eqn.primitive is attention_routine_p:
         changed = form._replace(q=q.axes, k=k.axes, v=v.axes)
-        found = Var(result_avals(changed, q.atom.aval, v.atom.aval)[0])
-        call = eqn.replace(invars=[q.atom, k.atom, v.atom, *masks], outvars=[found, eqn.outvars[1]], params={"form": changed})
-        return [call, _view(found, q.axes, form.q, eqn.outvars[0], eqn)]
+        laid_out = Var(result_avals(changed, q.atom.aval, v.atom.aval)[0])
+        call = eqn.replace(invars=[q.atom, k.atom, v.atom, *masks], outvars=[laid_out, eqn.outvars[1]], params={"form": changed})
+        return [call, _view(laid_out, q.axes, form.q, eqn.outvars[0], eqn)]
     result, statistics_, cotangent = eqn.invars[3 + form.masked :]
     assert form.cotangent is not None
-    out_matrix, given = matrix_of(program, result, form.q), matrix_of(program, cotangent, form.cotangent)
+    out_matrix, cotangent_matrix = matrix_of(program, result, form.q), matrix_of(program, cotangent, form.cotangent)
     if out_matrix.axes != q.axes:  # it is laid out as q is
         return [eqn]
-    changed = form._replace(q=q.axes, k=k.axes, v=v.axes, cotangent=given.axes)
+    changed = form._replace(q=q.axes, k=k.axes, v=v.axes, cotangent=cotangent_matrix.axes)
     found_vars = [Var(m.atom.aval) for m in (q, k, v)]
-    operands = [q.atom, k.atom, v.atom, *masks, out_matrix.atom, statistics_, given.atom]
+    operands = [q.atom, k.atom, v.atom, *masks, out_matrix.atom, statistics_, cotangent_matrix.atom]
     views = zip(found_vars, (q, k, v), (form.q, form.k, form.v), eqn.outvars, strict=True)
     call = eqn.replace(invars=operands, outvars=found_vars, params={"form": changed})
     return [call, *[_view(var, m.axes, axes, out, eqn) for var, m, axes, out in views]]
 
 
-def _view(x: Var, axes: Axes, wanted: Axes, out: Var, like: Equation) -> Equation:
+def _view(x: Var, axes: Axes, target_axes: Axes, out: Var, like: Equation) -> Equation:
     """Transpose an array with some axes to others."""
-    position = dict(zip(wanted.order, axes.order, strict=True))
+    position = dict(zip(target_axes.order, axes.order, strict=True))
     return _apply("transpose", x, out, like, permutation=tuple([position[d] for d in range(len(position))]))

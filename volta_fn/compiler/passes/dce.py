@@ -62,7 +62,7 @@ def is_movable(eqn: Equation) -> bool:
 
 
 def terminates(eqn: Equation) -> bool:
-    """Return True if evaluating the equation surely ends: it contains no while loop."""
+    """Return True if the equation certainly terminates: it has no while loop."""
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 
 
@@ -79,7 +79,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
     The program keeps all of its inputs.
     """
     jaxpr = closed.jaxpr
-    outvars = jaxpr.outvars if used is None else kept(jaxpr.outvars, used)
+    outvars = jaxpr.outvars if used is None else select_marked(jaxpr.outvars, used)
     live: set[Atom] = set(outvars)
     eqns: list[Equation] = []
     changed = len(outvars) != len(jaxpr.outvars)
@@ -100,7 +100,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
     return ClosedJaxpr(Jaxpr([v for v, _ in pairs], jaxpr.invars, outvars, eqns[::-1]), [c for _, c in pairs])
 
 
-def kept(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
+def select_marked(values: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
     """Return the marked values."""
     return [v for v, m in zip(values, marks, strict=True) if m]
 
@@ -114,10 +114,10 @@ class Narrow(NamedTuple):
 
 
 def _narrowed(eqn: Equation, narrow: Callable[[dict[str, Any], Marks], Narrow], used: Marks) -> Equation:
-    found = narrow(eqn.params, used)
-    if all(found.operands) and all(found.results) and found.params is eqn.params:
+    narrowed = narrow(eqn.params, used)
+    if all(narrowed.operands) and all(narrowed.results) and narrowed.params is eqn.params:
         return eqn
-    return eqn.replace(kept(eqn.invars, found.operands), kept(eqn.outvars, found.results), found.params)
+    return eqn.replace(select_marked(eqn.invars, narrowed.operands), select_marked(eqn.outvars, narrowed.results), narrowed.params)
 
 
 def _reads(closed: ClosedJaxpr) -> Marks:
@@ -129,7 +129,7 @@ def _reads(closed: ClosedJaxpr) -> Marks:
 def _with_inputs(closed: ClosedJaxpr, marks: Sequence[bool]) -> ClosedJaxpr:
     if all(marks):
         return closed
-    return closed.replace(invars=kept(closed.jaxpr.invars, marks))
+    return closed.replace(invars=select_marked(closed.jaxpr.invars, marks))
 
 
 def _narrow_cond(params: dict[str, Any], used: Marks) -> Narrow:
@@ -244,7 +244,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     eqns = closed.eqns
     if not any(eqn.primitive is psum_p for eqn in eqns):
         return closed
-    made = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
+    definitions = {v: number for number, eqn in enumerate(eqns) for v in eqn.outvars}
     read = _first_reads(closed)
     before: dict[int, list[Equation]] = {}
     after: dict[int, list[Equation]] = {}
@@ -252,7 +252,7 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
     for number, eqn in enumerate(eqns):
         if eqn.primitive is not psum_p:
             continue
-        separate = [s for s in _sums(eqn, made, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
+        separate = [s for s in _sums(eqn, definitions, read, len(eqns)) if _is_long(eqns[s.start : s.done])]
         for one in separate:
             start, done = _in_two_steps(eqn, one)
             after.setdefault(one.start, []).append(start)
@@ -262,11 +262,11 @@ def overlap_sums(closed: ClosedJaxpr) -> ClosedJaxpr:
             replaced[number] = _rest(eqn, [i for i in range(len(eqn.invars)) if i not in split])
     if not replaced:
         return closed
-    found: list[Equation] = []
+    result: list[Equation] = []
     for number in range(len(eqns) + 1):
-        found += after.get(number, []) + before.get(number, [])
-        found += replaced.get(number, eqns[number : number + 1])
-    return closed.replace(eqns=found)
+        result += after.get(number, []) + before.get(number, [])
+        result += replaced.get(number, eqns[number : number + 1])
+    return closed.replace(eqns=result)
 
 
 def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
@@ -278,9 +278,9 @@ def _first_reads(closed: ClosedJaxpr) -> dict[Atom, int]:
     return read
 
 
-def _sums(eqn: Equation, made: dict[Var, int], read: dict[Atom, int], end: int) -> list[_Sum]:
+def _sums(eqn: Equation, definitions: dict[Var, int], read: dict[Atom, int], end: int) -> list[_Sum]:
     """Group operands by when they are computed."""
-    positions = [made.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
+    positions = [definitions.get(v, -1) + 1 if isinstance(v, Var) else 0 for v in eqn.invars]
     groups: list[list[int]] = []
     size = 0
     for i in sorted(range(len(positions)), key=positions.__getitem__):

@@ -53,7 +53,7 @@ def _as_call(eqn: Equation) -> Equation:
 
 
 def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
-    """Compute what the primitive `fft` computes."""
+    """Evaluate the primitive `fft`."""
     row = moveaxis(x, axis, x.ndim - 1)
     last = x.ndim - 1
     if kind == "RFFT":
@@ -62,9 +62,9 @@ def by_products(x: Array, *, kind: str, length: int, axis: int) -> Array:
     if kind == "IRFFT":
         mirrored = conj(rev(slice_in_dim(row, 1, (length + 1) // 2, axis=last), (last,)))
         row = concatenate([row, mirrored], last)
-    found = transform(row, -1 if kind == "FFT" else 1)
-    found = found if kind == "FFT" else mul(found, _constant(np.asarray(1 / length, found.dtype)))
-    return moveaxis(real(found) if kind == "IRFFT" else found, last, axis)
+    transformed = transform(row, -1 if kind == "FFT" else 1)
+    transformed = transformed if kind == "FFT" else mul(transformed, _constant(np.asarray(1 / length, transformed.dtype)))
+    return moveaxis(real(transformed) if kind == "IRFFT" else transformed, last, axis)
 
 
 def transform(x: Array, sign: int) -> Array:
@@ -110,8 +110,8 @@ def _by_convolution(x: Array, sign: int) -> Array:
     zero = _constant(np.zeros((), x.dtype))
     rotated = pad(mul(x, _constant(chirp)), zero, [(0, 0, 0)] * (x.ndim - 1) + [(0, size - n, 0)])
     convolved = transform(mul(transform(rotated, -1), _constant(spectrum)), 1)
-    kept = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
-    return mul(kept, _constant(np.asarray(1 / size, kept.dtype)))
+    samples = mul(slice_in_dim(convolved, 0, n, axis=x.ndim - 1), _constant(chirp))
+    return mul(samples, _constant(np.asarray(1 / size, samples.dtype)))
 
 
 def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -167,13 +167,13 @@ class _Rows(NamedTuple):
 
     def numbers(self, program: Rewriter, eqn: Equation, clips: bool) -> Atom:
         """Return the rows' indices, with int32 at least, clipped if `clips`."""
-        found = eqn.invars[1]
-        if found.aval.dtype.itemsize < _INT32.itemsize:
-            found = program.emit(eqn, "convert_element_type", found, new_dtype=_INT32, weak_type=False)
+        numbers = eqn.invars[1]
+        if numbers.aval.dtype.itemsize < _INT32.itemsize:
+            numbers = program.emit(eqn, "convert_element_type", numbers, new_dtype=_INT32, weak_type=False)
         if clips:
-            last = literal(self.shape[self.axis] - 1, found.aval.dtype)
-            found = program.emit(eqn, "min", program.emit(eqn, "max", found, literal(0, found.aval.dtype)), last)
-        return found
+            last = literal(self.shape[self.axis] - 1, numbers.aval.dtype)
+            numbers = program.emit(eqn, "min", program.emit(eqn, "max", numbers, literal(0, numbers.aval.dtype)), last)
+        return numbers
 
     def chosen(self, program: Rewriter, eqn: Equation, index: Atom) -> Atom:
         """Compare each element's position with its row's index."""
@@ -192,17 +192,17 @@ def _rows(eqn: Equation) -> _Rows | None:
     None if it does anything else, or in another order.
     """
     operand, indices = [v.aval for v in eqn.invars[:2]]
-    windows, absent, addressed, batching, theirs = eqn.params["dimension_numbers"]
+    windows, absent, addressed, batching, index_batching = eqn.params["dimension_numbers"]
     if windows or absent != addressed or len(addressed) != 1 or indices.size != operand.size // operand.shape[addressed[0]]:
         return None
     rows = _Rows(operand.shape, addressed[0])
-    in_order = batching == rows.others and list(theirs) == sorted(theirs) and indices.shape[-1] == 1
-    return rows if in_order and all(indices.shape[i] == operand.shape[a] for a, i in zip(batching, theirs, strict=True)) else None
+    in_order = batching == rows.others and list(index_batching) == sorted(index_batching) and indices.shape[-1] == 1
+    return rows if in_order and all(indices.shape[i] == operand.shape[a] for a, i in zip(batching, index_batching, strict=True)) else None
 
 
 @rule(_ONEHOT_RULES, "gather")
 def _read(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Return the greatest of a row's elements, those not chosen being -inf.
+    """Expand a gather to a row's largest element, with others masked by -inf.
 
     Or the fill value if the index lies outside.
     """
@@ -217,12 +217,12 @@ def _read(eqn: Equation, program: Rewriter) -> Atom | None:
         fill = literal(np.nan if eqn.params["fill_value"] is None else eqn.params["fill_value"], operand.aval.dtype)
         others = rows.spread(program, eqn, program.emit(eqn, "select_n", rows.inside(program, eqn, index), fill, others))
     candidates = program.emit(eqn, "select_n", rows.chosen(program, eqn, index), others, operand)
-    found = program.emit(eqn, "reduce_max", candidates, axes=(rows.axis,))
-    return program.emit(eqn, "reshape", found, new_sizes=out.aval.shape)
+    largest = program.emit(eqn, "reduce_max", candidates, axes=(rows.axis,))
+    return program.emit(eqn, "reshape", largest, new_sizes=out.aval.shape)
 
 
 def _is_made_row_by_row(program: Rewriter, atom: Atom, rows: _Rows) -> bool:
-    """Return True if a loop over its rows computes an array's operands anyway."""
+    """Return True if a fused loop over its rows can compute an array's operands."""
     waiting, seen = [atom], set[Atom]()
     while waiting and len(seen) < _FAR:
         at = waiting.pop()
@@ -380,7 +380,7 @@ _COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
 
 
 def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tuple(_COUNTERPARTS), elements: bool = False) -> ClosedJaxpr:
-    """Let gathers and sums of rows read indices before they are made positive.
+    """Let gathers and sums of rows read indices that may be negative.
 
     With `elements` those of single elements do so, too.
     """

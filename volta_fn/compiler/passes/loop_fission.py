@@ -48,7 +48,7 @@ class Carry(NamedTuple):
 
 @dataclass
 class ScanView:
-    """A scan that passes take equations out of."""
+    """A mutable view of a scan, from which passes move equations."""
 
     eqn: Equation
     #: Variables of the body that are the same in every iteration, with their values outside.
@@ -73,14 +73,14 @@ class ScanView:
         return self.eqn.params["jaxpr"]
 
     @property
-    def given(self) -> list[Atom]:
+    def other_outputs(self) -> list[Atom]:
         """The outputs of an iteration other than the carry."""
         return [out for out, _ in self.ys]
 
     @property
     def outputs(self) -> list[Atom]:
         """The outputs of the body."""
-        return [*[c.next for c in self.carry], *self.given]
+        return [*[c.next for c in self.carry], *self.other_outputs]
 
     def is_constant(self, atom: Atom) -> bool:
         """Return True if an operand in the body is known to be loop-invariant."""
@@ -91,7 +91,7 @@ class ScanView:
         return Var(var.aval.update(shape=(self.length, *var.aval.shape)))
 
     def stack(self, var: Var) -> Atom:
-        """Return the values of a variable in all iterations: known, or newly stacked."""
+        """Return the stacked values of a variable; stack them if necessary."""
         if var in self.rows:
             return self.rows[var]
         for out, stacked in self.ys:
@@ -101,9 +101,9 @@ class ScanView:
         return self.ys[-1][1]
 
     def bytes_to_stack(self, variables: Iterable[Var]) -> int:
-        """Return how much new memory stacking variables takes."""
-        there: set[Atom] = {*self.rows, *self.given}
-        return self.length * sum(map(size_of, {*variables} - there))
+        """Return the bytes of new memory that stacking variables takes."""
+        stacked: set[Atom] = {*self.rows, *self.other_outputs}
+        return self.length * sum(map(size_of, {*variables} - stacked))
 
     def affords(self, size: int) -> bool:
         """Take bytes from the budget; return False if there are too few."""
@@ -123,20 +123,20 @@ class ScanView:
         return Equation(jit_p, operands, results, call_params(batched, name), self.eqn.position)
 
     def live(self, outputs: Iterable[Atom], without: Iterable[Equation] = ()) -> set[Atom]:
-        """Return what outputs of the body and its effects need, without some equations."""
-        live, gone = {*outputs}, {*without}
+        """Return the variables that outputs and effects need, without some equations."""
+        live, excluded = {*outputs}, {*without}
         for eqn in reversed(self.eqns):
-            if eqn not in gone and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
+            if eqn not in excluded and (not is_removable(eqn) or any(v in live for v in eqn.outvars)):
                 live.update(eqn.invars)
         return live
 
     def drop_dead(self) -> None:
-        """Drop equations whose results nothing needs, as what they read may have left."""
+        """Drop equations that nothing depends on; their operands may have been moved."""
         live = self.live(self.outputs)
         self.eqns = [e for e in self.eqns if not is_removable(e) or any(v in live for v in e.outvars)]
 
     def joined(self) -> Equation:
-        """Return the scan as it is now."""
+        """Return the equation of the scan in its current state."""
         invars = [*self.consts, *[c.var for c in self.carry], *self.rows]
         body = self.body.replace(invars=invars, outvars=self.outputs, eqns=self.eqns)
         params = {**self.eqn.params, "jaxpr": body, "num_consts": len(self.consts), "num_carry": len(self.carry)}
@@ -195,7 +195,7 @@ def has_few_terms(eqn: Equation) -> bool:
 
 
 def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Move products out of a program's own scans."""
+    """Hoist matrix products that do not depend on the carry out of scans."""
     eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
     if len(eqns) == len(closed.eqns):
         return closed
@@ -212,19 +212,19 @@ def _divided(eqn: Equation) -> list[Equation]:
 
 
 def products_before(scan: ScanView) -> list[Equation]:
-    """Move products out that do not depend on the carry.
+    """Move products that do not depend on the carry before the loop.
 
-    A call before the loop computes them for all iterations, with what they need.
+    A call before the loop computes them and their operands for all iterations.
     """
     determined, products = _determined(scan)
     live = scan.live(scan.outputs, without=products)
     results = [e.outvars[0] for e in products if e.outvars[0] in live]
-    moved = _needed(determined, results)
-    if not results or not scan.affords(scan.length * sum(size_of(e.outvars[0]) for e in moved if not is_view(e))):
+    hoisted = _needed(determined, results)
+    if not results or not scan.affords(scan.length * sum(size_of(e.outvars[0]) for e in hoisted if not is_view(e))):
         return []
-    inputs = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if v in scan.consts or v in scan.rows]
+    inputs = [v for v in dict.fromkeys(v for e in hoisted for v in e.invars) if v in scan.consts or v in scan.rows]
     stacks = [scan.stacked(v) for v in results]
-    call = scan.call(moved, inputs, results, stacks, "products before a loop")
+    call = scan.call(hoisted, inputs, results, stacks, "products before a loop")
     scan.eqns = [e for e in scan.eqns if e not in products]
     scan.rows.update(zip(results, stacks, strict=True))
     scan.drop_dead()
@@ -255,33 +255,33 @@ def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
 def _needed(eqns: list[Equation], results: list[Var]) -> list[Equation]:
     """Return the equations that the results need."""
     needed: set[Atom] = {*results}
-    found = []
+    result = []
     for eqn in reversed(eqns):
         if eqn.outvars[0] in needed:
-            found.append(eqn)
+            result.append(eqn)
             needed.update(eqn.invars)
-    return found[::-1]
+    return result[::-1]
 
 
 def products_after(scan: ScanView) -> list[Equation]:
-    """Move products out that no carry depends on.
+    """Move products that no carry depends on after the loop.
 
     A call after the loop computes them for all iterations, with what depends on them.
     """
-    moved = _movable(scan)
-    made = {v for e in moved for v in e.outvars}
-    given = [(out, stacked) for out, stacked in scan.ys if out in made]
-    read = [v for v in dict.fromkeys(v for e in moved for v in e.invars) if isinstance(v, Var)]
-    inputs = [v for v in read if v not in made and v not in scan.body.jaxpr.constvars]
+    sunk = _movable(scan)
+    definitions = {v for e in sunk for v in e.outvars}
+    stacked_outputs = [(out, stacked) for out, stacked in scan.ys if out in definitions]
+    read = [v for v in dict.fromkeys(v for e in sunk for v in e.invars) if isinstance(v, Var)]
+    inputs = [v for v in read if v not in definitions and v not in scan.body.jaxpr.constvars]
     changing = [v for v in inputs if v not in scan.consts]
-    products = sum(size_of(e.outvars[0]) for e in moved if is_product(e))
-    stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in given))
-    if not given or not scan.affords(stacked):
+    products = sum(size_of(e.outvars[0]) for e in sunk if is_product(e))
+    stacked = scan.bytes_to_stack(changing) + scan.length * (products - sum(size_of(out) for out, _ in stacked_outputs))
+    if not stacked_outputs or not scan.affords(stacked):
         return []
-    scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in made]
-    outputs, results = zip(*given, strict=True)
-    scan.eqns = [e for e in scan.eqns if e not in moved]
-    return [scan.call(moved, inputs, outputs, list(results), "products after a loop")]
+    scan.ys = [(out, stacked) for out, stacked in scan.ys if out not in definitions]
+    outputs, results = zip(*stacked_outputs, strict=True)
+    scan.eqns = [e for e in scan.eqns if e not in sunk]
+    return [scan.call(sunk, inputs, outputs, list(results), "products after a loop")]
 
 
 def _movable(scan: ScanView) -> list[Equation]:
@@ -289,19 +289,19 @@ def _movable(scan: ScanView) -> list[Equation]:
 
     None if one of those has to stay.
     """
-    kept = scan.live([c.next for c in scan.carry])
-    moved: list[Equation] = []
-    made: set[Var] = set()
+    carried = scan.live([c.next for c in scan.carry])
+    movable: list[Equation] = []
+    results: set[Var] = set()
     for eqn in scan.eqns:
-        if any(v in kept for v in eqn.outvars):
+        if any(v in carried for v in eqn.outvars):
             continue
-        depends = any(v in made for v in eqn.invars)
+        depends = any(v in results for v in eqn.invars)
         if depends or is_thin_product(eqn, [scan.is_constant(v) for v in eqn.invars]):
             if not (is_product(eqn) or is_lowered(eqn)):
                 return []
-            moved.append(eqn)
-            made.update(eqn.outvars)
-    return moved
+            movable.append(eqn)
+            results.update(eqn.outvars)
+    return movable
 
 
 # ------------------------------------------------------------------------------
@@ -322,10 +322,10 @@ class _Term(NamedTuple):
         """Return the sum over all iterations, of stacked operands."""
         token = current_position.set(self.eqn.position)
         try:
-            found = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
+            total = bind(self.eqn.primitive, *operands, **_with_steps(self.eqn))
             for permutation in self.permutations:
-                found = transpose(found, permutation)
-            return found
+                total = transpose(total, permutation)
+            return total
         finally:
             current_position.reset(token)
 
@@ -354,26 +354,26 @@ def sums_after(scan: ScanView) -> list[Equation]:
         return []
     for var in [v for s in products for v in s.operands]:
         scan.stack(var)
-    taken = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
-    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in taken)]
+    movable = [s for s in sums if s in products or not scan.bytes_to_stack(s.operands)]
+    scan.carry = [c for c in scan.carry if not any(c is s.carry for s in movable)]
     scan.drop_dead()
-    return [_after(scan, s) for s in taken]
+    return [_after(scan, s) for s in movable]
 
 
-def _after(scan: ScanView, found: _Sum) -> Equation:
+def _after(scan: ScanView, accumulation: _Sum) -> Equation:
     """Return a call that computes a sum."""
 
     def total(start: Array, *operands: Array) -> list[Array]:
-        left = list(operands)
-        for term in found.terms:
+        remaining = list(operands)
+        for term in accumulation.terms:
             count = len(term.eqn.invars)
-            start = add(start, term.over_steps(left[:count]))
-            del left[:count]
+            start = add(start, term.over_steps(remaining[:count]))
+            del remaining[:count]
         return [start]
 
-    operands = [found.carry.start, *map(scan.stack, found.operands)]
+    operands = [accumulation.carry.start, *map(scan.stack, accumulation.operands)]
     program = trace_to_jaxpr(total, [v.aval for v in operands], "sums over a loop")
-    return Equation(jit_p, operands, [found.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
+    return Equation(jit_p, operands, [accumulation.carry.end], call_params(program, "sums over a loop"), scan.eqn.position)
 
 
 def _with_steps(eqn: Equation) -> dict[str, object]:
@@ -388,11 +388,11 @@ def _with_steps(eqn: Equation) -> dict[str, object]:
 
 
 def _sums(scan: ScanView) -> list[_Sum]:
-    """Return the values of the carry that only sum terms which nothing else needs."""
+    """Return the values of the carry that are sums of terms used nowhere else."""
     reader = _Reader(scan)
     sums = [_Sum(carry, terms) for carry in scan.carry if (terms := reader.terms_of(carry))]
-    kept = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
-    live = scan.live([*kept, *scan.given])
+    other_carries = [c.next for c in scan.carry if not any(c is s.carry for s in sums)]
+    live = scan.live([*other_carries, *scan.other_outputs])
     return [s for s in sums if not any(t.eqn.outvars[0] in live for t in s.terms)]
 
 
@@ -405,14 +405,14 @@ class _Reader:
         self.uses = Counter([*[v for e in scan.eqns for v in e.invars], *scan.outputs])
 
     def terms_of(self, carry: Carry) -> list[_Term]:
-        """Return what an iteration adds to a value of the carry; nothing if it does more."""
+        """Return the terms that an iteration adds to a carry; none if it does more."""
         addends = self._addends(carry.next, carry.var)
         terms = [self._term(v) for v in addends if v is not carry.var]
-        known = [t for t in terms if t is not None]
-        return known if carry.var in addends and self.uses[carry.var] == 1 and len(known) == len(terms) else []
+        readable = [t for t in terms if t is not None]
+        return readable if carry.var in addends and self.uses[carry.var] == 1 and len(readable) == len(terms) else []
 
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
-        """Return the addends of an atom, as far as nothing else needs partial sums."""
+        """Return the addends of an atom; partial sums with other uses are not split."""
         eqn = self.index.producer(atom)
         if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
             return [atom]
@@ -453,13 +453,13 @@ def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _without_delay_stacks(eqn: Equation) -> list[Equation]:
-    """Return a scan, and equations for the results that it no longer gives."""
+    """Return a scan, and equations for its dropped results."""
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     jaxpr = body.jaxpr
-    carried, made = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
+    carried, computed = jaxpr.invars[consts : consts + count], {v for e in jaxpr.eqns for v in e.outvars}
     delayed: dict[int, int] = {}  # output number -> number of the carry's value that it is
     for number, out in enumerate(jaxpr.outvars[count:], count):
-        if out in carried and jaxpr.outvars[carried.index(out)] in made:
+        if out in carried and jaxpr.outvars[carried.index(out)] in computed:
             delayed[number] = carried.index(out)
     if not delayed:
         return [eqn]
@@ -472,12 +472,12 @@ def _without_delay_stacks(eqn: Equation) -> list[Equation]:
             stacks.setdefault(out, eqn.outvars[number])
     after: list[Equation] = []
     for number, carry in delayed.items():
-        left, wanted = jaxpr.outvars[carry], eqn.outvars[number]
-        if left not in stacks:
-            outvars.append(left)
-            stacks[left] = Var(wanted.aval)
-            results.append(stacks[left])
-        after += _shifted(eqn, eqn.invars[consts + carry], stacks[left], wanted)
+        next_value, output = jaxpr.outvars[carry], eqn.outvars[number]
+        if next_value not in stacks:
+            outvars.append(next_value)
+            stacks[next_value] = Var(output.aval)
+            results.append(stacks[next_value])
+        after += _shifted(eqn, eqn.invars[consts + carry], stacks[next_value], output)
     program = _with_outputs(body, tuple(outvars))
     return [eqn.replace(outvars=results, params={**eqn.params, "jaxpr": program}), *after]
 
@@ -487,10 +487,10 @@ def _with_outputs(body: ClosedJaxpr, outvars: tuple[Atom, ...]) -> ClosedJaxpr:
     return body.replace(outvars=outvars)
 
 
-def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equation]:
+def _shifted(eqn: Equation, first: Atom, stack: Var, output: Var) -> list[Equation]:
     """Return equations that shift a stack by one iteration.
 
-    `first` is the initial carry, `stack` the carry after each iteration, and `wanted` the carry before each.
+    `first` is the initial carry, `stack` the carry after each iteration, and `output` the carry before each.
     """
     length, *rest = stack.aval.shape
     start, stop = (1, length) if eqn.params["reverse"] else (0, length - 1)
@@ -501,5 +501,5 @@ def _shifted(eqn: Equation, first: Atom, stack: Var, wanted: Var) -> list[Equati
     return [
         Equation(reshape_p, [first], [row], {"new_sizes": row.aval.shape}, eqn.position),
         Equation(slice_p, [stack], [rows], cut, eqn.position),
-        Equation(concatenate_p, joined, [wanted], {"dimension": 0}, eqn.position),
+        Equation(concatenate_p, joined, [output], {"dimension": 0}, eqn.position),
     ]

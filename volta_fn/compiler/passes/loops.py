@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from volta_fn.compiler.passes.dce import is_movable, kept, terminates
+from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
 from volta_fn.compiler.passes.simplify import literal_key
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, called_program, program_cache
@@ -39,11 +39,7 @@ def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -
         return tuple(map(apply, value)) if type(value) is tuple else value
 
     params = {k: apply(v) for k, v in eqn.params.items()}
-    return eqn if _same(params, eqn.params) else eqn.replace(params=params)
-
-
-def _same(new: dict[str, Any], old: dict[str, Any]) -> bool:
-    return all(v == old[k] for k, v in new.items())  # programs compare by identity
+    return eqn if params == eqn.params else eqn.replace(params=params)
 
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -71,8 +67,8 @@ def _chosen(eqn: Equation) -> Equation:
 # ------------------------------------------------------------------------------
 
 
-def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Container[Primitive] = ()) -> ClosedJaxpr:
-    """Replace calls (all, or those `of` a primitive) except `kept` ones by bodies.
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace calls (all, or those `of` a primitive) except `retained` ones by bodies.
 
     A body has the call's values, but not the derivative that a call may have of its own.
     """
@@ -80,7 +76,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
     def is_inlined(eqn: Equation) -> bool:
         primitive = eqn.primitive
         is_call = primitive.call_param is not None or primitive.expand is not None
-        return is_call and of in (None, primitive) and primitive not in kept
+        return is_call and of in (None, primitive) and primitive not in retained
 
     if not any(map(is_inlined, closed.eqns)):
         return closed
@@ -99,13 +95,13 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
     # A stack of bodies being copied: (equations left, what to do after).
     stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
     while stack:
-        left, call, body = stack[-1]
-        if not left:
+        remaining, call, body = stack[-1]
+        if not remaining:
             stack.pop()
             if call is not None and body is not None:
                 rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
             continue
-        eqn = left.pop()
+        eqn = remaining.pop()
         if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
             eqns.append(eqn)
             continue
@@ -127,7 +123,7 @@ def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, kept: Contain
 # ------------------------------------------------------------------------------
 # Loop-invariant code motion.
 #
-# What is the same in every iteration is computed once, before the loop. Equations with effects stay, and so do barriers and calls of
+# Loop-invariant equations are computed once, before the loop. Equations with effects stay, and so do barriers and calls of
 # the host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then
 # makes no iteration. The exception is a while loop, which might not end. Large results of small operands stay, too: they are cheap to
 # make and would take memory for as long as the loop runs.
@@ -186,15 +182,15 @@ def _divided(body: ClosedJaxpr, consts: int, runs: bool) -> tuple[ClosedJaxpr, C
     The rest takes the results of the former as further consts.
     """
     jaxpr = body.jaxpr
-    moved = _invariant_eqns(body, consts, runs)
-    if not moved:
+    invariant = _invariant_eqns(body, consts, runs)
+    if not invariant:
         return None
-    rest = [e for e in jaxpr.eqns if e not in moved]
+    rest = [e for e in jaxpr.eqns if e not in invariant]
     read = {v for e in rest for v in e.invars}.union(jaxpr.outvars)
-    passed = [v for e in jaxpr.eqns if e in moved for v in e.outvars if v in read]
-    given = jaxpr.invars[:consts]
-    before = body.replace(invars=given, outvars=passed, eqns=[e for e in jaxpr.eqns if e in moved])
-    return before, body.replace(invars=[*given, *passed, *jaxpr.invars[consts:]], eqns=rest)
+    passed = [v for e in jaxpr.eqns if e in invariant for v in e.outvars if v in read]
+    const_inputs = jaxpr.invars[:consts]
+    hoisted = body.replace(invars=const_inputs, outvars=passed, eqns=[e for e in jaxpr.eqns if e in invariant])
+    return hoisted, body.replace(invars=[*const_inputs, *passed, *jaxpr.invars[consts:]], eqns=rest)
 
 
 def _invariant_eqns(body: ClosedJaxpr, consts: int, runs: bool) -> set[Equation]:
@@ -251,7 +247,7 @@ def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _invariant(closed: ClosedJaxpr, consts: int, start: Sequence[Atom]) -> list[bool]:
-    """Mark the values of the carry that stay as they are at the start."""
+    """Mark the values of the carry that no iteration changes."""
     invars, outvars = closed.jaxpr.invars[consts:], closed.jaxpr.outvars
     return [
         new is old or (type(new) is Literal and type(first) is Literal and literal_key(new) == literal_key(first))
@@ -308,25 +304,25 @@ def _while(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[first + second :]
     same = _invariant(body, second, start)
     changing = [not s for s in same]
-    cond_consts = [*eqn.invars[:first], *kept(start, same)]
-    body_consts = [*eqn.invars[first : first + second], *kept(start, same)]
-    asked, given = _distinct(cond_consts), _distinct(body_consts)
-    if not any(same) and len(asked) == first and len(given) == second:
+    cond_consts = [*eqn.invars[:first], *select_marked(start, same)]
+    body_consts = [*eqn.invars[first : first + second], *select_marked(start, same)]
+    cond_operands, body_operands = _distinct(cond_consts), _distinct(body_consts)
+    if not any(same) and len(cond_operands) == first and len(body_operands) == second:
         return [eqn]
     cond_program = _regrouped(cond, first, tuple(same), _Operands(cond_consts), (True,))
     body_program = _regrouped(body, second, tuple(same), _Operands(body_consts), tuple(changing))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=True) if s)
-    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(asked), "body_nconsts": len(given)}
-    return [eqn.replace([*asked, *given, *kept(start, changing)], kept(eqn.outvars, changing), new)]
+    new = {"cond_jaxpr": cond_program, "body_jaxpr": body_program, "cond_nconsts": len(cond_operands), "body_nconsts": len(body_operands)}
+    return [eqn.replace([*cond_operands, *body_operands, *select_marked(start, changing)], select_marked(eqn.outvars, changing), new)]
 
 
 @program_cache
 def _regrouped(closed: ClosedJaxpr, consts: int, same: tuple[bool, ...], operands: _Operands, outputs: tuple[bool, ...]) -> ClosedJaxpr:
     """Return a loop's program with values of its carry as consts, and some outputs."""
-    invars, outvars = closed.jaxpr.invars, kept(closed.jaxpr.outvars, outputs)
+    invars, outvars = closed.jaxpr.invars, select_marked(closed.jaxpr.outvars, outputs)
     carry, rest = invars[consts : consts + len(same)], invars[consts + len(same) :]
-    changing = [*kept(carry, [not s for s in same]), *rest]
-    return _specialised(closed, [([*invars[:consts], *kept(carry, same)], operands.atoms), (changing, changing)], outvars)
+    changing = [*select_marked(carry, [not s for s in same]), *rest]
+    return _specialised(closed, [([*invars[:consts], *select_marked(carry, same)], operands.atoms), (changing, changing)], outvars)
 
 
 def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
@@ -335,7 +331,7 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     start = eqn.invars[consts : consts + count]
     same = _invariant(body, consts, start)
     changing = [not s for s in same]
-    operands = [*eqn.invars[:consts], *kept(start, same)]
+    operands = [*eqn.invars[:consts], *select_marked(start, same)]
     distinct = _distinct(operands)
     plain = _plain_outputs(eqn, same)
     working = [p is None for p in plain]
@@ -344,37 +340,37 @@ def _scan(eqn: Equation, renamed: dict[Atom, Atom]) -> list[Equation]:
     program = _regrouped(body, consts, tuple(same), _Operands(operands), (*changing, *working))
     renamed.update((v, x) for v, x, s in zip(eqn.outvars, start, same, strict=False) if s)
     new = {**params, "jaxpr": program, "num_consts": len(distinct), "num_carry": sum(changing)}
-    invars = [*distinct, *kept(start, changing), *eqn.invars[consts + count :]]
-    loop = eqn.replace(invars, [*kept(eqn.outvars[:count], changing), *kept(eqn.outvars[count:], working)], new)
+    invars = [*distinct, *select_marked(start, changing), *eqn.invars[consts + count :]]
+    loop = eqn.replace(invars, [*select_marked(eqn.outvars[:count], changing), *select_marked(eqn.outvars[count:], working)], new)
     return [loop, *_without_work(eqn, plain, renamed)]
 
 
 def _plain_outputs(eqn: Equation, same: Sequence[bool]) -> list[tuple[str, Atom] | None]:
-    """Return the stacked outputs of a scan that are known without running it.
+    """Return the stacked outputs of a scan that follow without running it.
 
     That is a repeated operand or literal, a scanned operand, or another output.
     """
     body, consts, count = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     invars, outvars = body.jaxpr.invars, body.jaxpr.outvars
-    known: dict[Atom, tuple[str, Atom]] = {}
+    sources: dict[Atom, tuple[str, Atom]] = {}
     for i, (var, operand) in enumerate(zip(invars, eqn.invars, strict=True)):
         if i < consts or (i < consts + count and same[i - consts]):
-            known[var] = ("repeated", operand)
+            sources[var] = ("repeated", operand)
         elif i >= consts + count:
-            known[var] = ("same", operand)
+            sources[var] = ("same", operand)
     plain: list[tuple[str, Atom] | None] = []
     for out, result in zip(outvars[count:], eqn.outvars[count:], strict=True):
-        plain.append(("repeated", out) if type(out) is Literal else known.get(out))
-        known.setdefault(out, ("same", result))
+        plain.append(("repeated", out) if type(out) is Literal else sources.get(out))
+        sources.setdefault(out, ("same", result))
     return plain
 
 
 def _without_work(eqn: Equation, plain: Sequence[tuple[str, Atom] | None], renamed: dict[Atom, Atom]) -> list[Equation]:
     new: list[Equation] = []
-    for var, found in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
-        if found is None:
+    for var, source in zip(eqn.outvars[eqn.params["num_carry"] :], plain, strict=True):
+        if source is None:
             continue
-        kind, atom = found
+        kind, atom = source
         if kind == "same":
             renamed[var] = renamed.get(atom, atom)
             continue

@@ -59,7 +59,7 @@ class Rules(dict[Primitive, Sequence[Rule]]):
         self.sources = sources
 
     def __missing__(self, primitive: Primitive) -> Sequence[Rule]:
-        rules = self[primitive] = tuple([found for source in self.sources for found in source(primitive)])
+        rules = self[primitive] = tuple([rule for source in self.sources for rule in source(primitive)])
         return rules
 
 
@@ -93,9 +93,9 @@ class Rewriter:
                 if atom in renamed:
                     eqn = eqn.replace(invars=[renamed.get(v, v) for v in eqn.invars])
                     break
-            found = self._simplified(eqn)
-            if found is not None:
-                renamed.update(zip(eqn.outvars, found if eqn.primitive.multiple_results else [found], strict=True))
+            atoms = self._simplified(eqn)
+            if atoms is not None:
+                renamed.update(zip(eqn.outvars, atoms if eqn.primitive.multiple_results else [atoms], strict=True))
         if not renamed:
             return self._closed
         jaxpr = self._closed.jaxpr
@@ -104,14 +104,14 @@ class Rewriter:
         return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
     def _simplified(self, eqn: Equation) -> Any:
-        """Return what a rule gives for the equation's results.
+        """Apply the first matching rule; return its atoms.
 
         If no rule applies, append the equation and return None.
         """
         for function in self._rules[eqn.primitive]:
-            found = function(eqn, self)
-            if found is not None:
-                return found
+            result = function(eqn, self)
+            if result is not None:
+                return result
         self._index.add(eqn)
         return None
 
@@ -123,8 +123,8 @@ class Rewriter:
         primitive = PRIMITIVES[name]
         aval = primitive.result_avals(tuple([v.aval for v in invars]), params)
         eqn = Equation(primitive, list(invars), [Var(aval)], params, origin.position)
-        found = self._simplified(eqn)
-        return eqn.outvars[0] if found is None else found
+        simplified = self._simplified(eqn)
+        return eqn.outvars[0] if simplified is None else simplified
 
     def scalar(self, atom: Atom) -> np.ndarray | None:
         """Return the one value that all elements of the atom have, if it is known."""
@@ -271,9 +271,9 @@ def of_two_negatives(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(ARITHMETIC_RULES, "neg", "not", "conj")
 def involution(eqn: Equation, program: Rewriter) -> Atom | None:
     """Drop an operation that undoes itself."""
-    made = program.producer(eqn.invars[0], eqn.primitive.name)
-    same = made is not None and made.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
-    return made.invars[0] if made is not None and same else None
+    producer = program.producer(eqn.invars[0], eqn.primitive.name)
+    same = producer is not None and producer.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    return producer.invars[0] if producer is not None and same else None
 
 
 @rule(ARITHMETIC_RULES, "abs", "floor", "ceil", "round", "round_half_even", "sign")
@@ -287,8 +287,8 @@ def idempotent(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(ARITHMETIC_RULES, "abs")
 def of_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
     """Rewrite |-x| to |x|, if negatives are negative (not of unsigned integers)."""
-    made = program.producer(eqn.invars[0], "neg")
-    return None if made is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", made.invars[0])
+    producer = program.producer(eqn.invars[0], "neg")
+    return None if producer is None or eqn.invars[0].aval.dtype in dtypes.UNSIGNED else program.emit(eqn, "abs", producer.invars[0])
 
 
 @rule(ARITHMETIC_RULES, "max", "min", "and", "or")
@@ -331,8 +331,8 @@ def square(eqn: Equation, program: Rewriter) -> Atom | None:
 @rule(ARITHMETIC_RULES, "real", "imag")
 def of_complex(eqn: Equation, program: Rewriter) -> Atom | None:
     """Rewrite real(complex(a, b)) to a and imag(complex(a, b)) to b."""
-    made = program.producer(eqn.invars[0], "complex")
-    return None if made is None else program.fitted(eqn, made.invars[eqn.primitive.name == "imag"])
+    producer = program.producer(eqn.invars[0], "complex")
+    return None if producer is None else program.fitted(eqn, producer.invars[eqn.primitive.name == "imag"])
 
 
 @rule(ARITHMETIC_RULES, "complex")
@@ -364,8 +364,8 @@ def reshape(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,) = eqn.invars
     if x.aval.shape == eqn.params["new_sizes"]:
         return x
-    made = program.producer(x, "reshape")
-    return None if made is None else _reshaped(program, eqn, made.invars[0])
+    producer = program.producer(x, "reshape")
+    return None if producer is None else _reshaped(program, eqn, producer.invars[0])
 
 
 @rule(MOVEMENT_RULES, "squeeze")
@@ -383,14 +383,14 @@ def transpose(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), order = eqn.invars, eqn.params["permutation"]
     if order == tuple(range(len(order))):
         return x
-    moved = [i for i in order if x.aval.shape[i] != 1]
-    if moved == sorted(moved):
+    wide_axes = [i for i in order if x.aval.shape[i] != 1]
+    if wide_axes == sorted(wide_axes):
         return _reshaped(program, eqn, x)
-    made = program.producer(x, "transpose")
-    if made is None:
+    producer = program.producer(x, "transpose")
+    if producer is None:
         return None
-    inner = made.params["permutation"]
-    return program.emit(eqn, "transpose", made.invars[0], permutation=tuple([inner[i] for i in order]))
+    inner = producer.params["permutation"]
+    return program.emit(eqn, "transpose", producer.invars[0], permutation=tuple([inner[i] for i in order]))
 
 
 @rule(MOVEMENT_RULES, "broadcast_in_dim")
@@ -402,15 +402,15 @@ def broadcast_in_dim(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), shape, dims = eqn.invars, eqn.params["shape"], eqn.params["broadcast_dimensions"]
     if stretched(x.aval.shape, shape, dims) == shape:
         return _reshaped(program, eqn, x)
-    made = program.producer(x, "broadcast_in_dim")
-    if made is not None:
-        inner = made.params["broadcast_dimensions"]
-        return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=tuple([dims[d] for d in inner]))
-    made = program.producer(x, "reshape")
-    if made is None or 1 in made.invars[0].aval.shape or _without_units(x.aval.shape) != made.invars[0].aval.shape:
+    producer = program.producer(x, "broadcast_in_dim")
+    if producer is not None:
+        inner = producer.params["broadcast_dimensions"]
+        return program.emit(eqn, "broadcast_in_dim", producer.invars[0], shape=shape, broadcast_dimensions=tuple([dims[d] for d in inner]))
+    producer = program.producer(x, "reshape")
+    if producer is None or 1 in producer.invars[0].aval.shape or _without_units(x.aval.shape) != producer.invars[0].aval.shape:
         return None
     dims_of_wide_axes = tuple([d for n, d in zip(x.aval.shape, dims, strict=True) if n != 1])
-    return program.emit(eqn, "broadcast_in_dim", made.invars[0], shape=shape, broadcast_dimensions=dims_of_wide_axes)
+    return program.emit(eqn, "broadcast_in_dim", producer.invars[0], shape=shape, broadcast_dimensions=dims_of_wide_axes)
 
 
 def stretched(operand: Shape, shape: Shape, dims: Sequence[int]) -> Shape:
@@ -459,8 +459,8 @@ def rev(eqn: Equation, program: Rewriter) -> Atom | None:
     (x,), axes = eqn.invars, eqn.params["dimensions"]
     if all(x.aval.shape[a] == 1 for a in axes):
         return x
-    made = program.producer(x, "rev")
-    return made.invars[0] if made is not None and sorted(made.params["dimensions"]) == sorted(axes) else None
+    producer = program.producer(x, "rev")
+    return producer.invars[0] if producer is not None and sorted(producer.params["dimensions"]) == sorted(axes) else None
 
 
 @rule(MOVEMENT_RULES, "concatenate")
@@ -498,16 +498,16 @@ def of_transposes(eqn: Equation, program: Rewriter) -> Atom | None:
     contracted, stacked = map(list, eqn.params["dimension_numbers"])
     invars = list(eqn.invars)
     for side, operand in enumerate(eqn.invars):
-        made = program.producer(operand, "transpose")
-        if made is None:
+        producer = program.producer(operand, "transpose")
+        if producer is None:
             continue
-        order: Sequence[int] = made.params["permutation"]
-        taken = {*contracted[side], *stacked[side]}
-        free = [order[d] for d in range(len(order)) if d not in taken]
+        order: Sequence[int] = producer.params["permutation"]
+        paired = {*contracted[side], *stacked[side]}
+        free = [order[d] for d in range(len(order)) if d not in paired]
         summed = tuple([order[d] for d in contracted[side]])
         if free == sorted(free) and _ranks(summed) == _ranks(contracted[side]):
             contracted[side], stacked[side] = summed, tuple([order[d] for d in stacked[side]])
-            invars[side] = made.invars[0]
+            invars[side] = producer.invars[0]
     if invars == eqn.invars:
         return None
     numbers = (tuple(contracted), tuple(stacked))
@@ -532,23 +532,23 @@ def _implicit_broadcast(eqn: Equation, program: Rewriter) -> Atom | None:
     if not any(broadcasts):
         return None
     invars = list(eqn.invars)
-    for i, made in enumerate(broadcasts):
-        if made is None:
+    for i, broadcast in enumerate(broadcasts):
+        if broadcast is None:
             continue
-        compact = _compact(made)
+        compact = _compact(broadcast)
         others = [v.aval.shape for j, v in enumerate(invars) if j != i]
         if _common(compact, *others) == eqn.outvars[0].aval.shape:
-            source = made.invars[0]
-            invars[i] = source if source.aval.shape == compact else program.emit(made, "reshape", source, new_sizes=compact)
+            source = broadcast.invars[0]
+            invars[i] = source if source.aval.shape == compact else program.emit(broadcast, "reshape", source, new_sizes=compact)
     if all(new is old for new, old in zip(invars, eqn.invars, strict=True)):
         return None
     return program.emit(eqn, eqn.primitive.name, *invars, **eqn.params)
 
 
-def _compact(made: Equation) -> Shape:
+def _compact(broadcast: Equation) -> Shape:
     """Return the shape of a broadcast's operand that broadcasts alike implicitly."""
-    operand = made.invars[0].aval.shape
-    sizes = stretched(operand, made.params["shape"], made.params["broadcast_dimensions"])
+    operand = broadcast.invars[0].aval.shape
+    sizes = stretched(operand, broadcast.params["shape"], broadcast.params["broadcast_dimensions"])
     first = next((i for i, n in enumerate(sizes) if n != 1), len(sizes))
     return operand if operand == sizes[len(sizes) - len(operand) :] else sizes[first:]
 
@@ -562,7 +562,7 @@ def _common(*shapes: Shape) -> Shape | None:
 
 @rule(MOVEMENT_RULES, "pcast")
 def border_of_processes(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop what only derivatives ask for."""
+    """Drop a marker that only derivatives read."""
     return eqn.invars[0]
 
 
@@ -589,10 +589,10 @@ def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
     dtype = eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
         return x
-    made = program.producer(x, "convert_element_type")
-    if made is None or made.invars[0].aval.dtype != dtype or not _holds(x.aval.dtype, dtype):
+    producer = program.producer(x, "convert_element_type")
+    if producer is None or producer.invars[0].aval.dtype != dtype or not _holds(x.aval.dtype, dtype):
         return None
-    return made.invars[0]
+    return producer.invars[0]
 
 
 def _holds(wide: np.dtype, narrow: np.dtype) -> bool:
@@ -629,16 +629,16 @@ def known_choice(eqn: Equation, program: Rewriter) -> Atom | None:
 def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
     """Rewrite a choice by `not p` to the opposite choice by p."""
     predicate, *cases = eqn.invars
-    made = program.producer(predicate, "not")
-    if made is None or len(cases) != 2 or predicate.aval.dtype not in dtypes.BOOL:
+    producer = program.producer(predicate, "not")
+    if producer is None or len(cases) != 2 or predicate.aval.dtype not in dtypes.BOOL:
         return None
-    return program.emit(eqn, "select_n", made.invars[0], cases[1], cases[0])
+    return program.emit(eqn, "select_n", producer.invars[0], cases[1], cases[0])
 
 
 # ------------------------------------------------------------------------------
 # Simplification of single equations, all in one walk.
 #
-# In one walk each rule sees at once what the others made possible: constants folded, operations simplified, equal equations merged.
+# In one walk each rule sees the results of the others: folded constants, simplified operations, merged equations.
 # ------------------------------------------------------------------------------
 
 #: Elements of the largest result that becomes a constant of the program, and of the operands that it is computed from.
@@ -663,10 +663,10 @@ def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
 
 
 def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
-    known = program.constants
+    constants = program.constants
     operands: list[Array] = []
     for atom in eqn.invars:
-        value = atom.val if isinstance(atom, Literal) else known.get(atom)
+        value = atom.val if isinstance(atom, Literal) else constants.get(atom)
         if value is None:
             return None
         operands.append(value)
@@ -681,7 +681,7 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 
 def _on_cpu(value: Array) -> Array:
-    """Move a known value to the CPU.
+    """Move a constant to the CPU.
 
     It computes a small result faster than another device can be told to.
     """

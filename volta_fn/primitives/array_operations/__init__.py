@@ -1,4 +1,4 @@
-"""What arrays offer as Python objects, built from primitives.
+"""Operators, methods and indexing of arrays, built from primitives.
 
 `operators` has Python's (`+`, `//`, `divmod`, …) and compositions by JAX's names. ``x[…]`` is parsed and checked by `indices`, read by
 `array_indexing` and written by `array_updates`.

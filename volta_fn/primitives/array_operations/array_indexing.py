@@ -30,7 +30,7 @@ from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.settings import current as settings
 
-#: Up to so many indices NumPy reads elements faster than a program that first finds out whether they are all inside.
+#: The most indices for which NumPy reads elements faster than a program that first checks their bounds.
 _FEW = 1 << 14
 
 CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, GatherScatterMode.PROMISE_IN_BOUNDS
@@ -54,14 +54,14 @@ def get_item(array: Any, index: Any) -> Array:
     (Array([[2, 1, 0],
            [5, 4, 3]], dtype=int32), Array([3, 5], dtype=int32))
     """
-    if type(index) is ConcreteArray and (found := read_slices(array, index, 0)) is not None:
-        return found
+    if type(index) is ConcreteArray and (rows := read_slices(array, index, 0)) is not None:
+        return rows
     value = as_value(array)
     return read(value, parse_index(index, value.shape), None)
 
 
 def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, axis: int | None) -> Array | None:
-    """Return what a function of NumPy reads at a few known indices along an axis.
+    """Read elements at a few known indices along an axis by a NumPy function.
 
     None while tracing, where arrays are not NumPy's, and if an index is outside.
     """
@@ -71,10 +71,10 @@ def read_by_numpy(function: Callable[..., np.ndarray], array: Any, index: Any, a
     if type(buffer) is not np.ndarray or type(at) is not np.ndarray or at.dtype.kind != "i" or at.size > _FEW:
         return None
     try:
-        found = np.asarray(function(buffer, at, axis))
+        elements = np.asarray(function(buffer, at, axis))
     except (IndexError, ValueError):
         return None
-    return wrap(found, _spec_with_shape(array._spec, found.shape))
+    return wrap(elements, _spec_with_shape(array._spec, elements.shape))
 
 
 def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
@@ -82,9 +82,9 @@ def read_slices(array: Any, index: Any, axis: int | None) -> Array | None:
 
     None while tracing, and for what takes several steps.
     """
-    found = read_by_numpy(np.ndarray.take, array, index, axis)
-    if found is not None or type(array) is not ConcreteArray or type(index) is not ConcreteArray:
-        return found
+    elements = read_by_numpy(np.ndarray.take, array, index, axis)
+    if elements is not None or type(array) is not ConcreteArray or type(index) is not ConcreteArray:
+        return elements
     shape = array.shape
     dim = axis if axis is not None else 0 if len(shape) == 1 else -1
     if current_trace() is not EVAL or index.dtype.kind not in "iu" or not 0 <= dim < len(shape) or not index.size or settings.permissive:
@@ -108,7 +108,7 @@ def _spec_with_shape(spec: ArraySpec, shape: Shape) -> ArraySpec:
 
 
 def read(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | None, fill_value: Any = None) -> Array:
-    """Return the elements that the entries name.
+    """Return the elements at the entries.
 
     Indices that may be out of range are treated by `mode` (None: CLIP).
     """
@@ -129,8 +129,8 @@ def _gathered(value: Array, entries: Sequence[Entry], mode: GatherScatterMode | 
         raise OutOfBoundsError(
             f"an array of shape {value.shape} has no elements, so an index along its dimensions of size 0 has no meaning"
         )
-    how = mode or (PROMISE if windows.known and not settings.permissive else CLIP)
-    out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=how, fill_value=fill_value)
+    gather_mode = mode or (PROMISE if windows.is_constant and not settings.permissive else CLIP)
+    out = gather(value, windows.indices, windows.numbers, windows.sizes, mode=gather_mode, fill_value=fill_value)
     return reshape(out, windows.shape)
 
 
@@ -193,13 +193,13 @@ class Windows(NamedTuple):
     reversed_dims: tuple[int, ...]
 
     @property
-    def known(self) -> bool:
+    def is_constant(self) -> bool:
         """Whether all indices are known."""
         return isinstance(self.indices, np.ndarray)
 
 
 class _Layout(NamedTuple):
-    """Windows in the making."""
+    """A builder of `Windows`."""
 
     sizes: list[int]
     shape: list[int]
@@ -286,13 +286,13 @@ def _index_vectors(columns: Sequence[tuple[Any, int]], batch: Shape) -> Any:
     Each column runs along the batch dimensions before its end. The result is a NumPy array if every column is known.
     """
     rank = len(batch)
-    known = [np.asarray(values) for values, _ in columns if isinstance(values, (int, np.ndarray))]
+    constants = [np.asarray(values) for values, _ in columns if isinstance(values, (int, np.ndarray))]
     traced = [values for values, _ in columns if isinstance(values, Array)]
-    wide = any(values.size and values.dtype.itemsize > 4 and values.max() >= 2**31 for values in known)
+    wide = any(values.size and values.dtype.itemsize > 4 and values.max() >= 2**31 for values in constants)
     wide |= any(values.dtype == np.uint32 or values.dtype.itemsize == 8 for values in traced)
     dtype = np.int64 if wide else np.int32
     if not traced:
-        aligned = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(known, columns, strict=True)]
+        aligned = [values.reshape(_spread(values.shape, end, rank)) for values, (_, end) in zip(constants, columns, strict=True)]
         stacked = [np.broadcast_to(column, batch) for column in aligned]
         if len(stacked) == 1 and current_trace() is EVAL:  # which are read at once, and need no copy
             return stacked[0][..., np.newaxis].astype(dtype, copy=False)

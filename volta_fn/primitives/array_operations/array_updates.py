@@ -101,8 +101,8 @@ class AtIndex:
         Array([ 2., nan], dtype=float32)
         """
         _check_hints(hints)
-        how = _mode(mode)
-        return read(self.array, self._entries(how, wrap_negative_indices), how, fill_value)
+        scatter_mode = _mode(mode)
+        return read(self.array, self._entries(scatter_mode, wrap_negative_indices), scatter_mode, fill_value)
 
     def set(self, values: Any, **options: Any) -> Array:
         """Return x with ``x[index] = values``."""
@@ -172,12 +172,12 @@ class AtIndex:
         **hints: bool,
     ) -> Array:
         _check_hints(hints)
-        array, how = self.array, _mode(mode)
+        array, scatter_mode = self.array, _mode(mode)
         new = _cast_like(array, values)
         mask = single_mask(self.index)
         if mask is not None and mask.shape == array.shape[: mask.ndim] and _fits(new.shape, array.shape[mask.ndim :]):
             return _select_masked(array, mask, _MASKED[combine](array, new))
-        entries = self._entries(how, wrap_negative_indices)
+        entries = self._entries(scatter_mode, wrap_negative_indices)
         windows = window_numbers(entries, array.shape)
         new = _shaped_like(windows, new)
         if not math.prod(windows.shape):
@@ -185,9 +185,11 @@ class AtIndex:
         if combine is scatter and _is_known_block(array, entries):
             return _replace_block(array, entries, new)
         numbers = ScatterDimensionNumbers(*windows.numbers)
-        unique = unique_indices or (combine is scatter_mul and how is not GatherScatterMode.CLIP and _are_unique(windows))
-        how = how or (GatherScatterMode.PROMISE_IN_BOUNDS if windows.known and not settings.permissive else GatherScatterMode.FILL_OR_DROP)
-        return combine(array, windows.indices, new, numbers, unique_indices=unique, mode=how)
+        unique = unique_indices or (combine is scatter_mul and scatter_mode is not GatherScatterMode.CLIP and _are_unique(windows))
+        scatter_mode = scatter_mode or (
+            GatherScatterMode.PROMISE_IN_BOUNDS if windows.is_constant and not settings.permissive else GatherScatterMode.FILL_OR_DROP
+        )
+        return combine(array, windows.indices, new, numbers, unique_indices=unique, mode=scatter_mode)
 
 
 def _mode(mode: Any) -> GatherScatterMode | None:
@@ -218,8 +220,8 @@ def _cast_like(array: Array, values: Any) -> Array:
         return new
     if settings.permissive:
         _tell_of_cast(array, new)
-    kind, wanted = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
-    if kind > wanted and not settings.permissive:
+    kind, array_kind = (next(i for i, kind in enumerate(_KINDS) if v.dtype in kind) for v in (new, array))
+    if kind > array_kind and not settings.permissive:
         raise DTypeError(
             f"x.at[…]: an array of dtype {array.dtype.name} cannot hold values of dtype {new.dtype.name}; "
             f"convert the array first (x.astype({new.dtype.name!r})) or the values (v.astype({array.dtype.name!r}))"
@@ -274,7 +276,7 @@ def _replace_block(array: Array, entries: list[Entry], new: Array) -> Array:
 
 def _are_unique(windows: Windows) -> bool:
     """Return True if the windows are known not to overlap."""
-    if not windows.known:
+    if not windows.is_constant:
         return False
     vectors = windows.indices.reshape(math.prod(windows.indices.shape[:-1]), -1)
     return len(np.unique(vectors, axis=0)) == len(vectors)

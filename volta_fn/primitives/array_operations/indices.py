@@ -121,7 +121,7 @@ class NewAxis:
 
 
 class Gap:
-    """Where an Ellipsis stood."""
+    """The position of an Ellipsis."""
 
 
 _OUTSIDE = (
@@ -158,9 +158,9 @@ def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True
     entries: list[Entry] = []
     dim = 0
     for item in items:
-        found = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
-        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in found)
-        entries += found
+        item_entries = list(_read(item, dim, shape, len(shape) - consumed, strict, wrap))
+        dim += sum(isinstance(entry, (Span, Point, Indices)) for entry in item_entries)
+        entries += item_entries
     return entries if gaps else [entry for entry in entries if not isinstance(entry, Gap)]
 
 
@@ -170,14 +170,14 @@ def _array_of(sequence: Any) -> Any:
         rows = [_array_of(x) if isinstance(x, (list, tuple, range)) else x for x in sequence]
         return concatenate([reshape(row, (1, *np.shape(row))) for row in rows], 0)
     try:
-        known = np.asarray(sequence)
+        array = np.asarray(sequence)
     except ValueError:
         raise ArgumentTypeError(f"a sequence in an index must have rows of one length, got {sequence!r:.80}") from None
-    return known if known.size else known.astype(np.int32)
+    return array if array.size else array.astype(np.int32)
 
 
 def _canonical(item: Any) -> Any:
-    """Return a known kind of index, or raise.
+    """Convert an index to one of the supported kinds, or raise.
 
     It is None, Ellipsis, a slice, a bool, an int, or an integer or boolean array.
     """
@@ -269,7 +269,7 @@ def _masked(mask: Any, dim: int, shape: Shape) -> Iterator[Entry]:
 
 
 def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -> int:
-    """Return a known index counted from the front.
+    """Normalise a known index to count from the front.
 
     One out of range raises or, if bounds are not strict, becomes -1 or the dimension's size.
     """
@@ -281,7 +281,7 @@ def _known_point(index: int, dim: int, shape: Shape, strict: bool, wrap: bool) -
 
 
 def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wrap: bool) -> np.ndarray:
-    """Return known indices counted from the front, as int32 where they fit."""
+    """Normalise known indices to count from the front, as int32 if they fit."""
     size = shape[dim]
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(2**63 - 1))
@@ -298,9 +298,9 @@ def known_indices(indices: np.ndarray, dim: int, shape: Shape, strict: bool, wra
 
 
 def known_array(indices: Array, dim: int, shape: Shape) -> Array:
-    """Return a known array of indices counted from the front.
+    """Normalise a known array of indices to count from the front.
 
-    It is the array itself where they are that already.
+    The array is returned as it is if they do already.
     """
     values = np.asarray(indices)
     front = known_indices(values, dim, shape, True, True)
@@ -312,7 +312,7 @@ def _outside(index: int, dim: int, shape: Shape) -> OutOfBoundsError:
 
 
 def check_traced_indices(index: Array, dim: int, shape: Shape, wrap: bool = True) -> None:
-    """Make a program that is asked for checks raise for indices outside a dimension."""
+    """Let a program with checks raise for indices outside of a dimension."""
     check_indices(index, -shape[dim] if wrap else 0, shape[dim], _OUTSIDE.format("{}", dim, shape[dim], shape))
 
 

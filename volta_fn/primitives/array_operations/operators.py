@@ -37,7 +37,7 @@ def true_divide(x: Any, y: Any) -> Array:
 
 
 def floor_divide(x: Any, y: Any) -> Array:
-    """Return the largest integer not above x / y, in the operands' dtype.
+    """Return floor(x / y), in the operands' dtype.
 
     Where a float is infinite or zero it is floor(x / y), as the Array API standard prefers.
     """
@@ -115,7 +115,7 @@ def power(x: Any, y: Any) -> Array:
 
 
 def _of_object(apply: Callable[[Any], Any], other: Any, raising: bool) -> Any:
-    """Apply an operator to an object that gives an array.
+    """Apply an operator to an object that converts to an array.
 
     It is left to other objects, unless their type has none for arrays.
     """
@@ -143,7 +143,7 @@ _ORDERS = (selection.lt, selection.le, selection.gt, selection.ge)
 
 def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `_binary`'s methods with a fast path for known eager kernels."""
-    promoting = promoted(operation, otherwise=selection.lexicographic(operation) if operation in _ORDERS else None)
+    promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     unknown, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager
@@ -402,7 +402,7 @@ def platform_dependent(*args: Any, default: Callable[..., Any] | None = None, **
 
 
 def composite(decomposition: Callable[..., Any], name: str, version: int = 0) -> Callable[..., Any]:
-    """Name a function of primitives for targets that have it as one operation.
+    """Name a function of primitives, for targets with one operation for it.
 
     No target here has operations beyond the primitives, so calls run the decomposition, on arrays as positional arguments and attributes as
     keywords.

@@ -258,8 +258,8 @@ def axis_index(axis_name: Any) -> Array:
     """
     index: Any = None
     for name in bound_axes(axis_name):
-        own = bind(axis_index_p, axis_names=(name,))
-        index = own if index is None else index * named_axes.axis_size(name) + own
+        along_axis = bind(axis_index_p, axis_names=(name,))
+        index = along_axis if index is None else index * named_axes.axis_size(name) + along_axis
     return index
 
 
@@ -416,7 +416,7 @@ def _reduction(name: str, reduce: Reduce) -> Primitive:
 
 
 def _sent(value: Array, params: dict[str, Any]) -> Array:
-    """Round what travels as bfloat16."""
+    """Round the parts of a sum to bfloat16 for sending."""
     if params.get("compression") is None:
         return value
     return convert_element_type(convert_element_type(value, dtypes.as_dtype("bfloat16")), value.dtype)
@@ -487,7 +487,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | None) -> Any:
-    """Do what `psum` does, with `compression` of float32 arrays or without."""
+    """Sum as `psum` does, with `compression` of float32 arrays or without."""
     if compression not in (None, "bfloat16"):
         raise ArgumentError(f'psum: compression is None or "bfloat16", got {compression!r}')
     names = bound_axes(axis_name)
@@ -495,20 +495,20 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     leaves, structure = tree.flatten(x)
     size = group_size(names, groups)
     outs = [leaf * size if isinstance(leaf, (int, float, complex)) else None for leaf in leaves]
-    found = {i: _counted(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
-    short = [i for i, v in found.items() if compression and v.dtype == np.float32]
-    if compression and len(short) < len([v for v in found.values() if v.dtype in dtypes.INEXACT]):
-        kinds = sorted({v.dtype.name for v in found.values()} - {"float32"})
+    arrays = {i: _bool_as_int32(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
+    short = [i for i, v in arrays.items() if compression and v.dtype == np.float32]
+    if compression and len(short) < len([v for v in arrays.values() if v.dtype in dtypes.INEXACT]):
+        kinds = sorted({v.dtype.name for v in arrays.values()} - {"float32"})
         raise DTypeError(f"psum: only float32 travels as bfloat16, got {kinds}; sum the others without compression")
-    for positions, how in ((short, compression), ([i for i in found if i not in short], None)):
+    for positions, sum_compression in ((short, compression), ([i for i in arrays if i not in short], None)):
         if positions:
-            totals = bind(psum_p, *[found[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=how)
+            totals = bind(psum_p, *[arrays[i] for i in positions], axis_names=names, axis_index_groups=groups, compression=sum_compression)
             for i, total in zip(positions, totals, strict=True):
                 outs[i] = total
     return tree.unflatten(structure, outs)
 
 
-def _counted(value: Array) -> Array:
+def _bool_as_int32(value: Array) -> Array:
     return convert_element_type(value, np.int32) if value.dtype in dtypes.BOOL else value
 
 
@@ -595,12 +595,12 @@ def border_cast(x: Array, axes: Names, to: str) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Casts of what a type says of named axes: whether values vary along them.
+# Casts between types that vary along named axes and types that do not.
 # ------------------------------------------------------------------------------
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """Say that a pytree of values may vary along named axes.
+    """Cast a pytree of values to types that vary along named axes.
 
     Values stay as they are: along axes of a `vmap` or of this process's devices, types need not say it. Along axes of processes,
     cotangents are summed over the positions.
@@ -618,7 +618,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """Say that a pytree of values may vary along named axes: `pcast` to "varying".
+    """Cast a pytree of values to vary along named axes: `pcast` to "varying".
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.pvary(row, "i"), axis_name="i")(vf.numpy.arange(2))

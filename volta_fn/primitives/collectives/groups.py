@@ -27,7 +27,7 @@ Groups = tuple[tuple[int, ...], ...] | None
 
 
 def one_name(axis_name: Any, collective: str) -> Names:
-    """Return what the only name is bound to; raise `ArgumentError` for several."""
+    """Return the binding of the only name; raise `ArgumentError` for several."""
     names = bound_axes(axis_name)
     if len(names) != 1:
         raise ArgumentError(f"{collective} takes one axis name, got {names}; call it once per axis")
@@ -115,15 +115,15 @@ def _communicator(axis_names: Axes, axis_index_groups: RankGroups) -> distributi
 
 
 def _described(name: str, axis_names: Axes, arrays: Sequence[np.ndarray]) -> str:
-    """Describe a call."""
+    """Describe a call, for messages."""
     types = ", ".join([f"{a.dtype.name}{list(a.shape)}" for a in arrays[:3]]) + (f" and {len(arrays) - 3} more" if len(arrays) > 3 else "")
     return f"{name} of {types} over {', '.join([repr(axis.name) for axis in axis_names])}"
 
 
 def _results(arrays: Sequence[np.ndarray], out: Outs) -> list[np.ndarray]:
     """Return the arrays to write: those given, or new ones."""
-    given = [None] * len(arrays) if out is None else out
-    return [np.empty(a.shape, a.dtype) if o is None else o for a, o in zip(arrays, given, strict=True)]
+    destinations = [None] * len(arrays) if out is None else out
+    return [np.empty(a.shape, a.dtype) if o is None else o for a, o in zip(arrays, destinations, strict=True)]
 
 
 def psum(
@@ -195,5 +195,5 @@ def ppermute(array: np.ndarray, *, axis_names: Axes, perm: Sequence[tuple[int, i
 def all_to_all(array: np.ndarray, *, axis_names: Axes, axis_index_groups: RankGroups, split_axis: int, concat_axis: int) -> np.ndarray:
     """Exchange slices between all processes."""
     rows = np.ascontiguousarray(np.moveaxis(array, split_axis, 0))
-    found = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
-    return np.ascontiguousarray(np.moveaxis(found, 0, concat_axis))
+    received = _communicator(axis_names, axis_index_groups).exchange(rows, _described("all_to_all", axis_names, [array]))
+    return np.ascontiguousarray(np.moveaxis(received, 0, concat_axis))

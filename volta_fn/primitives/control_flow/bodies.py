@@ -14,7 +14,7 @@ from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import current_default_device
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import axis_environment
@@ -28,21 +28,21 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 # ------------------------------------------------------------------------------
 
 
-def promote_weak(init: Sequence[Array], after: Sequence[ShapedArray]) -> list[Array] | None:
-    """Promote weakly typed values of the initial carry as a step does.
+def promote_weak(init: Sequence[Array], step_avals: Sequence[ShapedArray]) -> list[Array] | None:
+    """Promote weakly typed values of the initial carry to a step's dtypes.
 
     Return None if they have the step's dtypes already.
     """
-    if len(init) != len(after):
+    if len(init) != len(step_avals):
         return None
-    promoted = [_promoted_carry(x, a) for x, a in zip(init, after, strict=True)]
+    promoted = [_promoted_carry(x, a) for x, a in zip(init, step_avals, strict=True)]
     return promoted if any(p is not x for p, x in zip(promoted, init, strict=True)) else None
 
 
-def _promoted_carry(value: Array, after: ShapedArray) -> Array:
-    if not value.weak_type or value.dtype == after.dtype:
+def _promoted_carry(value: Array, step_aval: ShapedArray) -> Array:
+    if not value.weak_type or value.dtype == step_aval.dtype:
         return value
-    dtype, _ = dtypes.promote((value.dtype, True), (after.dtype, after.weak_type))
+    dtype, _ = dtypes.promote((value.dtype, True), (step_aval.dtype, step_aval.weak_type))
     return value if dtype == value.dtype else convert_element_type(value, dtype)
 
 
@@ -81,10 +81,10 @@ def check_carry(
 
 def structural_difference(one: tree.TreeDef, other: tree.TreeDef) -> tuple[tree.KeyPath, str, str]:
     """Describe the first difference of two structures."""
-    found = tree.first_difference(one, _example(other))
-    if found is not None:
-        return found
-    # To `first_difference` any tree fits a leaf: the leaf is one where `one` has a leaf and `other` has more.
+    difference = tree.first_difference(one, _example(other))
+    if difference is not None:
+        return difference
+    # `first_difference` lets any tree match a leaf: here `one` has a leaf where `other` has a subtree.
     path, second, first = tree.first_difference(other, _example(one)) or ((), tree.describe(other), tree.describe(one))
     return path, first, second
 
@@ -130,7 +130,7 @@ class Adapted:
     Its programs are kept with those of the user's function, its `owner`.
     """
 
-    #: How many keys of a path into the carry are ours, not the user's.
+    #: The number of leading keys of a carry's paths that wrappers added.
     hidden_keys: ClassVar[int] = 0
 
     def __init__(self, owner: Callable[..., Any]) -> None:
@@ -145,65 +145,65 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     in_tree = tree.structure((tuple(args), {}))
     owner = function.owner if isinstance(function, Adapted) else function
     key = (type(function), in_tree, tuple(avals), axis_environment(), current_default_device())
-    found = _kept.find(owner, key)
-    if found is not None:
-        return found
+    cached = _cache.find(owner, key)
+    if cached is not None:
+        return cached
     flat, in_full = FlatFunction(function, in_tree), list[int]()
     closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)), in_full)
     program, captured = hoist_tracers(closed)
     body = Body(program, flat.out_tree, captured, in_full)
-    return body if captured else _kept.keep(owner, key, body)
+    return body if captured else _cache.store(owner, key, body)
 
 
-class _Kept(NamedTuple):
+class _CacheEntry(NamedTuple):
     body: Body
     #: The names of globals that the function may read, and their values and those of its closure when it was traced.
     names: tuple[str, ...]
     seen: list[Any]
 
 
-class _Bodies:
-    """Programs by function, for as long as the function lives.
+class _BodyCache:
+    """A cache of programs by function, for as long as the function lives.
 
     A function that sees other closed-over or global values is traced again.
     """
 
     def __init__(self) -> None:
-        self.by_function: Attached[FunctionType, dict[Any, _Kept]] = Attached()
+        self.by_function: WeakIdentityDict[FunctionType, dict[Any, _CacheEntry]] = WeakIdentityDict()
         self.lock = threading.Lock()
 
     def find(self, function: Any, key: Any) -> Body | None:
-        """Return the program kept under the key, if it still holds.
+        """Return the program cached under a key, if it is still valid.
 
         Only plain functions have one: other callables may change unseen.
         """
         if type(function) is not FunctionType:
             return None
         with self.lock:
-            kept = (self.by_function.get(function) or {}).get(key)
-        if kept is None or not _same(kept.seen, _visible(function, kept.names)):
+            entry = (self.by_function.get(function) or {}).get(key)
+        if entry is None or not _all_identical(entry.seen, _visible(function, entry.names)):
             return None
-        return kept.body
+        return entry.body
 
-    def keep(self, function: Any, key: Any, body: Body) -> Body:
-        """Keep a program, and return it."""
+    def store(self, function: Any, key: Any, body: Body) -> Body:
+        """Cache a program, and return it."""
         if type(function) is FunctionType:
             names = tuple(set(_names(function.__code__)))
-            kept = _Kept(body, names, _visible(function, names))
+            entry = _CacheEntry(body, names, _visible(function, names))
             with self.lock:
                 programs = self.by_function.get(function)
                 if programs is None:
                     if len(self.by_function) >= _FUNCTIONS:
                         self.by_function.clear()
                     programs = {}
-                    self.by_function.attach(function, programs)
+                    self.by_function.set(function, programs)
                 if len(programs) >= _PROGRAMS:
                     programs.clear()
-                programs[key] = kept
+                programs[key] = entry
         return body
 
 
-_kept = _Bodies()
+_cache = _BodyCache()
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -215,7 +215,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _visible(function: FunctionType, names: Sequence[str]) -> list[Any]:
-    """Return all that the function can see except its arguments."""
+    """Return the values of the globals and the closure that a function reads."""
     cells = [_content(cell) for cell in function.__closure__ or ()]
     return [*cells, *[function.__globals__.get(n) for n in names], function.__code__, function.__defaults__, function.__kwdefaults__]
 
@@ -227,7 +227,7 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+def _all_identical(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
@@ -238,14 +238,14 @@ def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:
 # value that decides is unknown, as in `make_jaxpr` or for the examples of `vmap`, the loop is traced after all. Branches likewise.
 # ------------------------------------------------------------------------------
 
-#: What stands for the result of a loop that must be traced.
+#: The result of loops that must be traced instead.
 UNKNOWN: Any = object()
 
 
 def scan_in_python(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, check_pair: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """Run `scan` of one step or more; `check_pair` looks at what a step returns."""
+    """Run `scan` of one step or more; `check_pair` checks the results of a step."""
     structure = tree.structure(xs)
     carry: Any = tree.map(as_value, init)
     stacked: list[Any] = []
@@ -262,7 +262,7 @@ def scan_in_python(
 
 
 def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
-    """Run `while_loop`; return `UNKNOWN` if a condition is.
+    """Run `while_loop` in Python; return `UNKNOWN` if a condition is traced.
 
     `check` looks at the type of a condition.
     """
@@ -282,7 +282,7 @@ def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[
 
 
 def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
-    """Run the function of a conditional; return `UNKNOWN` if `index` is."""
+    """Run the chosen branch in Python; return `UNKNOWN` if `index` is traced."""
     try:
         number = int(index)
     except ConcretizationError:
@@ -291,14 +291,14 @@ def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], oper
 
 
 def _promoted_outputs(carry: Any, result: Any) -> Any:
-    """Return a carry in the dtypes that a step gives its leaves.
+    """Promote a carry to the dtypes of a step's result.
 
     None if they are the same.
     """
     if tree.structure(carry) != tree.structure(result):
         return None
-    found = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
-    return None if found is None else tree.unflatten(tree.structure(carry), found)
+    promoted = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])
+    return None if promoted is None else tree.unflatten(tree.structure(carry), promoted)
 
 
 def _next(name: str, f: Callable[..., Any], carry: Any, result: Any) -> Any:

@@ -48,9 +48,9 @@ R = TypeVar("R")
 
 
 def _cond_abstract(index: ShapedArray, *operands: ShapedArray, branches: tuple[ClosedJaxpr, ...]) -> tuple[ShapedArray, ...]:
-    for given, wanted in zip(operands, branches[0].in_avals, strict=True):
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-            raise ShapeError(f"cond's programs take {wanted} where {given} is given")
+    for operand, expected in zip(operands, branches[0].in_avals, strict=True):
+        if (operand.shape, operand.dtype) != (expected.shape, expected.dtype):
+            raise ShapeError(f"cond's programs take {expected} where {operand} is given")
     return tuple(branches[0].out_avals)  # of branches that differ in weak types, the first one's count, as in JAX
 
 
@@ -59,7 +59,7 @@ cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs
 
 
 def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *operands: Any, operand: Any = _ABSENT) -> R:
-    """Evaluate one of two functions, as `pred`, which may be traced, says.
+    """Evaluate one of two functions, chosen by `pred`, which may be traced.
 
     The same as ``true_fun(*operands) if pred else false_fun(*operands)``.
 
@@ -85,7 +85,7 @@ def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *op
     if not callable(true_fun) and len(operands) == 2 and callable(false_fun) and callable(operands[1]):
         on_true, on_false = false_fun, operands[1]
         both = (true_fun, operands[0])
-        return cond(pred, lambda own, _: on_true(own), lambda _, own: on_false(own), *both)
+        return cond(pred, lambda x, _: on_true(x), lambda _, x: on_false(x), *both)
     check_callable(true_fun, "cond")
     check_callable(false_fun, "cond")
     value = as_value(pred)
@@ -138,9 +138,9 @@ def switch(index: Any, branches: Sequence[Callable[..., R]], *operands: Any, ope
 def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     """Evaluate one of the functions, whose references become operands and results."""
     leaves, structure = tree.flatten(operands)
-    if found := positions_of_refs(leaves):
-        closed = {label: _closing_over(f, leaves, found, structure) for label, f in functions.items()}
-        return _choose(name, index, closed, tuple([x for i, x in enumerate(leaves) if i not in found]))
+    if positions := positions_of_refs(leaves):
+        closed = {label: _closing_over(f, leaves, positions, structure) for label, f in functions.items()}
+        return _choose(name, index, closed, tuple([x for i, x in enumerate(leaves) if i not in positions]))
 
     def run(refs: list[Ref]) -> Any:
         if not refs:
@@ -153,13 +153,13 @@ def _choose(name: str, index: Array, functions: dict[str, Callable[..., Any]], o
     return discharged(run)
 
 
-def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], found: Sequence[int], structure: Any) -> Callable[..., Any]:
-    """Make a function of the other leaves alone of one that gets references."""
+def _closing_over(function: Callable[..., Any], leaves: Sequence[Any], positions: Sequence[int], structure: Any) -> Callable[..., Any]:
+    """Bind the references among a function's leaves; return a function of the rest."""
 
     @wraps(function)
     def run(*others: Any) -> Any:
         rest = iter(others)
-        return function(*tree.unflatten(structure, [leaf if i in found else next(rest) for i, leaf in enumerate(leaves)]))
+        return function(*tree.unflatten(structure, [leaf if i in positions else next(rest) for i, leaf in enumerate(leaves)]))
 
     return run
 
@@ -179,9 +179,9 @@ def _with_refs(function: Callable[..., Any], refs: Sequence[Ref], name: str) -> 
 
 def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any]], operands: tuple[Any, ...]) -> Any:
     if settings.disable_jit:
-        found = chosen_in_python(index, [*functions.values()], operands)
-        if found is not UNKNOWN:
-            return found
+        result = chosen_in_python(index, [*functions.values()], operands)
+        if result is not UNKNOWN:
+            return result
     values = [as_value(x) for x in tree.leaves(operands)]
     bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
     if in_full := {i for body in bodies for i in body.in_full}:
@@ -213,7 +213,7 @@ def _location(path: tree.KeyPath) -> str:
 
 
 def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
-    """Give the branches all values that any of them closes over."""
+    """Extend the inputs of each branch to the values that any branch closes over."""
     captured = list({id(x): x for body in bodies for x in body.captured}.values())
     if not captured:
         return [], tuple([body.jaxpr for body in bodies])
@@ -222,8 +222,8 @@ def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJa
 
 def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
     jaxpr, count = body.jaxpr.jaxpr, len(body.captured)
-    own = {id(x): var for x, var in zip(body.captured, jaxpr.invars[:count], strict=True)}
-    inputs = [own[id(x)] if id(x) in own else Var(x.aval) for x in captured]
+    inputs_of = {id(x): var for x, var in zip(body.captured, jaxpr.invars[:count], strict=True)}
+    inputs = [inputs_of[id(x)] if id(x) in inputs_of else Var(x.aval) for x in captured]
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)
 
 
@@ -236,9 +236,9 @@ def _while_abstract(
     *avals: ShapedArray, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int
 ) -> tuple[ShapedArray, ...]:
     carry = avals[cond_nconsts + body_nconsts :]
-    for given, wanted in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
-        if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-            raise ShapeError(f"while's program takes {wanted} where {given} is given")
+    for value, expected in zip(carry, body_jaxpr.in_avals[body_nconsts:], strict=True):
+        if (value.shape, value.dtype) != (expected.shape, expected.dtype):
+            raise ShapeError(f"while's program takes {expected} where {value} is given")
     return tuple(body_jaxpr.out_avals)
 
 
@@ -286,7 +286,7 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
             return _run_pure(name, cond_fun, body_fun, init)
 
         @wraps(cond_fun)
-        def goes_on(carry: Any) -> Any:
+        def condition(carry: Any) -> Any:
             with bound(refs, carry[1]):
                 return cond_fun(carry[0])
 
@@ -297,7 +297,7 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
                 check_no_refs(result, name)
                 return result, read_all(refs)
 
-        result, values = _run_pure(name, goes_on, step, (init, read_all(refs)))
+        result, values = _run_pure(name, condition, step, (init, read_all(refs)))
         write_all(refs, values)
         return result
 
@@ -306,9 +306,9 @@ def _run_while(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., 
 
 def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any) -> Any:
     if settings.disable_jit:
-        found = while_in_python(name, cond_fun, body_fun, init, _check_condition)
-        if found is not UNKNOWN:
-            return found
+        result = while_in_python(name, cond_fun, body_fun, init, _check_condition)
+        if result is not UNKNOWN:
+            return result
     leaves, init_tree = tree.flatten(init)
     start = [as_value(x) for x in leaves]
     while True:
@@ -484,10 +484,10 @@ def _initial(init_value: Any, operand: Array) -> Array:
 
 
 def _reduction_with_step(computation: Any) -> Primitive | None:
-    """Return the reduction primitive that repeats `computation`, if there is one."""
+    """Return the reduction primitive with the step `computation`, if there is one."""
     step = getattr(computation, "primitive", None)
-    found = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
-    return found[0] if found else None
+    reductions = [p for p in PRIMITIVES.values() if step and p.reduction and p.reduction.step == step.name and not p.reduction.index_of]
+    return reductions[0] if reductions else None
 
 
 def _with_start(primitive: Primitive, start: Array, reduced: Array, computation: Callable[..., Any]) -> Array:
@@ -497,13 +497,13 @@ def _with_start(primitive: Primitive, start: Array, reduced: Array, computation:
 
 def _reduce_by_neighbours(values: Sequence[Array], starts: Sequence[Array], combine: Combine, axes: Sequence[int]) -> list[Array]:
     shape = values[0].shape
-    kept = [i for i in range(len(shape)) if i not in axes]
-    left = [shape[i] for i in kept]
+    other_axes = [i for i in range(len(shape)) if i not in axes]
+    other_sizes = [shape[i] for i in other_axes]
     size = math.prod([shape[i] for i in axes])
-    rest = [reshape(transpose(v, (*axes, *kept)), (size, *left)) for v in values]
+    rest = [reshape(transpose(v, (*axes, *other_axes)), (size, *other_sizes)) for v in values]
     while size > 1:
         pairs = combine(every_other(rest, 0, size - 1, 0), every_other(rest, 1, size, 0))
         rest = [concatenate([p, slice_in_dim(r, size - 1, size)], 0) if size % 2 else p for p, r in zip(pairs, rest, strict=True)]
         size = (size + 1) // 2
-    firsts = [broadcast(s, (1, *left)) for s in starts]
-    return [reshape(r, left) for r in (combine(firsts, rest) if size else firsts)]
+    firsts = [broadcast(s, (1, *other_sizes)) for s in starts]
+    return [reshape(r, other_sizes) for r in (combine(firsts, rest) if size else firsts)]

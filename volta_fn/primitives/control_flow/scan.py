@@ -32,12 +32,12 @@ def _scan_abstract(
     *avals: ShapedArray, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int
 ) -> tuple[ShapedArray, ...]:
     stacked = num_consts + num_carry
-    for number, (aval, wanted) in enumerate(zip(avals, jaxpr.in_avals, strict=True)):
-        if aval is wanted and number < stacked:
+    for number, (aval, expected) in enumerate(zip(avals, jaxpr.in_avals, strict=True)):
+        if aval is expected and number < stacked:
             continue
         shape = aval.shape[1:] if number >= stacked else aval.shape
-        if shape != wanted.shape or aval.dtype != wanted.dtype:
-            raise ShapeError(f"scan's program takes {wanted} where {aval.update(shape=shape)} is given")
+        if shape != expected.shape or aval.dtype != expected.dtype:
+            raise ShapeError(f"scan's program takes {expected} where {aval.update(shape=shape)} is given")
     outs = jaxpr.out_avals
     return (*outs[:num_carry], *[ShapedArray((length, *a.shape), a.dtype, a.weak_type) for a in outs[num_carry:]])
 
@@ -80,7 +80,7 @@ def scan(
     unroll: int | bool = 1,
     _split_transpose: bool = False,
 ) -> tuple[Any, Any]:
-    """Carry a value through the rows of `xs` and stack what each step returns.
+    """Carry a value through the rows of `xs` and stack the outputs of all steps.
 
     It is a `for` loop as one program.
 
@@ -107,8 +107,8 @@ def scan(
     """
     check_callable(f, "scan")
     xs_pairs = tree.leaves_with_path(xs)
-    if found := positions_of_refs([x for _, x in xs_pairs]):
-        return _scan_over_refs(f, init, xs, found, {"length": length, "reverse": reverse, "unroll": unroll})
+    if positions := positions_of_refs([x for _, x in xs_pairs]):
+        return _scan_over_refs(f, init, xs, positions, {"length": length, "reverse": reverse, "unroll": unroll})
     rows = [as_value(x) for _, x in xs_pairs]
     steps = _length(rows, [tree.keystr(path) for path, _ in xs_pairs], length)
     return run_scan("scan", f, init, xs, rows, steps, reverse, checked_unroll("scan", unroll, steps))
@@ -178,20 +178,20 @@ def _carrying(f: Callable[..., Any], refs: Sequence[Ref], name: str) -> Callable
 def _scan_over_refs(f: Callable[..., Any], init: Any, xs: Any, positions: Sequence[int], options: dict[str, Any]) -> tuple[Any, Any]:
     """Scan where some of `xs` are references, whose rows a step may write."""
     leaves, structure = tree.flatten(xs)
-    given = RefArguments(leaves, positions, "scan")
+    arguments = RefArguments(leaves, positions, "scan")
 
     @wraps(f)
     def step(carry: Any, row: Any) -> Any:
-        rows, own = with_refs_at(positions, row)
+        rows, refs = with_refs_at(positions, row)
         carry, y = f(carry, tree.unflatten(structure, rows))
         check_no_refs((carry, y), "scan")
-        return carry, (y, read_all(own))
+        return carry, (y, read_all(refs))
 
     def run(rows: list[Any]) -> Any:
         carry, (ys, last) = scan(step, init, rows, **options)
         return (carry, ys), last
 
-    return given.run(run)
+    return arguments.run(run)
 
 
 def _run_pure(
@@ -232,7 +232,7 @@ def _trace_step(
         start = promoted
 
 
-def _in_words(structure: tree.TreeDef) -> str:
+def _describe_outputs(structure: tree.TreeDef) -> str:
     return "one array" if tree.treedef_is_leaf(structure) else f"{tree.describe(structure)}, where * is an array"
 
 
@@ -240,7 +240,7 @@ def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> t
     kind, children = out_tree.type, out_tree.children()
     if kind is None or not issubclass(kind, (tuple, list)) or len(children) != 2:
         raise TreeError(
-            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_in_words(out_tree)}. "
+            f"{name}: {function_name(f)} must return a pair (carry, y), but it returns {_describe_outputs(out_tree)}. "
             "Return None for y if a step gives nothing but the carry."
         )
     return children[0], children[1]
@@ -294,7 +294,7 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
 def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
     """Wrap `fn`, a function of two trees, as one of their leaves.
 
-    It must return what it takes.
+    It must return a tree of the same structure.
     """
 
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
@@ -305,11 +305,11 @@ def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDe
             )
         return [checked(x, as_value(y)) for x, y in zip(b, outs, strict=True)]
 
-    def checked(taken: Array, returned: Array) -> Array:
-        if (taken.shape, taken.dtype) == (returned.shape, returned.dtype):
+    def checked(argument: Array, returned: Array) -> Array:
+        if (argument.shape, argument.dtype) == (returned.shape, returned.dtype):
             return returned
-        error = DTypeError if taken.shape == returned.shape else ShapeError
-        raise error(f"{caller}: {function_name(fn)} takes arrays of type {taken.aval} and returns {returned.aval}")
+        error = DTypeError if argument.shape == returned.shape else ShapeError
+        raise error(f"{caller}: {function_name(fn)} takes arrays of type {argument.aval} and returns {returned.aval}")
 
     return combine
 

@@ -194,14 +194,14 @@ def normalised(index: Any, size: int, allow_negative: bool = True) -> Array:
     A negative one counts from the end if allowed.
     """
     if isinstance(index, (int, np.integer)):
-        known = int(index) + size if allow_negative and index < 0 else int(index)
-        return as_value(np.asarray(known, np.int32 if -(2**31) <= known < 2**31 else np.int64))
+        constant = int(index) + size if allow_negative and index < 0 else int(index)
+        return as_value(np.asarray(constant, np.int32 if -(2**31) <= constant < 2**31 else np.int64))
     value = as_value(index)
     if value.weak_type or value.dtype.itemsize < 4:  # `size` must fit too.
         value = convert_element_type(value, value.dtype if value.dtype.itemsize >= 4 else np.int32)
     if allow_negative and value.dtype in dtypes.SIGNED:
         value = convert_element_type(value, dtypes.index_dtype(size, value.dtype))
-    if value.dtype == np.uint32 and size < 2**31:  # beyond int32 is beyond the dimension, too, and int64 not every device has
+    if value.dtype == np.uint32 and size < 2**31:  # an index beyond int32 is beyond the dimension, too, and not every device has int64
         return convert_element_type(arithmetic.min(value, as_value(np.uint32(2**31 - 1))), np.int32)
     if not allow_negative or value.dtype not in dtypes.SIGNED:
         return value

@@ -143,9 +143,9 @@ def gather(
     value = as_value(operand)
     numbers = GatherDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
     sizes = tuple([int(s) for s in slice_sizes])
-    how = GatherScatterMode.from_any(mode)
-    fill = _canonical_fill(fill_value, value.dtype) if how is GatherScatterMode.FILL_OR_DROP else None
-    return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=how, fill_value=fill)
+    gather_mode = GatherScatterMode.from_any(mode)
+    fill = _canonical_fill(fill_value, value.dtype) if gather_mode is GatherScatterMode.FILL_OR_DROP else None
+    return bind(gather_p, value, as_value(start_indices), dimension_numbers=numbers, slice_sizes=sizes, mode=gather_mode, fill_value=fill)
 
 
 def _canonical_fill(fill_value: Any, dtype: np.dtype) -> Any:
@@ -200,7 +200,7 @@ def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
 # ------------------------------------------------------------------------------
 # Scatter: updating windows of an array at indices known at run time.
 #
-# One primitive per way to combine an update with what is there: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
+# One primitive per combination of an update with the old element: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
 # `scatter_max`. Updates of one element are combined in the order of the indices; of several replacements the last one stays, on every
 # device. So `scatter`, like `scatter_add`, is linear in operand and updates together.
 # ------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
 
 
 def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Return which elements of the updates stay.
+    """Mark the last update of each element.
 
     Each writes its number, and reads back whose number is there.
     """
@@ -427,12 +427,12 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
             return out, Zero(out.aval.at_least_vspace())
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
-        kept = convert_element_type(selection.eq(operand, out), dtype)
-        taken = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
-        count = bind(scatter_add_p, kept, indices, taken, **params)
+        from_operand = convert_element_type(selection.eq(operand, out), dtype)
+        from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
+        count = bind(scatter_add_p, from_operand, indices, from_update, **params)
         before, moved = [
             arithmetic.mul(convert_element_type(instantiate(tangent), dtype), chosen)
-            for tangent, chosen in ((operand_tangent, kept), (update_tangent, taken))
+            for tangent, chosen in ((operand_tangent, from_operand), (update_tangent, from_update))
         ]
         total = bind(scatter_add_p, before, indices, moved, **params)
         return out, convert_element_type(arithmetic.div(total, count), out.dtype)
@@ -463,8 +463,8 @@ def _function(primitive: Primitive, does: str) -> Callable[..., Array]:
     ) -> Array:
         value, new = weakly_promoted(primitive.name, (operand, updates))
         numbers = ScatterDimensionNumbers(*[tuple(dims) for dims in dimension_numbers])
-        how = GatherScatterMode.from_any(mode)
-        params = {"dimension_numbers": numbers, "mode": how, "unique_indices": bool(unique_indices)}
+        scatter_mode = GatherScatterMode.from_any(mode)
+        params = {"dimension_numbers": numbers, "mode": scatter_mode, "unique_indices": bool(unique_indices)}
         return bind(primitive, value, as_value(scatter_indices), new, **params)
 
     apply.__name__ = apply.__qualname__ = primitive.name

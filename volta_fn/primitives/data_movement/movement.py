@@ -1,4 +1,4 @@
-"""Movement: linear operations that only say where elements come from."""
+"""Movement: linear operations that only rearrange elements."""
 
 from __future__ import annotations
 
@@ -295,8 +295,8 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Array:
     sizes = list(value.shape)
     for axis in sorted(axes):
         sizes.insert(axis, 1)
-    kept = [i for i in range(len(sizes)) if i not in axes]
-    return broadcast_in_dim(value, sizes, kept) if axes else value
+    dimensions_of_operand = [i for i in range(len(sizes)) if i not in axes]
+    return broadcast_in_dim(value, sizes, dimensions_of_operand) if axes else value
 
 
 # rev
@@ -359,11 +359,13 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
     Array([[0, 1, 2],
            [0, 1, 2]], dtype=int32)
     """
-    wanted = dtypes.as_dtype(dtype)
-    if wanted in dtypes.BOOL:
+    iota_dtype = dtypes.as_dtype(dtype)
+    if iota_dtype in dtypes.BOOL:
         raise DTypeError("iota counts, so its dtype cannot be bool")
     sizes = canonical_shape(shape)
-    return constrained(bind(iota_p, dtype=wanted, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension")), out_sharding)
+    return constrained(
+        bind(iota_p, dtype=iota_dtype, shape=sizes, dimension=canonical_axis(dimension, len(sizes), "dimension")), out_sharding
+    )
 
 
 def iota(dtype: Any, size: int) -> Array:

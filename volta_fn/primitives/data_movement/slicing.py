@@ -32,7 +32,7 @@ from volta_fn.primitives.reduction import reduce_sum
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, start indices and result of a gather correspond.
+    """The correspondence of a gather's dimensions: operand, start indices, result.
 
     The names are XLA's.
 
@@ -52,7 +52,7 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """How the dimensions of operand, indices and updates of a scatter correspond.
+    """The correspondence of a scatter's dimensions: operand, indices, updates.
 
     The names are XLA's.
 
@@ -72,7 +72,7 @@ class ScatterDimensionNumbers(NamedTuple):
 
 
 class GatherScatterMode(enum.Enum):
-    """What happens to a window that does not lie wholly inside the operand."""
+    """The treatment of windows that do not lie wholly inside the operand."""
 
     #: The window moves to the nearest index inside.
     CLIP = "clip"
@@ -115,11 +115,11 @@ def check_numbers(
 
     The error is a `ShapeError` or `DTypeError`; windows are of `slice_sizes` of the operand.
     """
-    given = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
+    arguments = f"operand {operand}, {index_name} {indices}, slice_sizes {slice_sizes}, {numbers}"
 
     def require(condition: bool, demand: str) -> None:
         if not condition:
-            raise ShapeError(f"{name}: {demand}; got {given}")
+            raise ShapeError(f"{name}: {demand}; got {arguments}")
 
     if indices.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"{name}: {index_name} must be integers, got {indices}; convert them with lax.convert_element_type")

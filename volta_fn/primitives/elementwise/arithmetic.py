@@ -117,7 +117,7 @@ round_half_even_p: Elementwise = elementwise("round_half_even", np.rint, operand
 
 
 class RoundingMethod(enum.IntEnum):
-    """Where halves are rounded to."""
+    """The rounding of halves."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1

@@ -263,8 +263,8 @@ def in_full(value: Array, convert: Convert) -> Array:
     trace = value._trace
     if type(trace) is not JaxprTrace or not trace.alive:
         return value
-    found = _variable(trace, value._var, convert)
-    return value if found is None else JaxprTracer(trace, found)
+    wide = _variable(trace, value._var, convert)
+    return value if wide is None else JaxprTracer(trace, wide)
 
 
 def _variable(trace: JaxprTrace, var: Var, convert: Convert) -> Var | None:

@@ -184,7 +184,7 @@ def choose(which: np.ndarray, *cases: np.ndarray, out: np.ndarray | None = None)
 
 def _choose_by_bool(which: np.ndarray, off: np.ndarray, on: np.ndarray, out: np.ndarray | None) -> np.ndarray:
     if out is None and max(which.size, off.size, on.size) < _FEW:
-        return np.where(which, on, off)  # before the shape is asked for, which takes longer to find than a few numbers to choose
+        return np.where(which, on, off)  # before the shape is read, which takes longer than choosing a few numbers
     shape = np.broadcast_shapes(which.shape, off.shape, on.shape)
     if math.prod(shape) >= _FEW and off.dtype.itemsize in _WORDS:
         return _select_bits(which, off, on, np.empty(shape, off.dtype) if out is None else out)
@@ -279,7 +279,7 @@ def _at_bound(comparison: str, position: int) -> Any:
     def derivative(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
         bound = (low, high)[position]
         held = bind(PRIMITIVES[comparison], x, bound)
-        if position == 0:  # the upper bound has the last word
+        if position == 0:  # the upper bound takes precedence
             held = bind(PRIMITIVES["and"], held, bind(PRIMITIVES["lt"], low, high))
         return select(held, g, as_value(np.zeros((), g.dtype)))
 

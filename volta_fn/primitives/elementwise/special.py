@@ -53,7 +53,7 @@ erf_inv_of_uniform: Elementwise = elementwise(
 # normal distribution: its density is the derivative of its function
 
 
-def _density(x: Array) -> Array:
+def _normal_density(x: Array) -> Array:
     return exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
@@ -86,13 +86,13 @@ ndtri: Elementwise = elementwise(
     domain=Domain(0.05, 0.95), doc="The inverse of ndtr.",
 )  # fmt: skip
 gelu: Elementwise = elementwise(
-    "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _density(x))],
+    "gelu", formula=error.gelu, operands=dtypes.FLOATS, derivatives=[lambda g, out, x: g * (ndtr(x) + x * _normal_density(x))],
     doc="x ndtr(x), exact far on the left; an operation by itself since one evaluation of the tail does for both signs.",
 )  # fmt: skip
 
 
 def undefined(function: str, operand: str) -> Callable[..., Array]:
-    """Return the derivative by an operand that has none: it raises."""
+    """Return a derivative that raises: the function has none by this operand."""
 
     def derivative(*_: Array) -> Array:
         raise GradientError(f"{function} has no derivative by {operand}; wrap the argument in lax.stop_gradient to hold it fixed")

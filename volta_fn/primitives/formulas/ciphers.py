@@ -111,7 +111,7 @@ def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-#: What the key's words grow by in each round.
+#: The increments of the key's words in each round.
 WEYL = (0x9E3779B9, 0xBB67AE85)
 _PHILOX_MASK = 0xFFFFFFFF
 

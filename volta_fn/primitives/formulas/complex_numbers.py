@@ -54,7 +54,7 @@ class Complex(NamedTuple):
     def squared(self) -> Complex:
         """Return the square by factors: a difference of squares cancels, or is inf - inf."""
         re, im = self.re * 0.5, self.im * 0.5
-        product = (self.re * self.im).held()  # twice one of the factors may be infinite
+        product = (self.re * self.im).opaque()  # twice one of the factors may be infinite
         return Complex((re - im) * (re + im) * 4.0, product + product)
 
     def conj(self) -> Complex:
@@ -97,7 +97,7 @@ ComplexFormula = Callable[..., Any]
 
 def _of(formula: Callable[..., Any], x: Values, *others: Values) -> Any:
     """Call a function of real numbers."""
-    return x.called(formula.__name__, formula, *others)
+    return x.outline(formula.__name__, formula, *others)
 
 
 def _abs(z: Complex) -> Values:
@@ -130,7 +130,7 @@ def _infinite(x: Values) -> Values:
 
 
 def _undirected(x: Values) -> Values:
-    """Tell whether an angle is infinite or NaN."""
+    """Return whether an angle is infinite or NaN."""
     return ~x.abs().below(math.inf)
 
 
@@ -138,14 +138,14 @@ def _product(x: Values, y: Values) -> Values:
     """Return x y, where 0 times infinity is 0."""
     one = x.like(1.0)
     x_wins, y_wins = x.equals(0.0) & _infinite(y), y.equals(0.0) & _infinite(x)
-    return x_wins.select(x * one.signed(y), y_wins.select(y * one.signed(x), x * y))
+    return x_wins.select(x * one.copysign(y), y_wins.select(y * one.copysign(x), x * y))
 
 
 def _one(z: Complex) -> Complex:
     return Complex(z.re.like(1.0), z.re.like(0.0))
 
 
-#: From where on e^x may be infinite, and where its product with the smallest number is.
+#: Thresholds above which e^x, and its product with the smallest number, may be infinite.
 _GROWTH = {32: (88.0, 104.0), 64: (709.0, 745.0)}
 
 
@@ -168,7 +168,7 @@ def exp(z: Complex) -> Complex:
     # At infinity any angle gives a number of that size.
     limit = _undirected(z.im) & _infinite(z.re)
     vanishes = z.im.equals(0.0) | (limit & z.re.below(0.0))
-    return Complex(limit.select(size, re), vanishes.select(size.like(0.0).signed(z.im), im))
+    return Complex(limit.select(size, re), vanishes.select(size.like(0.0).copysign(z.im), im))
 
 
 def expm1(z: Complex) -> Complex:
@@ -237,7 +237,7 @@ def sqrt(z: Complex) -> Complex:
     large = (_infinite(z.re) | _infinite(z.im)).select(math.inf, large)
     small = _infinite(z.im).select(math.inf, _infinite(z.re).select(z.im.is_nan().select(z.im, 0.0), small))
     left = z.re.below(0.0)
-    return Complex(left.select(small, large), left.select(large, small).signed(z.im))
+    return Complex(left.select(small, large), left.select(large, small).copysign(z.im))
 
 
 def _moderation(large: Values) -> Values:
@@ -284,7 +284,7 @@ def sinh(z: Complex) -> Complex:
     """Return sinh x cos y + i cosh x sin y."""
     cos, sin = _of(trigonometric.cos, z.im), _of(trigonometric.sin, z.im)
     re, im = _product(_of(exponential.sinh, z.re), cos), _product(sin, _of(exponential.cosh, z.re))
-    re, im = _grown(z.re, Complex(z.re.like(1.0).signed(z.re) * cos, sin), Complex(re, im))
+    re, im = _grown(z.re, Complex(z.re.like(1.0).copysign(z.re) * cos, sin), Complex(re, im))
     re = _undirected(z.im).select(z.re.equals(0.0).select(z.re, _infinite(z.re).select(math.inf, re)), re)
     return Complex(re, z.im.equals(0.0).select(z.im, im))
 
@@ -293,7 +293,7 @@ def cosh(z: Complex) -> Complex:
     """Return cosh x cos y + i sinh x sin y."""
     cos, sin = _of(trigonometric.cos, z.im), _of(trigonometric.sin, z.im)
     re, im = _product(_of(exponential.cosh, z.re), cos), _product(_of(exponential.sinh, z.re), sin)
-    re, im = _grown(z.re, Complex(cos, z.re.like(1.0).signed(z.re) * sin), Complex(re, im))
+    re, im = _grown(z.re, Complex(cos, z.re.like(1.0).copysign(z.re) * sin), Complex(re, im))
     any_angle = _undirected(z.im) & _infinite(z.re)
     im = (_undirected(z.im) & z.re.equals(0.0)).select(0.0, (z.im.equals(0.0) & z.re.is_nan()).select(z.im, im))
     return Complex(any_angle.select(math.inf, re), im)
@@ -304,15 +304,15 @@ def tanh(z: Complex) -> Complex:
 
     At infinity the imaginary component is 0 with the sign of y.
     """
-    size = z.re.abs().capped(11.0 * z.re.bits / 32)
+    size = z.re.abs().min_keep_nan(11.0 * z.re.bits / 32)
     s, t = _of(exponential.sinh, size), _of(trigonometric.tan, z.im)
     beta = t.mad(t, 1.0)
     below = beta.mad(s * s, 1.0)
     near = Complex(beta * s.mad(s, 1.0).sqrt() * s / below, t / below)
     far = Complex(s.like(1.0), _of(trigonometric.sin, z.im) * _of(trigonometric.cos, z.im) * _of(exponential.exp, z.re.abs() * -2.0) * 4.0)
     result = _select(z.re.abs().above(10.0 * z.re.bits / 32), far, near)
-    im = z.re.abs().equals(math.inf).select(s.like(0.0).signed(z.im), result.im)
-    return Complex(z.re.equals(0.0).select(z.re, result.re.signed(z.re)), z.im.equals(0.0).select(z.im, im))
+    im = z.re.abs().equals(math.inf).select(s.like(0.0).copysign(z.im), result.im)
+    return Complex(z.re.equals(0.0).select(z.re, result.re.copysign(z.re)), z.im.equals(0.0).select(z.im, im))
 
 
 def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
@@ -346,7 +346,7 @@ def _asin_components(z: Complex) -> tuple[Values, Values, Values]:
 def asin(z: Complex) -> Complex:
     """Odd, and conjugate where the argument is."""
     re, _, im = _asin_components(z)
-    return Complex(re.signed(z.re), im.signed(z.im))
+    return Complex(re.copysign(z.re), im.copysign(z.im))
 
 
 def asinh(z: Complex) -> Complex:
@@ -355,23 +355,23 @@ def asinh(z: Complex) -> Complex:
     The sign of -NaN depends on the target.
     """
     im, _, re = _asin_components(Complex(z.im, z.re))
-    return Complex(re.signed(z.re), im.signed(z.im))
+    return Complex(re.copysign(z.re), im.copysign(z.im))
 
 
 def acos(z: Complex) -> Complex:
     """Left of the imaginary axis pi less that of the mirror image."""
     _, re, im = _asin_components(z)
     left = z.re.as_bits().below(0)
-    return Complex(left.select(math.pi - re, re), (-im.signed(z.im)))
+    return Complex(left.select(math.pi - re, re), (-im.copysign(z.im)))
 
 
 def acosh(z: Complex) -> Complex:
     """Return i acos z, rotated such that the real part is not negative."""
-    found = acos(z)
-    return Complex(found.im.abs(), found.re.signed(z.im))
+    angle = acos(z)
+    return Complex(angle.im.abs(), angle.re.copysign(z.im))
 
 
-#: From where on the square does not change when 1 is added.
+#: The least number whose square does not change when 1 is added.
 _FAR = {32: 1e7, 64: 1e14}
 
 
@@ -386,10 +386,10 @@ def atanh(z: Complex) -> Complex:
     re = square.below(1e-30).select(pole, re)
     im = _of(trigonometric.atan2, y + y, rest.mad(x + 1.0, -(y * y))) * 0.5
     quarter, size = x * 0.25, _of(distance, x * 0.25, y * 0.25)
-    right_angle = y.is_nan().select(math.nan, x.like(math.pi / 2).signed(y))
+    right_angle = y.is_nan().select(math.nan, x.like(math.pi / 2).copysign(y))
     vanishes = _infinite(x) | _infinite(y) | (x.equals(0.0) & y.is_nan())
     re = vanishes.select(0.0, far.select(quarter / size / size * 0.25, re))
-    return Complex(re.signed(z.re), far.select(right_angle, im))
+    return Complex(re.copysign(z.re), far.select(right_angle, im))
 
 
 def pow(z: Complex, w: Complex) -> Complex:  # the primitive's name
@@ -409,8 +409,8 @@ def sign(z: Complex) -> Complex:
     z = _scaled(z, _moderation(z.re.abs().at_least(z.im.abs())))
     size = _abs(z)
     one = z.re.like(1.0)
-    along_re = re_infinite.select(one.signed(z.re), im_infinite.select(0.0, z.re / size))
-    along_im = im_infinite.select(one.signed(z.im), re_infinite.select(0.0, z.im / size))
+    along_re = re_infinite.select(one.copysign(z.re), im_infinite.select(0.0, z.re / size))
+    along_im = im_infinite.select(one.copysign(z.im), re_infinite.select(0.0, z.im / size))
     both, zero = re_infinite & im_infinite, size.equals(0.0)
     return Complex(*[both.select(math.nan, zero.select(0.0, component)) for component in (along_re, along_im)])
 
@@ -442,7 +442,7 @@ def integer_pow(z: Complex, *, y: int) -> Complex:
     return reciprocal(power) if y < 0 else power
 
 
-#: By the names of primitives, what they are of complex numbers.
+#: The formulas of complex numbers, by the names of primitives.
 COMPLEX: dict[str, ComplexFormula] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,

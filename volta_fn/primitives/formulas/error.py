@@ -61,7 +61,7 @@ def ndtri(p: Values) -> Values:
     inside = ~central & p.above(0.0) & p.below(1.0)
     depth = (-log(inside.select(p.at_most(1.0 - p), 0.04))).sqrt()
     far = depth.above(5.0)
-    reach = far.select(_ratio(far.select(depth - 5.0, 0.0), _FAR_TAIL), _ratio(depth - 1.6, _TAIL)).signed(centred)
+    reach = far.select(_ratio(far.select(depth - 5.0, 0.0), _FAR_TAIL), _ratio(depth - 1.6, _TAIL)).copysign(centred)
     ends = p.equals(0.0).select(-math.inf, p.equals(1.0).select(math.inf, p.like(math.nan)))
     return central.select(centre, inside.select(reach, ends))
 
@@ -160,15 +160,15 @@ def erf(x: Values) -> Values:
     """
     if x.bits == 64:
         return _erf_64(x)
-    size = x.abs().capped(4.0)
-    return one_less_exp(size.fma(_SLOPE, size * size.polynomial((*_LOG_ERFC, _SLOPE_REST)))).signed(x)
+    size = x.abs().min_keep_nan(4.0)
+    return one_less_exp(size.fma(_SLOPE, size * size.polynomial((*_LOG_ERFC, _SLOPE_REST)))).copysign(x)
 
 
 def _erf_64(x: Values) -> Values:
     """Return the Taylor series up to 1, and from there on 1 - erfc(x)."""
     size = x.abs()
     near = size.below(1.0)
-    return near.choose(lambda v: v * (v * v).polynomial(ERF_TAYLOR), lambda v: 1.0 - _erfc_positive(v), size).signed(x)
+    return near.choose(lambda v: v * (v * v).polynomial(ERF_TAYLOR), lambda v: 1.0 - _erfc_positive(v), size).copysign(x)
 
 
 #: e^(x^2) erfc(x) (x + pole) for 0 <= x <= limit as a polynomial of t, which is linear in 1 / (x + pole).
@@ -187,7 +187,7 @@ def erfc(x: Values) -> Values:
     if x.bits == 32 and x.widens and not x.fuses:
         return erfc(x.widened()).narrowed()
     size = x.abs()
-    side = x.like(1.0).signed(x)
+    side = x.like(1.0).copysign(x)
     return (_erfc_32(size) if x.bits == 32 and x.fuses else _erfc_positive(size)) * side + (1.0 - side)
 
 
@@ -196,8 +196,8 @@ def _erfc_32(x: Values) -> Values:
 
     Rounding errors are kept and added at the end.
     """
-    bounded = x.capped(_LIMIT)
-    below = (bounded + _POLE).held()
+    bounded = x.min_keep_nan(_LIMIT)
+    below = (bounded + _POLE).opaque()
     inverse = 1.0 / below
     missing = (-inverse).fma(bounded - (below - _POLE), (-inverse).fma(below, 1.0))
     square = bounded * bounded
@@ -214,7 +214,7 @@ def _erfc_32(x: Values) -> Values:
 
 def _erfc_positive(x: Values) -> Values:
     """Return erfc(x) by a scaled one; from some x on 0."""
-    bounded = x.capped(ERFC_LIMITS[x.bits // 8])
+    bounded = x.min_keep_nan(ERFC_LIMITS[x.bits // 8])
     return erfc_scaled(bounded) * exp_minus_square(bounded)
 
 
@@ -245,7 +245,7 @@ _GAUSSIAN_END = 50.0
 @in_float64_unless_fused
 def gaussian(x: Values) -> Values:
     """Return e^(-x^2)."""
-    return exp_minus_square(x.abs().capped(_GAUSSIAN_END))
+    return exp_minus_square(x.abs().min_keep_nan(_GAUSSIAN_END))
 
 
 def erf_inv(x: Values) -> Values:
@@ -267,8 +267,8 @@ def erf_inv_of_uniform(x: Values) -> Values:
     x^2 is rounded before it is subtracted from 1, as XLA does it, so that normal random numbers agree with JAX's. For 0.99 < |x| < 1 that
     costs precision: the relative error reaches 5e-6 in float32 (elsewhere 3e-7) and 1e-10 in float64.
     """
-    rest = 1.0 - (x * x).held()
-    exponent = rest.near_log2()
+    rest = 1.0 - (x * x).opaque()
+    exponent = rest.fast_log2()
     if exponent is not None:
         return _inverse_by_log2(x, rest, exponent)
     w = -log(rest)
@@ -278,7 +278,7 @@ def erf_inv_of_uniform(x: Values) -> Values:
 
 def _inverse_32(w: Values, coefficients: Sequence[Sequence[float]]) -> Values:
     centre, tail = coefficients
-    return w.compare("oge", 5.0).choose_rarely(lambda w: (w.sqrt() - 3.0).polynomial(tail), lambda w: (w - 2.5).polynomial(centre), w)
+    return w.compare("oge", 5.0).choose_if_any(lambda w: (w.sqrt() - 3.0).polynomial(tail), lambda w: (w - 2.5).polynomial(centre), w)
 
 
 def _inverse_by_log2(x: Values, rest: Values, exponent: Values) -> Values:
@@ -296,7 +296,7 @@ def _inverse_by_log2(x: Values, rest: Values, exponent: Values) -> Values:
     def within(rest: Values, exponent: Values, x: Values) -> Values:
         return exponent.mad(-math.log(2.0), -2.5).polynomial(centre)
 
-    return rest.compare("ole", math.exp(-5.0)).choose_rarely(beyond, within, rest, exponent, x) * x
+    return rest.compare("ole", math.exp(-5.0)).choose_if_any(beyond, within, rest, exponent, x) * x
 
 
 def _inverse_64(w: Values) -> Values:
@@ -312,7 +312,7 @@ def _inverse_64(w: Values) -> Values:
 # the normal distribution
 
 #: For z >= 0 Mills' ratio, times the density at 0, is N(z) / ((a z + b) N(z) + R(z)): a minimax fit on [0, 13.2], of relative error 2^-26.
-#: For large z, a z + b is nearly all of N's factor, so that what is rounded off in N is in both terms of the quotient and does no harm; a
+#: For large z, a z + b is nearly all of N's factor, so that N's rounding error is in both terms of the quotient and cancels; a
 #: quotient of plain polynomials is off by twice as much.
 _MILLS_N = (1.0, 9.952378273010254, 45.150291442871094, 108.54097747802734, 124.62744140625)
 _MILLS_R = (2.444570541381836, 25.390911102294922, 103.3273696899414, 248.97801208496094)
@@ -330,7 +330,7 @@ def ndtr(x: Values) -> Values:
 
     In float32 off by at most 3.3 units.
     """
-    ratio, power = _tail(x.abs().capped(NORMAL_LIMITS[x.bits // 8]))
+    ratio, power = _tail(x.abs().min_keep_nan(NORMAL_LIMITS[x.bits // 8]))
     tail = ratio * power
     return x.below(0.0).select(tail, 1.0 - tail)
 
@@ -340,9 +340,9 @@ def gelu(x: Values) -> Values:
 
     In float32 off by at most 3.9 units; at -inf it is -0, its limit.
     """
-    size = x.abs().capped(NORMAL_LIMITS[x.bits // 8])
+    size = x.abs().min_keep_nan(NORMAL_LIMITS[x.bits // 8])
     ratio, power = _tail(size)
-    return (-(size * power)).mad(ratio, x.floored(-0.0))
+    return (-(size * power)).mad(ratio, x.max_keep_nan(-0.0))
 
 
 def _tail(z: Values) -> tuple[Values, Values]:
@@ -358,7 +358,7 @@ def _tail_32(z: Values) -> tuple[Values, Values]:
 
     n <= 0; z^2 is not rounded where it counts.
     """
-    n, biased = (z * z).counted(-0.5 * LOG2_E, offset=BIAS[32] + _LIFTED)
+    n, biased = (z * z).round_scaled(-0.5 * LOG2_E, offset=BIAS[32] + _LIFTED)
     high, low = LN2_SHORT
     r = n.mad(2.0 * low, z.fma(z, n * (2.0 * high)))
     ratio = _mills_ratio(z, 2.0**_LIFTED)

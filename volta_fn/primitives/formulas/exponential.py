@@ -75,7 +75,7 @@ class _Reduced(NamedTuple):
 def _reduced(x: Values, plus: int = 0, factor: int = 1) -> _Reduced:
     """Reduce `factor` x, a power of 2; r is to be multiplied by it, too."""
     high, low = LN2[x.bits]
-    n, exponent = x.counted(LOG2_E * factor, offset=BIAS[x.bits] + plus)
+    n, exponent = x.round_scaled(LOG2_E * factor, offset=BIAS[x.bits] + plus)
     return _Reduced(n, n.fma(-low / factor, n.fma(-high / factor, x)), exponent)
 
 
@@ -97,7 +97,7 @@ def _halved_exp(x: Values, halvings: int) -> Values:
     def inside(x: Values) -> Values:
         n, r, exponent = _reduced(x, -BIAS[x.bits])
         power = r.polynomial((*_EXPM1[x.bits], 1.0, 1.0))
-        return power.raised(exponent) if normal else power.scaled(n - float(halvings) if halvings else n)
+        return power.ldexp_normal(exponent) if normal else power.ldexp(n - float(halvings) if halvings else n)
 
     low, high = _NORMAL if normal else (_LOW[x.bits], _HIGH[x.bits] + halvings)
     return x.bounded(low, high, inside, 0.0, math.inf)
@@ -107,14 +107,14 @@ def _halved_exp(x: Values, halvings: int) -> Values:
 def exp2(x: Values) -> Values:
     """Return 2^x."""
     n, power = _exp2_reduced(x)
-    return power.scaled(n)
+    return power.ldexp(n)
 
 
 def exp2_of_sum(x: Values, rest: Values) -> Values:
     """Return 2^(x + rest), where |rest| is a small fraction of |x|."""
     n, power = _exp2_reduced(x)
     most = {32: 1e-4, 64: 1e-9}[x.bits]
-    return (power * LN2[x.bits][0]).fma(rest.clamped(-most, most), power).scaled(n)
+    return (power * LN2[x.bits][0]).fma(rest.clamped(-most, most), power).ldexp(n)
 
 
 def _exp2_reduced(x: Values) -> tuple[Values, Values]:
@@ -130,7 +130,7 @@ def expm1(x: Values) -> Values:
 
     Half of a subnormal number is none; of small numbers e^x - 1 is x.
     """
-    doubled = (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).signed(x)
+    doubled = (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).copysign(x)
     return x.abs().below(1e-30).select(x, doubled)
 
 
@@ -181,9 +181,9 @@ def tanh(x: Values) -> Values:
 
     From some point on it is 1, so x may be bounded, and no power overflows.
     """
-    half = _half_expm1_of_double(x.abs().capped(10.0 * x.bits / 32))
-    ratio = half.over(half + 1.0)
-    return half.below(0.5).select((-half).fma(ratio, half), ratio).signed(x)
+    half = _half_expm1_of_double(x.abs().min_keep_nan(10.0 * x.bits / 32))
+    ratio = half.divide_bounded(half + 1.0)
+    return half.below(0.5).select((-half).fma(ratio, half), ratio).copysign(x)
 
 
 def logistic(x: Values) -> Values:
@@ -192,7 +192,7 @@ def logistic(x: Values) -> Values:
     On the left it is e^x / (1 + e^x), and far on the left e^x less that times e^x.
     """
     power = exp(-x.abs())
-    ratio = x.below(0.0).select(power, 1.0).over(power + 1.0)
+    ratio = x.below(0.0).select(power, 1.0).divide_bounded(power + 1.0)
     return x.below(-1.0).select((-power).fma(ratio, power), ratio)
 
 
@@ -201,7 +201,7 @@ def sinh(x: Values) -> Values:
     size, square = x.abs(), x * x
     half = _halved_exp(size, 1)
     near = (size * square).fma(square.polynomial(_SINH[x.bits]), size)
-    return size.below(1.0).select(near, half - 0.25 / half).signed(x)
+    return size.below(1.0).select(near, half - 0.25 / half).copysign(x)
 
 
 def cosh(x: Values) -> Values:
@@ -360,7 +360,7 @@ def log1p(x: Values) -> Values:
     one = x.like(1.0).as_bits()
     most = shift.above(one - (1 << SIGNIFICAND[x.bits])).select(one - (1 << SIGNIFICAND[x.bits]), shift)
     f = (x.as_bits() - shift).as_float() + ((one - most).as_float() - 1.0)
-    return _finished(_natural(k, f), total).signed(x)
+    return _finished(_natural(k, f), total).copysign(x)
 
 
 def logaddexp(x: Values, y: Values) -> Values:
@@ -386,7 +386,7 @@ def asinh(x: Values) -> Values:
     size = x.abs()
     square = size * size
     near = log1p(size + square / ((square + 1.0).sqrt() + 1.0))
-    return size.below(_LARGE[x.bits]).select(near, log(size) + math.log(2.0)).signed(x)
+    return size.below(_LARGE[x.bits]).select(near, log(size) + math.log(2.0)).copysign(x)
 
 
 @in_float64
@@ -404,7 +404,7 @@ def acosh(x: Values) -> Values:
 def atanh(x: Values) -> Values:
     """Return log((1 + x) / (1 - x)) / 2, as log1p of 2 x / (1 - x)."""
     size = x.abs()
-    return (log1p((size + size) / (1.0 - size)) * 0.5).signed(x)
+    return (log1p((size + size) / (1.0 - size)) * 0.5).copysign(x)
 
 
 # ------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def _cbrt_finite(x: Values) -> Values:
     residual = (cube - scaled) + error.fma(root, rest)
     better = root - residual / (square * 3.0)
     result = better * large.select(2.0**digits, x.like(2.0**-digits))
-    return size.equals(0.0).select(x, result.signed(x))
+    return size.equals(0.0).select(x, result.copysign(x))
 
 
 def integer_pow(x: Any, *, y: int) -> Any:
@@ -528,7 +528,7 @@ def _clamp(upper: Operation, lower: Operation) -> Operation:
 
 
 def _sign(x: Values) -> Values:
-    return (x.compare("ueq", 0.0)).select(x.abs(), x.like(1.0).signed(x))  # of NaN and zeros, which lose their signs
+    return (x.compare("ueq", 0.0)).select(x.abs(), x.like(1.0).copysign(x))  # of NaN and zeros, which lose their signs
 
 
 def _is_finite(x: Values) -> Values:
@@ -555,7 +555,7 @@ _ONCE: dict[str, Operation] = {
     "rsqrt": lambda x: 1.0 / x.sqrt(),
 }
 
-#: Those whose results need no rounding to float16 or bfloat16, if the operands are of that dtype.
+#: Operations whose results need no rounding to float16 or bfloat16, if the operands are of that dtype.
 EXACT: dict[str, Operation] = {
     "eq": _compare("oeq"),
     "ne": _compare("une"),
@@ -571,7 +571,7 @@ EXACT: dict[str, Operation] = {
     "clamp": _clamp(maximum, minimum),
     "floor": lambda x: x.floor(),
     "ceil": lambda x: x.ceil(),
-    "round": lambda x: x.nearest_away(),
+    "round": lambda x: x.round_half_away(),
     "round_half_even": lambda x: x.nearest(),
     "is_finite": _is_finite,
 }
@@ -581,5 +581,5 @@ FLOAT: dict[str, Operation] = {**EXACT, **_ONCE}
 _MAX, _MIN = _extremum_first("oge"), _extremum_first("ole")
 HALF: dict[str, Operation] = {**FLOAT, "max": _MAX, "min": _MIN, "clamp": _clamp(_MAX, _MIN)}
 
-#: Those for which it matters that a number is held in its own dtype: not for float16 and bfloat16.
+#: Operations that depend on a number's own dtype, and so have no formula for float16 and bfloat16.
 NATIVE_ONLY: dict[str, Operation] = {"nextafter": _nextafter, "fma": lambda x, y, z: x.fma(y, z)}

@@ -33,7 +33,7 @@ _END = 1e4
 _POWERS = 1e6
 #: Of at most this x / a, powers of ten and more are 0.
 _NO_RATIO = 1e-20
-#: What rounding to float32 takes from log2(e).
+#: The rounding error of log2(e) in float32.
 _LOG2_E_REST = LOG2_E - 1.44269502162933349609375
 
 #: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
@@ -68,9 +68,9 @@ def power_over_gamma(a: Values, x: Values) -> Values:
     if x.bits == 32:
         moderate = base.below(_POWERS) & argument.below(_POWERS)
         by_series = moderate.select(_power_by_sums(moderate.select(base, LEAST), moderate.select(argument, LEAST)), by_series)
-    shape, point = far.select(1.0, a), far.select(1.0, x.capped(_ZERO_FROM[x.bits]))
+    shape, point = far.select(1.0, a), far.select(1.0, x.min_keep_nan(_ZERO_FROM[x.bits]))
     root = exp(point * -0.5)
-    direct = point.called("pow", pow, shape) * root / gamma_one_more(shape) * root
+    direct = point.outline("pow", pow, shape) * root / gamma_one_more(shape) * root
     return far.select(by_series, direct)
 
 
@@ -79,7 +79,7 @@ def _power_by_sums(a: Values, x: Values) -> Values:
 
     It is 2^(a log2(x / a) + (a - x) log2(e)) / sqrt(2 pi a) and Stirling's series, where both terms of the exponent are sums of two floats.
     """
-    ratio = (x / a).floored(_NO_RATIO)
+    ratio = (x / a).max_keep_nan(_NO_RATIO)
     high, low = log2_as_sum(ratio)
     low = low + (-ratio).fma(a, x) / x * LOG2_E
     first, first_error = exact_product(high, a)
@@ -140,7 +140,7 @@ def _standardized(x: Values, loc: Values, scale: Values) -> tuple[Values, Values
     difference, lost = exact_sum(x, -loc)
     z = difference / scale
     rest = ((-z).fma(scale, difference) + lost) / scale
-    return z.abs().capped(_END), z.abs().below(_END).select(z.below(0.0).select(-rest, rest), 0.0)
+    return z.abs().min_keep_nan(_END), z.abs().below(_END).select(z.below(0.0).select(-rest, rest), 0.0)
 
 
 @in_float64_unless_fused
@@ -230,7 +230,7 @@ def _sign_of_power(n: Values) -> Values:
 
 
 def _lgamma(x: Values) -> Values:
-    return x.called("lgamma", lgamma)
+    return x.outline("lgamma", lgamma)
 
 
 def _log_rise_positive(a: Values, b: Values) -> Values:
@@ -311,7 +311,7 @@ def _beta_of_large(p: Values, q: Values) -> tuple[Values, Values, Values]:
     rest = -((y.fma(total, -p) + y * lost) + (z.fma(total, -q) + z * lost))
     series = remainder(p) + remainder(q) - remainder(total)
     factor = exp(rest.clamped(-80.0, 80.0) + series) * (2.0 * math.pi / (p * z)).sqrt()
-    return y.called("pow", pow, p), z.called("pow", pow, q), factor
+    return y.outline("pow", pow, p), z.outline("pow", pow, q), factor
 
 
 def _rise_of_large(a: Values, b: Values) -> tuple[Values, Values]:
@@ -322,7 +322,7 @@ def _rise_of_large(a: Values, b: Values) -> tuple[Values, Values]:
     total, lost = exact_sum(a, b)
     step = b / a
     series = remainder(total) - remainder(a) - a * excess(step, step + 1.0) - 0.5 * log1p(step)
-    return total.called("pow", pow, b * 0.5), exp(series + b * (lost / total))
+    return total.outline("pow", pow, b * 0.5), exp(series + b * (lost / total))
 
 
 def _change_of_gamma(total: Values, lost: Values) -> Values:
@@ -401,11 +401,11 @@ def _rise_by_powers(direct: Values, low: Values, high: Values, step: Values, oth
     moderate = ~direct & ~large & high.below(_LARGEST_END)
     root, rest = _rise_of_large(few.select(low, LEAST), few.select(step, 1.0))
     left, right, factor = _beta_of_large(many.select(low, LEAST), many.select(step, LEAST))
-    by_beta = many.select(step, 1.0).called("gamma_positive", gamma_positive) / left / factor / right
+    by_beta = many.select(step, 1.0).outline("gamma_positive", gamma_positive) / left / factor / right
     start = moderate.select(low, 1.0)
     total, lost = exact_sum(start, moderate.select(step, 1.0))
     power, scale = gamma_factors(total)
-    by_gamma = power * scale * _change_of_gamma(total, lost) / start.called("gamma_positive", gamma_positive) * power
+    by_gamma = power * scale * _change_of_gamma(total, lost) / start.outline("gamma_positive", gamma_positive) * power
     return few.select(root * rest * root, many.select(by_beta, moderate.select(by_gamma, other)))
 
 
@@ -423,7 +423,7 @@ def _product(z: Values, m: Values) -> Values:
 @in_float64
 def digamma_rise(a: Values, b: Values) -> Values:
     """Return digamma(a + b) - digamma(a)."""
-    return (a + b).called("digamma", digamma) - a.called("digamma", digamma)
+    return (a + b).outline("digamma", digamma) - a.outline("digamma", digamma)
 
 
 @in_float64
@@ -441,7 +441,7 @@ def factorial(n: Values) -> Values:
 # does; recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
 # ------------------------------------------------------------------------------
 
-#: Where the asymptotic series take over: 8 is far enough for float64 with ten terms.
+#: The threshold of the asymptotic series: from 8 on, ten terms suffice for float64.
 FAR = 8.0
 
 #: The Bernoulli numbers B_2, B_4, …, B_24.
@@ -492,7 +492,7 @@ def _fraction_from_integer(x: Values) -> Values:
 
 def _unit_base(x: Values) -> Values:
     """Return the number in [1, 2] that differs from x >= 1 by an integer."""
-    return x - (x.ceil() - 2.0).floored(0.0)
+    return x - (x.ceil() - 2.0).max_keep_nan(0.0)
 
 
 @in_float64
@@ -529,7 +529,7 @@ def _factors_above_two(x: Values) -> Values:
     """Return gamma(x) / gamma(t) for x >= 1 and t = x - n in [1, 2], n an integer."""
     product = x.like(1.0)
     for k in range(1, int(FAR) - 1):
-        product = product * (x - float(k)).floored(1.0)
+        product = product * (x - float(k)).max_keep_nan(1.0)
     return product
 
 
@@ -580,7 +580,7 @@ def _cotangent_of_period(fraction: Values) -> Values:
     size = fraction.abs()
     far = size.above(0.25)
     tangent = tan(far.select(0.5 - size, size) * math.pi)
-    return far.select(tangent, 1.0 / tangent).signed(fraction)
+    return far.select(tangent, 1.0 / tangent).copysign(fraction)
 
 
 def _digamma_positive(x: Values) -> Values:
@@ -592,10 +592,10 @@ def _digamma_near(x: Values, inverse: Values) -> Values:
     is_small = x.below(1.0)
     total = is_small.select(-inverse, 0.0)
     for k in range(1, int(FAR) - 1):
-        total = total + x.above(k + 1.0).select(1.0 / (x - float(k)).floored(1.0), 0.0)
+        total = total + x.above(k + 1.0).select(1.0 / (x - float(k)).max_keep_nan(1.0), 0.0)
     base = is_small.select(x + 1.0, _unit_base(x))
     zero, rest = _DIGAMMA_ZERO[x.bits]
-    return total + ((base - zero).held() - rest) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
+    return total + ((base - zero).opaque() - rest) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
 
 
 def _digamma_far(x: Values, inverse: Values) -> Values:
@@ -637,7 +637,7 @@ def gamma_one_more(x: Values) -> Values:
     For x > 1 the sum, which may be rounded, is not computed.
     """
     large = x.above(1.0)
-    return large.select(x, 1.0) * large.select(x, x + 1.0).called("gamma_positive", gamma_positive)
+    return large.select(x, 1.0) * large.select(x, x + 1.0).outline("gamma_positive", gamma_positive)
 
 
 def gamma_factors(x: Values) -> tuple[Values, Values]:
@@ -645,7 +645,7 @@ def gamma_factors(x: Values) -> tuple[Values, Values]:
 
     It may overflow, but not r.
     """
-    near, bounded = x.below(FAR), x.capped(_GAMMA_LIMITS[x.bits])
+    near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.bits])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 
 
@@ -656,7 +656,7 @@ def _gamma_near(x: Values) -> Values:
 
 def _gamma_root(x: Values) -> Values:
     """Return the root of x^(x - 1/2), to x = 8 and beyond."""
-    return x.called("pow", pow, (x - 0.5) * 0.5)
+    return x.outline("pow", pow, (x - 0.5) * 0.5)
 
 
 def _gamma_rest(x: Values) -> Values:
@@ -691,7 +691,7 @@ def zeta(s: Values, q: Values) -> Values:
         first, second = k.equals(0.0), k.equals(1.0)
         start = left.select(first.select(least, second.select(1.0 - q, 1.0 - least)), q.above(0.0).select(q, 1.0))
         weight = left.select(first.select(sign, second.select(-sign, 1.0)), first.select(1.0, s.like(0.0)))
-        value = s.called("zeta_positive", _zeta_positive, start)
+        value = s.outline("zeta_positive", _zeta_positive, start)
         return [total + weight.equals(0.0).select(0.0, weight * value)]  # the value may be infinite
 
     (total,) = s.iterated(left.select(3.0, s.like(1.0)), add, s.like(0.0))
@@ -715,7 +715,7 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     """
 
     def add(k: Values, total: Values, power: Values) -> list[Values]:
-        following = (q + k).called("pow", pow, -s) if log_factor is None else exp(log_factor - s * log(q + k))
+        following = (q + k).outline("pow", pow, -s) if log_factor is None else exp(log_factor - s * log(q + k))
         return [total + power, following]
 
     total, last = s.iterated(DIRECT_TERMS + 1, add, s.like(0.0), s.like(0.0))
@@ -723,7 +723,7 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     if log_factor is not None:
         head = exp(log_factor - (s - 1.0) * log(start))  # the last term may be subnormal
     else:
-        head = last * start if s.bits == 64 else start.called("pow", pow, 1.0 - s)
+        head = last * start if s.bits == 64 else start.outline("pow", pow, 1.0 - s)
     rest, factor, square = s.like(0.5), s / start, start * start
     for number, bernoulli in enumerate(BERNOULLI, 1):
         rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
@@ -741,14 +741,14 @@ def polygamma(n: Values, x: Values) -> Values:
     """
     is_integer = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n)
     order = (is_integer & n.above(0.0)).select(n, 1.0)
-    size = order.called("factorial", _factorial) * (order + 1.0).called("zeta", zeta, x)
+    size = order.outline("factorial", _factorial) * (order + 1.0).outline("zeta", zeta, x)
     if n.bits == 32:
         large = x.above(0.0) & (order.above(_MOST_FACTORS) | (order * log(x)).above(_SMALLEST_LOG))
         s, start = large.select(order + 1.0, 2.0), large.select(x, 1.0)
-        size = large.select(_zeta_positive(s, start, s.called("lgamma", lgamma)), size)
+        size = large.select(_zeta_positive(s, start, s.outline("lgamma", lgamma)), size)
     half = order * 0.5
     out = half.floor().equals(half).select(-size, size)
-    out = n.equals(0.0).rarely("digamma", digamma, [x], out)
+    out = n.equals(0.0).if_any("digamma", digamma, [x], out)
     return is_integer.select(out, math.nan)
 
 
@@ -759,5 +759,5 @@ def _factorial(n: Values) -> Values:
     def multiply(k: Values, product: Values) -> list[Values]:
         return [product * k.above(n).select(1.0, k.at_least(1.0))]
 
-    (product,) = n.iterated(n.capped(most) + 1.0, multiply, n.like(1.0))
+    (product,) = n.iterated(n.min_keep_nan(most) + 1.0, multiply, n.like(1.0))
     return product

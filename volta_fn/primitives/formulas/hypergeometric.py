@@ -43,7 +43,7 @@ def _ends(a: Values) -> Values:
 
 
 def _log_gamma(x: Values) -> Values:
-    return x.called("lgamma", lgamma)
+    return x.outline("lgamma", lgamma)
 
 
 @in_float64
@@ -99,7 +99,7 @@ def _gauss_series(a: Values, b: Values, c: Values, z: Values) -> Values:
     return _series(count, lambda k: (a + k) / (c + k) * ((b + k) / (k + 1.0)) * z, z.like(1.0))
 
 
-def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Values:
+def _near_one(a: Values, b: Values, c: Values, z: Values, is_near_one: Values) -> Values:
     """Return it for z near 1, by z alone where c - a - b is close to an integer.
 
     Elsewhere it is a sum of two series at 1 - z, each times a quotient of gamma functions. A gamma function with a pole is left out there.
@@ -112,17 +112,17 @@ def _near_one(a: Values, b: Values, c: Values, z: Values, wanted: Values) -> Val
     plus = _gamma_quotient(c, c - a, (integral & excess.compare("ole", 0.0)).select(1.0, excess), c - b)
     minus = _gamma_quotient(c, a, (integral & excess.compare("oge", 0.0)).select(1.0, -excess), b)
     power = pow(y, excess)
-    usual = wanted & separate
+    usual = is_near_one & separate
     first, second = _connected(usual.select(a, 0.3), usual.select(b, 0.3), usual.select(c, 0.9), y)
     connected = plus * first + minus * second * power
-    logarithmic = wanted & integral
+    logarithmic = is_near_one & integral
     finite, infinite = _logarithmic(logarithmic.select(a, 1.0), logarithmic.select(b, 1.0), logarithmic.select(c, 2.0), y)
     with_logarithm = excess.below(0.0).select(minus * finite * power + plus * infinite, plus * finite + minus * infinite * power)
-    slow = wanted & ~separate & ~integral
+    slow = is_near_one & ~separate & ~integral
     by_itself = _gauss_series(slow.select(a, 1.0), slow.select(b, 1.0), c, slow.select(z, 0.0))
     out = slow.select(by_itself, integral.select(with_logarithm, connected))
     at_one = excess.above(0.0).select(plus, minus.below(0.0).select(-math.inf, y.like(math.inf)))
-    return (wanted & y.equals(0.0)).select(at_one, out)
+    return (is_near_one & y.equals(0.0)).select(at_one, out)
 
 
 def _gamma_quotient(top: Values, bottom: Values, other_top: Values, other_bottom: Values) -> Values:
@@ -152,9 +152,9 @@ def _logarithmic(a: Values, b: Values, c: Values, y: Values) -> tuple[Values, Va
 
     Negative ones become positive by Euler's transformation.
     """
-    given = c - a - b
-    below = given.below(0.0)
-    first, second, m = below.select(c - a, a), below.select(c - b, b), given.abs()
+    excess = c - a - b
+    below = excess.below(0.0)
+    first, second, m = below.select(c - a, a), below.select(c - b, b), excess.abs()
     half = m * 0.5
     sign = half.floor().equals(half).select(-1.0, y.like(1.0))
     finite = m.equals(0.0).select(0.0, _finite_sum(first, second, m, y))
@@ -178,7 +178,7 @@ def _logarithmic_sum(a: Values, b: Values, m: Values, y: Values) -> Values:
     """
 
     def add_digamma(k: Values, total: Values) -> Sequence[Values]:
-        value = k.equals(0.0).select(a, k.equals(1.0).select(b, m + 1.0)).called("digamma", digamma)
+        value = k.equals(0.0).select(a, k.equals(1.0).select(b, m + 1.0)).outline("digamma", digamma)
         return [total + k.below(2.0).select(value, -value)]
 
     start = y.iterated(3, add_digamma, log(y) + _EULER)[0]
@@ -233,7 +233,7 @@ def _power_series(n: Values, x: Values) -> Values:
     The term of power n - 1 has the logarithm.
     """
     total, power = x.like(0.0), x.like(1.0)
-    logarithm = n.called("digamma", digamma) - log(x)
+    logarithm = n.outline("digamma", digamma) - log(x)
     for k in range(_POWER_TERMS[x.bits]):
         single = n.equals(k + 1.0)
         total = total + power * single.select(logarithm, 1.0 / single.select(1.0, n - (k + 1.0)))
@@ -303,13 +303,13 @@ def erfcx(x: Values) -> Values:
     On the left e^(x^2) dominates; its exponent is split so that the larger summand is exact.
     """
     limit, size = ERFC_LIMITS[x.bits // 8], x.abs()
-    far = size.floored(limit)
+    far = size.max_keep_nan(limit)
     inverse = 1.0 / far
     square = inverse * inverse * 0.5
     odd = [float((-1) ** k * math.prod(range(1, 2 * k, 2))) for k in range(8)]
     tail = inverse * square.polynomial(odd[::-1]) * (1.0 / math.sqrt(math.pi))
-    right = size.above(limit).select(tail, erfc_scaled(size.capped(limit)))
-    reach = size.capped(30.0)
+    right = size.above(limit).select(tail, erfc_scaled(size.min_keep_nan(limit)))
+    reach = size.min_keep_nan(30.0)
     head = (reach * 8.0).nearest() * 0.125
     left = 2.0 * (exp(head * head) * exp((reach - head) * (reach + head))) - right
     return x.below(0.0).select(left, right)
@@ -345,7 +345,7 @@ def _transform(logarithm: Values, power: Values, base: Values, rest: Values) -> 
     safe = close.select(1.0, power)
     if power.bits == 32:
         half, ordinary = large.select(power * 0.5, 0.0), large.select(base, 1.0)
-        root = ordinary.called("pow", pow, half)
+        root = ordinary.outline("pow", pow, half)
         root = root.equals(math.inf).select(root, root * exp((half * large.select(rest / ordinary, 0.0)).clamped(-80.0, 100.0)))
     else:
         root = exp(large.select(exponent * 0.5, 0.0))

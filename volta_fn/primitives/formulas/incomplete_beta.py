@@ -55,7 +55,7 @@ class _Unit:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
         if a.bits == 32:  # squares of parameters would overflow; the tail is 0 long before
-            a, b = b.below(_LARGE).select(a.capped(_ENOUGH), a), a.below(_LARGE).select(b.at_most(_ENOUGH / x), b)
+            a, b = b.below(_LARGE).select(a.min_keep_nan(_ENOUGH), a), a.below(_LARGE).select(b.at_most(_ENOUGH / x), b)
         quarter = a * 0.25 + 0.25
         self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
         less, rest = exact_sum(x.like(1.0), -x)
@@ -180,7 +180,7 @@ def _deviance(u: _Unit, p: Values, q: Values) -> Values:
 
 def _power(base: Values, rest: Values, power: Values) -> Values:
     """Return (base + rest)^power, where the rest is the base's rounding error."""
-    return base.called("pow", pow, power) * (1.0 + power * rest / base)
+    return base.outline("pow", pow, power) * (1.0 + power * rest / base)
 
 
 def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values, Values, Values]:
@@ -188,7 +188,7 @@ def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values
     first, root, few, many = _LEVELS[u.p.bits]
     unused = u.large | (u.single if skip_single else u.large)
     p, q, y, distance = (unused.select(default, v) for v, default in ((u.p, 1.0), (u.q, 1.0), (u.y, 0.25), (u.distance, -0.5)))
-    more = q.below(1.0).select(many, q.below(LEAST).select(few, q.like(0.0))) * (p * (1.0 / _MOST_LEVELS_FROM)).capped(1.0).sqrt()
+    more = q.below(1.0).select(many, q.below(LEAST).select(few, q.like(0.0))) * (p * (1.0 / _MOST_LEVELS_FROM)).min_keep_nan(1.0).sqrt()
     count = (p.at_most(q).sqrt() * root + (first + p.above(q).select(more, 0.0))).ceil()
     return count, p, q, y, distance
 
@@ -212,7 +212,7 @@ def _fraction(u: _Unit) -> Values:
 
     def level(k: Values, value: Values) -> Sequence[Values]:
         n = last - k
-        top, before = _level(n.floored(1.0), p, q, y, distance)
+        top, before = _level(n.max_keep_nan(1.0), p, q, y, distance)
         return [n.above(0.0).select(before + top / value, value)]
 
     return y.iterated(last, level, _level(last + 1.0, p, q, y, distance)[1])[0]
@@ -248,7 +248,7 @@ class _Deviation:
         p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
         distance = u.large.select(u.distance, 0.0)
         self.half = u.large.select(_deviance(u, p, q), 0.0)
-        self.h = (2.0 * self.half).sqrt().signed(distance)
+        self.h = (2.0 * self.half).sqrt().copysign(distance)
         self.share_p, self.share_q = 1.0 / (1.0 + q / p), 1.0 / (1.0 + p / q)
         self.variance = p * self.share_q
         inverse = 1.0 / self.variance.sqrt()
@@ -263,7 +263,7 @@ class _Deviation:
         first, second = (v.clamped(-0.9, 1.0) for v in (distance / p, -distance / q))
         bracket = _cubic(first) * (a * a) - _cubic(second) * (b * b)
         ratio = 1.0 + 2.0 * (distance.clamped(-1e30, 1e30) * inverse * inverse) * bracket
-        root = ratio.floored(0.01).sqrt()
+        root = ratio.max_keep_nan(0.01).sqrt()
         self.k = -2.0 * inverse * bracket / (root * (1.0 + root))
 
 
@@ -279,8 +279,8 @@ def _expansion(u: _Unit) -> Values:
     """Return erfc(-H / sqrt(2)) / 2 and a correction."""
     d = _Deviation(u)
     correction = exp(-d.half) * (d.k + 2.0 * d.k2) / (1.0 - d.k1) * (1.0 / math.sqrt(2.0 * math.pi))
-    root = d.half.sqrt().signed(d.h)
-    tail = 0.5 * u.opposite.select(root, -root).called("erfc", erfc)
+    root = d.half.sqrt().copysign(d.h)
+    tail = 0.5 * u.opposite.select(root, -root).outline("erfc", erfc)
     return u.opposite.select(tail - correction, tail + correction)
 
 
@@ -307,7 +307,7 @@ def _slopes(u: _Unit) -> tuple[Values, Values]:
     """Return the derivatives of the tail that is computed by p and q."""
     value, by_p, by_q = _fraction_slopes(u)
     small = _weight(u) / value
-    psi, psi_p, psi_q = (v.called("digamma", digamma) for v in (u.p + u.q, u.p + 1.0, u.q))
+    psi, psi_p, psi_q = (v.outline("digamma", digamma) for v in (u.p + u.q, u.p + 1.0, u.q))
     first, second = u.log_y + (psi - psi_p) - by_p / value, u.log_z + (psi - psi_q) - by_q / value
     far_p, far_q = _expansion_slopes(u)
     none = small.equals(0.0)
@@ -322,7 +322,7 @@ def _fraction_slopes(u: _Unit) -> tuple[Values, Values, Values]:
 
     def level(k: Values, value: Values, by_p: Values, by_q: Values) -> Sequence[Values]:
         steps = last - k
-        n, more = steps.floored(1.0), steps.above(0.0)
+        n, more = steps.max_keep_nan(1.0), steps.above(0.0)
         top, before = _level(n, p, q, y, distance)
         top_p, top_q, before_p, before_q = _level_slopes(n, p, q, y, distance)
         inverse = 1.0 / value

@@ -130,7 +130,7 @@ def _fraction(q: _Quadrant) -> Values:
     last = _levels(q, a, x)
 
     def level(k: Values, value: Values) -> Sequence[Values]:
-        n = (last - k).floored(0.0)  # beyond the first level there is nothing
+        n = (last - k).max_keep_nan(0.0)  # beyond the first level there is nothing
         return [n.above(0.0).select((x - a) + (2.0 * n - 1.0) - n * (n - a) / value, value)]
 
     return x.iterated(last, level, (x - a) + (2.0 * last + 1.0))[0]
@@ -148,7 +148,7 @@ def _deviation(q: _Quadrant) -> tuple[Values, Values, Values]:
     """
     a, x = q.large.select(q.a, _LARGE), q.large.select(q.x, _LARGE)
     mu = (x - a) / a
-    return a, mu, excess(mu, x / a).capped(1.0)
+    return a, mu, excess(mu, x / a).min_keep_nan(1.0)
 
 
 def _expansion(q: _Quadrant, upper: bool) -> Values:
@@ -157,14 +157,14 @@ def _expansion(q: _Quadrant, upper: bool) -> Values:
     eta^2/2 is `half`, and eta has mu's sign.
     """
     a, mu, half = _deviation(q)
-    eta = (2.0 * half).sqrt().signed(mu)
+    eta = (2.0 * half).sqrt().copysign(mu)
     c0, c1, c2 = (eta.polynomial(c) for c in _TEMME)
     correction = c0 + (c1 + c2 / a) / a
     weight = exp(-(a * half)) / (a.sqrt() * math.sqrt(2.0 * math.pi))
     root = eta * (0.5 * a).sqrt()
     if upper:
-        return 0.5 * root.called("erfc", erfc) + weight * correction
-    return 0.5 * (-root).called("erfc", erfc) - weight * correction
+        return 0.5 * root.outline("erfc", erfc) + weight * correction
+    return 0.5 * (-root).outline("erfc", erfc) - weight * correction
 
 
 # derivatives by a
@@ -224,7 +224,7 @@ def _slope_by_series(q: _Quadrant) -> Values:
     one, zero = x.like(1.0), x.like(0.0)
     count = _count(q.before, x.sqrt() * root + (first + 4.0))
     _, _, total, change = x.iterated(count, add, one, zero, one, zero)
-    return -(x / a) * (total * (log(x) - (a + 1.0).called("digamma", digamma)) + change)
+    return -(x / a) * (total * (log(x) - (a + 1.0).outline("digamma", digamma)) + change)
 
 
 def _slope_by_fraction(q: _Quadrant) -> Values:
@@ -232,7 +232,7 @@ def _slope_by_fraction(q: _Quadrant) -> Values:
     last = _levels(q, a, x)
 
     def level(k: Values, value: Values, slope: Values) -> Sequence[Values]:
-        n = (last - k).floored(0.0)
+        n = (last - k).max_keep_nan(0.0)
         more = n.above(0.0)
         inverse = 1.0 / value
         top = n * (n - a) * inverse
@@ -240,12 +240,12 @@ def _slope_by_fraction(q: _Quadrant) -> Values:
         return [more.select(following, value), more.select(n * inverse + top * (slope * inverse) - 1.0, slope)]
 
     value, slope = x.iterated(last, level, (x - a) + (2.0 * last + 1.0), x.like(-1.0))
-    return x / value * (log(x) - a.called("digamma", digamma) - slope / value)
+    return x / value * (log(x) - a.outline("digamma", digamma) - slope / value)
 
 
 def _slope_by_expansion(q: _Quadrant) -> Values:
     a, mu, half = _deviation(q)
-    eta = (2.0 * half).sqrt().signed(mu)
+    eta = (2.0 * half).sqrt().copysign(mu)
     c0, c1, c2 = (eta.polynomial(c) for c in _TEMME)
     d0, d1 = (eta.polynomial(c) for c in _TEMME_SLOPES[:2])
     correction = c0 + (c1 + c2 / a) / a

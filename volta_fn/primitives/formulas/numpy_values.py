@@ -46,7 +46,7 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return what `div`, rounded toward zero, leaves of x, with x's sign.
+    """Return the remainder of `div`, rounded toward zero, with x's sign.
 
     Integers by 0 leave x, floats NaN.
     """
@@ -471,7 +471,7 @@ class NumpyValues(Values):
         return NumpyValues(self.x << self.like(count).x)
 
     def shift_right(self, count: NumpyValues | Scalar, *, signed: bool = False) -> NumpyValues:
-        """Return the bits moved right; what moves in is zeros, or copies of the sign."""
+        """Shift right; zeros or copies of the sign move in."""
         type_ = np.dtype(f"{'i' if signed else 'u'}{self.x.dtype.itemsize}")
         return NumpyValues((self.x.view(type_) >> self.like(count).x.astype(type_)).view(self.x.dtype))
 
@@ -531,7 +531,7 @@ class NumpyValues(Values):
         """Return the nearest integer, halves to even."""
         return NumpyValues(np.rint(self.x))
 
-    def nearest_away(self) -> NumpyValues:
+    def round_half_away(self) -> NumpyValues:
         """Return the nearest integer, halves away from zero."""
         integral = np.trunc(self.x)
         return NumpyValues(integral + np.copysign((np.abs(self.x - integral) >= 0.5).astype(self.x.dtype), self.x))
@@ -548,7 +548,7 @@ class NumpyValues(Values):
         """Return the integer toward zero."""
         return NumpyValues(np.trunc(self.x))
 
-    def signed(self, model: NumpyValues | Scalar) -> NumpyValues:
+    def copysign(self, model: NumpyValues | Scalar) -> NumpyValues:
         """Return |self| with another's sign."""
         return NumpyValues(np.copysign(self.x, self.like(model).x))
 
@@ -572,8 +572,8 @@ class NumpyValues(Values):
         """Return an integral float as a signed integer of the same width."""
         return NumpyValues(self.x.astype(f"i{self.x.dtype.itemsize}"))
 
-    def number(self) -> NumpyValues:
-        """Return an integer that is not negative as a float of the same width."""
+    def to_float(self) -> NumpyValues:
+        """Convert a non-negative integer to a float of the same width."""
         return NumpyValues(self.x.astype(f"f{self.x.dtype.itemsize}"))
 
     def bits_of_table(self, name: str, table: bytes) -> NumpyValues:
@@ -592,10 +592,10 @@ class NumpyValues(Values):
 
     def small_float(self) -> NumpyValues:
         """Return a small integer as a float."""
-        return self.number()
+        return self.to_float()
 
-    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[NumpyValues, NumpyValues]:
-        """Return the integer nearest to self * factor + addend, and its sum with offset."""
+    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[NumpyValues, NumpyValues]:
+        """Return n = round(self * factor + addend) as a float, n + offset as an integer."""
         n = self.mad(factor, addend).nearest()
         return n, n.as_integer() + offset
 
@@ -605,13 +605,13 @@ class NumpyValues(Values):
 
     # control flow
 
-    def rarely(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
-        """Return ``write(*arguments)`` where this holds, computed there, else `usual`."""
+    def if_any(self, name: str, write: Callable[..., Values], arguments: Sequence[NumpyValues], usual: NumpyValues) -> NumpyValues:
+        """Return ``write(*arguments)`` where this condition holds, else `usual`."""
         if not self.x.any():
             return usual
-        found: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
+        special: Any = write(*[NumpyValues(np.broadcast_to(a.x, self.x.shape)[self.x]) for a in arguments])
         result = usual.x.copy()
-        result[self.x] = found.x
+        result[self.x] = special.x
         return NumpyValues(result)
 
     def iterated(self, count: int | NumpyValues, step: Callable[..., Sequence[NumpyValues]], *start: NumpyValues) -> Sequence[NumpyValues]:
@@ -629,25 +629,25 @@ class NumpyValues(Values):
             return self.new(no(*arguments).x)
         result = np.empty(self.x.shape, arguments[0].x.dtype)
         for condition, formula in ((self.x, yes), (~self.x, no)):
-            there = np.flatnonzero(condition)
-            result[there] = formula(*[NumpyValues(a.x.take(there)) for a in arguments]).x
+            positions = np.flatnonzero(condition)
+            result[positions] = formula(*[NumpyValues(a.x.take(positions)) for a in arguments]).x
         return NumpyValues(result)
 
-    # what follows, in fewer passes
+    # operations composed of the above, in fewer passes
 
     def product_error(self, factor: NumpyValues | Scalar, product: NumpyValues) -> NumpyValues:
-        """Return what rounding took from the product with a factor."""
+        """Return the rounding error of the product with a factor."""
         if self.bits == 32:
             return self.fma(factor, -product)
         return NumpyValues(_product_error(self.x, self.like(factor).x, product.x))
 
-    def floored(self, low: Scalar) -> NumpyValues:
-        """Return the float, or `low` where it is less; NaN stays."""
-        return NumpyValues(np.maximum(self.x, self.like(low).x)) if low else super().floored(low)  # NumPy chooses any of equal zeros
+    def max_keep_nan(self, low: Scalar) -> NumpyValues:
+        """Return the larger of the float and `low`; NaN stays NaN."""
+        return NumpyValues(np.maximum(self.x, self.like(low).x)) if low else super().max_keep_nan(low)  # NumPy chooses any of equal zeros
 
-    def capped(self, high: Scalar) -> NumpyValues:
-        """Return the float, or `high` where it is more; NaN stays."""
-        return NumpyValues(np.minimum(self.x, self.like(high).x)) if high else super().capped(high)
+    def min_keep_nan(self, high: Scalar) -> NumpyValues:
+        """Return the lesser of the float and `high`; NaN stays NaN."""
+        return NumpyValues(np.minimum(self.x, self.like(high).x)) if high else super().min_keep_nan(high)
 
     def polynomial(self, coefficients: Sequence[Scalar], square: NumpyValues | None = None) -> NumpyValues:
         """Return the polynomial by Horner's rule, in one array."""

@@ -108,7 +108,7 @@ def _grown(size: Values, scaled: Values) -> Values:
     """Return e^size times a function, also where that power alone is infinite."""
     root = exp(size * 0.5)
     infinite = size.equals(math.inf)
-    return infinite.select(size, infinite.select(0.0, root) * scaled * root).signed(scaled)
+    return infinite.select(size, infinite.select(0.0, root) * scaled * root).copysign(scaled)
 
 
 def _is_full(x: Values) -> bool:
@@ -123,7 +123,7 @@ def _i0e(x: Values, near: Sequence[float] = I0_NEAR, far: Sequence[float] = I0_F
 
 def _i1e(x: Values, near: Sequence[float] = I1_NEAR, far: Sequence[float] = I1_FAR) -> Values:
     size = x.abs()
-    return _far(size, size * _near(size, near), far).signed(x)
+    return _far(size, size * _near(size, near), far).copysign(x)
 
 
 _short_i0e = in_float64(functools.partial(_i0e, near=SHORT_I0_NEAR, far=SHORT_I0_FAR))
@@ -132,7 +132,7 @@ _short_i1e = in_float64(functools.partial(_i1e, near=SHORT_I1_NEAR, far=SHORT_I1
 
 def _near(size: Values, coefficients: Sequence[float]) -> Values:
     """Evaluate the interpolant in x/4 - 1, for x up to the border."""
-    return size.capped(BORDER).mad(0.25, -1.0).polynomial(coefficients)
+    return size.min_keep_nan(BORDER).mad(0.25, -1.0).polynomial(coefficients)
 
 
 def _far(size: Values, near: Values, coefficients: Sequence[float]) -> Values:
@@ -173,9 +173,9 @@ def dawsn(x: Values) -> Values:
     size = x.abs()
     far = size.above(4.0)
     inverse = 1.0 / far.select(size, 4.0)
-    bounded = size.capped(4.0)
+    bounded = size.min_keep_nan(4.0)
     near = bounded * (bounded * bounded).mad(0.125, -1.0).polynomial(DAWSON_NEAR)
-    return far.select(inverse * 0.5 * (inverse * inverse).mad(32.0, -1.0).polynomial(DAWSON_FAR), near).signed(x)
+    return far.select(inverse * 0.5 * (inverse * inverse).mad(32.0, -1.0).polynomial(DAWSON_FAR), near).copysign(x)
 
 
 # ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ SICI_G = (
     0.9856825543112986,
 )  # fmt: skip
 
-#: Where the amplitudes take over.
+#: Thresholds from which on the amplitudes are used.
 FRESNEL_BORDER, SICI_BORDER = 2.5, 10.0
 
 #: The largest finite numbers, and one beyond which Fresnel integrals are 1/2, by width.
@@ -268,7 +268,7 @@ def fresnel_sin(x: Values) -> Values:
     size, near, amplitude_f, amplitude_g, sine, cosine = _fresnel(x)
     bounded = near.select(size, 1.0)
     inside = bounded * bounded * bounded * _fourth_power(bounded / FRESNEL_BORDER).polynomial(FRESNEL_S)
-    return near.select(inside, 0.5 - amplitude_f * cosine - amplitude_g * sine).signed(x)
+    return near.select(inside, 0.5 - amplitude_f * cosine - amplitude_g * sine).copysign(x)
 
 
 @in_float64
@@ -277,7 +277,7 @@ def fresnel_cos(x: Values) -> Values:
     size, near, amplitude_f, amplitude_g, sine, cosine = _fresnel(x)
     bounded = near.select(size, 1.0)
     inside = bounded * _fourth_power(bounded / FRESNEL_BORDER).polynomial(FRESNEL_C)
-    return near.select(inside, 0.5 + amplitude_f * sine - amplitude_g * cosine).signed(x)
+    return near.select(inside, 0.5 + amplitude_f * sine - amplitude_g * cosine).copysign(x)
 
 
 def _fourth_power(ratio: Values) -> Values:
@@ -290,7 +290,7 @@ def _fresnel(x: Values) -> tuple[Values, ...]:
     """Return |x|, whether it is near, both amplitudes, sine and cosine of pi x^2 / 2."""
     size = x.abs()
     near = size.below(FRESNEL_BORDER)
-    far = near.select(FRESNEL_BORDER, size.capped(_CONSTANT))
+    far = near.select(FRESNEL_BORDER, size.min_keep_nan(_CONSTANT))
     inverse = 1.0 / far
     variable = _fourth_power(FRESNEL_BORDER * inverse)
     amplitude_f = inverse * (1.0 / math.pi) * variable.polynomial(FRESNEL_F)
@@ -315,22 +315,22 @@ def _sine_and_cosine(x: Values) -> tuple[Values, Values]:
 @in_float64
 def fresnel_sin_slope(x: Values) -> Values:
     """Return sin(pi x^2 / 2), NaN at infinity."""
-    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().capped(_EVEN[x.bits]))[0])
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.bits]))[0])
 
 
 @in_float64
 def fresnel_cos_slope(x: Values) -> Values:
     """Return cos(pi x^2 / 2), NaN at infinity."""
-    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().capped(_EVEN[x.bits]))[1])
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.bits]))[1])
 
 
 @in_float64
 def sin_integral(x: Values) -> Values:
     """Return Si(x), the integral of sin(t) / t from 0 to x."""
     size, near, amplitude_f, amplitude_g, far = _sici(x)
-    bounded = size.capped(SICI_BORDER)
+    bounded = size.min_keep_nan(SICI_BORDER)
     inside = bounded * (bounded * bounded).mad(0.02, -1.0).polynomial(SI_NEAR)
-    return near.select(inside, 0.5 * math.pi - amplitude_f * cos(far) - amplitude_g * sin(far)).signed(x)
+    return near.select(inside, 0.5 * math.pi - amplitude_f * cos(far) - amplitude_g * sin(far)).copysign(x)
 
 
 @in_float64
@@ -340,7 +340,7 @@ def cos_integral(x: Values) -> Values:
     It is gamma + log |x| + the integral of (cos(t) - 1) / t from 0 to |x|.
     """
     size, near, amplitude_f, amplitude_g, far = _sici(x)
-    bounded = size.capped(SICI_BORDER)
+    bounded = size.min_keep_nan(SICI_BORDER)
     square = bounded * bounded
     inside = log(bounded) + square.mad(square.mad(0.02, -1.0).polynomial(CI_NEAR), 0.5772156649015329)
     out = near.select(inside, amplitude_f * sin(far) - amplitude_g * cos(far))
@@ -351,7 +351,7 @@ def _sici(x: Values) -> tuple[Values, ...]:
     """Return |x|, whether it is near, both amplitudes, and |x| where it is not near."""
     size = x.abs()
     near = size.below(SICI_BORDER)
-    far = near.select(SICI_BORDER, size.capped(_LARGEST_INTEGRAL[x.bits]))
+    far = near.select(SICI_BORDER, size.min_keep_nan(_LARGEST_INTEGRAL[x.bits]))
     inverse = 1.0 / far
     variable = inverse.mad(2.0 * SICI_BORDER, -1.0)
     return size, near, inverse * variable.polynomial(SICI_F), inverse * inverse * variable.polynomial(SICI_G), far
@@ -391,20 +391,20 @@ def owens_t(h: Values, a: Values) -> Values:
     Beyond a = 1 it follows from T(a h, 1/a) (Owen 1956); up to 1 it is computed by quadrature (method T5 of Patefield and Tandy, "Fast and
     accurate calculation of Owen's T function", 2000, with as many nodes as make it exact everywhere).
     """
-    size, slope = h.abs(), a.abs().capped(_LARGEST_OWENS_T[a.bits])
+    size, slope = h.abs(), a.abs().min_keep_nan(_LARGEST_OWENS_T[a.bits])
     beyond = slope.above(1.0)
-    scaled = size.capped(_LARGEST_OWENS_T[a.bits]) * slope
+    scaled = size.min_keep_nan(_LARGEST_OWENS_T[a.bits]) * slope
     inner = _quadrature(beyond.select(scaled, size), beyond.select(1.0 / beyond.select(slope, 1.0), slope))
     first, second = ndtr(-size), ndtr(-scaled)
     out = beyond.select((first + second) * 0.5 - first * second - inner, inner)
-    return (h.is_nan() | a.is_nan()).select(math.nan, out).signed(a)
+    return (h.is_nan() | a.is_nan()).select(math.nan, out).copysign(a)
 
 
 def _quadrature(h: Values, a: Values) -> Values:
     """Return T(h, a) for h >= 0 and 0 <= a <= 1; the integral ends where h t = 9."""
-    bounded = h.capped(_ZERO_FROM)
-    product = (bounded * a).capped(_REACH)
-    end = (bounded * a).above(_REACH).select(_REACH / bounded.floored(1.0), a)
+    bounded = h.min_keep_nan(_ZERO_FROM)
+    product = (bounded * a).min_keep_nan(_REACH)
+    end = (bounded * a).above(_REACH).select(_REACH / bounded.max_keep_nan(1.0), a)
     exponent, square = product * product * -0.5, end * end
     total = h.like(0.0)
     for node, weight in zip(_SQUARES, _WEIGHTS, strict=True):
@@ -478,13 +478,13 @@ def _faddeeva(x: Values, y: Values) -> Pair:
     """Lead to the first quadrant: w(-z) = 2 exp(-z^2) - w(z), w(-conj z) = conj w(z)."""
     below = y.below(0.0)
     real, imaginary = _first_quadrant(x.abs(), y.abs())
-    depth = below.select((-y).capped(_LARGEST_FADDEEVA[x.bits]), 0.0)
+    depth = below.select((-y).min_keep_nan(_LARGEST_FADDEEVA[x.bits]), 0.0)
     size = 2.0 * exp((depth - x.abs()) * (depth + x.abs()))
     angle = size.equals(0.0).select(0.0, 2.0 * x * depth)
     sine = angle.equals(0.0).select(0.0, size * sin(angle))
-    mirrored_real, mirrored_imaginary = size * cos(angle) - real, sine + imaginary.signed(x)
+    mirrored_real, mirrored_imaginary = size * cos(angle) - real, sine + imaginary.copysign(x)
     invalid = x.is_nan() | y.is_nan()
-    out_real, out_imaginary = below.select(mirrored_real, real), below.select(mirrored_imaginary, imaginary.signed(x))
+    out_real, out_imaginary = below.select(mirrored_real, real), below.select(mirrored_imaginary, imaginary.copysign(x))
     return invalid.select(math.nan, out_real), invalid.select(math.nan, out_imaginary)
 
 
@@ -492,7 +492,9 @@ def _first_quadrant(x: Values, y: Values) -> Pair:
     close = x.compare("ole", 6.0) | (y.compare("ole", 0.1) & x.compare("ole", 8.0)) | (y.compare("ole", 1e-10) & x.compare("ole", 28.0))
     close = close & y.compare("ole", 7.0)
     sums = _sums(close.select(x, 1.0), close.select(y, 1.0))
-    fraction = _fraction(close.select(10.0, x.capped(_LARGEST_FADDEEVA[x.bits])), close.select(10.0, y.capped(_LARGEST_FADDEEVA[x.bits])))
+    fraction = _fraction(
+        close.select(10.0, x.min_keep_nan(_LARGEST_FADDEEVA[x.bits])), close.select(10.0, y.min_keep_nan(_LARGEST_FADDEEVA[x.bits]))
+    )
     return close.select(sums[0], fraction[0]), close.select(sums[1], fraction[1])
 
 

@@ -67,7 +67,7 @@ def _window(exponent: V, number: int) -> V:
     bounded = most.below(-60).select(-60, most)
     lowest = (TWO_OVER_PI_BITS + 2 - _WINDOW * (number + 1)) - bounded
     words = lowest.shift_right(3).bits_of_table("digits_of_two_over_pi", _DIGITS)
-    return (words.shift_right(lowest & 7) & ((1 << _WINDOW) - 1)).number()
+    return (words.shift_right(lowest & 7) & ((1 << _WINDOW) - 1)).to_float()
 
 
 # ------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def rem(x: Values, y: Values) -> Values:
     size, divisor = x.abs(), y.abs()
     limit = divisor * 2.0 ** (SIGNIFICAND[x.bits] - 1)
     hard = size.above(limit) & size.below(math.inf) & divisor.above(0.0)
-    rest = hard.rarely("rem.hard", _hard, [size, divisor], _step(size, divisor))
+    rest = hard.if_any("rem.hard", _hard, [size, divisor], _step(size, divisor))
     exact = divisor.equals(math.inf) & size.below(math.inf)
-    return exact.select(size, rest).signed(x)
+    return exact.select(size, rest).copysign(x)
 
 
 def _step(x: Values, y: Values) -> Values:
@@ -131,8 +131,8 @@ def _exponent(x: Values) -> Values:
     """Return the exponent of the highest digit of x > 0."""
     digits = SIGNIFICAND[x.bits]
     tiny = x.below(2.0 ** (1 - BIAS[x.bits]))
-    found = tiny.select(x * 2.0**digits, x).as_bits().shift_right(digits)
-    return tiny.select(found - digits, found)
+    exponent = tiny.select(x * 2.0**digits, x).as_bits().shift_right(digits)
+    return tiny.select(exponent - digits, exponent)
 
 
 # ------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _reduced(x: Values, periods: Values, scale: float) -> Values:
 def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable[[Values], Values], x: Values) -> Values:
     """Select `large` where the argument is large or infinite, else `ordinary`."""
     usual = ordinary(x)
-    return x.abs().compare("oge", _LARGE[x.bits]).rarely(name, large, [x], usual)
+    return x.abs().compare("oge", _LARGE[x.bits]).if_any(name, large, [x], usual)
 
 
 @of_numpy(np.sin)
@@ -220,7 +220,7 @@ def sin(x: Values) -> Values:
 
 
 def _sin_ordinary(x: Values) -> Values:
-    periods, count = x.counted(1 / math.pi)
+    periods, count = x.round_scaled(1 / math.pi)
     sine = _sine(_reduced(x, periods, 1.0), count)
     return x.equals(0.0).select(x, sine)
 
@@ -238,7 +238,7 @@ def cos(x: Values) -> Values:
 
 def _cos_ordinary(x: Values) -> Values:
     """Reduce by multiples of pi: the zeros of the cosine are at (n + 1/2) pi."""
-    periods, count = x.abs().counted(1 / math.pi, -0.5)
+    periods, count = x.abs().round_scaled(1 / math.pi, -0.5)
     halves = periods.fma(2.0, 1.0)
     return _sine(_reduced(x.abs(), halves, 0.5), count + 1)
 
@@ -269,7 +269,7 @@ def tan(x: Values) -> Values:
 
 def _tan_ordinary(x: Values) -> Values:
     """Return the tangent of r + rest, the reduced argument with r's error."""
-    periods, count = x.counted(2 / math.pi)
+    periods, count = x.round_scaled(2 / math.pi)
     first, second, third = [-pi_term * 0.5 for pi_term in _PI[x.bits]]
     product, error = exact_product(periods, second)
     r, rest = exact_sum(periods.fma(first, x), product)
@@ -305,7 +305,7 @@ def asin(x: Values) -> Values:
     """Return the arc sine: asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
     big, root, rest = _asin_as_sum(x)
     high, low, _ = _PI[x.bits]
-    return big.select(root.fma(-2.0, high / 2) + rest.fma(-2.0, low / 2), root + rest).signed(x)
+    return big.select(root.fma(-2.0, high / 2) + rest.fma(-2.0, low / 2), root + rest).copysign(x)
 
 
 def acos(x: Values) -> Values:
@@ -317,7 +317,7 @@ def acos(x: Values) -> Values:
     high, low, _ = _PI[x.bits]
     angle = root + rest
     outer = x.below(0.0).select(root.fma(-2.0, high) + rest.fma(-2.0, low), angle * 2.0)
-    return big.select(outer, (x.like(low / 2) - angle.signed(x)) + high / 2)
+    return big.select(outer, (x.like(low / 2) - angle.copysign(x)) + high / 2)
 
 
 def _arc(square: Values, ratio: Values) -> Values:
@@ -331,7 +331,7 @@ def atan(x: Values) -> Values:
     ratio = big.select(1.0 / size, size)
     angle = _arc(ratio * ratio, ratio)
     high, low, _ = _PI[x.bits]
-    return big.select((x.like(low / 2) - angle) + high / 2, angle).signed(x)
+    return big.select((x.like(low / 2) - angle) + high / 2, angle).copysign(x)
 
 
 def atan2(y: Values, x: Values) -> Values:
@@ -350,4 +350,4 @@ def atan2(y: Values, x: Values) -> Values:
     angle = steep.select((x.like(low / 2) - angle) + high / 2, angle)
     left = x.as_bits().below(0)
     reflected = left.select((x.like(low) - angle) + high, angle)
-    return x.compare("uno", y).select(x + y, reflected.signed(y))
+    return x.compare("uno", y).select(x + y, reflected.copysign(y))

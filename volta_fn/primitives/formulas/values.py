@@ -20,10 +20,10 @@ from typing import Any, Self, TypeVar
 
 Scalar = float | int | bool
 
-#: Bits of the significand, and what is added to the exponent, by width.
+#: Bits of the significand, and the bias of the exponent, by width.
 SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 
-#: Adding it rounds a small number to an integer, which is then in the last bits.
+#: The magic numbers of rounding: adding one rounds a small number to an integer, which is then in the last bits.
 MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
 
 
@@ -139,8 +139,8 @@ class Values:
     def mad(self, factor: Self | Scalar, addend: Self | Scalar) -> Self:
         """Return self * factor + addend, rounded once or twice."""
 
-    def held(self) -> Self:
-        """Return the same number, opaque to compilers that simplify sums."""
+    def opaque(self) -> Self:
+        """Return the same number, hidden from compilers that simplify sums."""
         return self
 
     @abstractmethod
@@ -151,10 +151,10 @@ class Values:
     def sqrt(self) -> Self:
         """Return the square root, correctly rounded."""
 
-    def near_log2(self) -> Self | None:
-        """Return the target's own base-2 logarithm, if it has a fast one.
+    def fast_log2(self) -> Self | None:
+        """Return the target's own base-2 logarithm of a positive normal number, or None.
 
-        That is of positive normal numbers. Its error is at most 2^-21 from 1/2 to 2, elsewhere three units in the last place.
+        Its error is at most 2^-21 from 1/2 to 2, and three units in the last place elsewhere.
         """
         return None
 
@@ -163,23 +163,23 @@ class Values:
         """Return the nearest integer, halves to even."""
 
     @abstractmethod
-    def nearest_away(self) -> Self:
+    def round_half_away(self) -> Self:
         """Return the nearest integer, halves away from zero."""
 
     @abstractmethod
     def floor(self) -> Self:
-        """Return the largest integer not above."""
+        """Return the largest integer that is not greater."""
 
     @abstractmethod
     def ceil(self) -> Self:
-        """Return the smallest integer not below."""
+        """Return the smallest integer that is not less."""
 
     @abstractmethod
     def trunc(self) -> Self:
         """Return the integer toward zero."""
 
     @abstractmethod
-    def signed(self, model: Self | Scalar) -> Self:
+    def copysign(self, model: Self | Scalar) -> Self:
         """Return |self| with another's sign."""
 
     @abstractmethod
@@ -203,14 +203,14 @@ class Values:
         """Return an integral float as a signed integer of the same width."""
 
     @abstractmethod
-    def number(self) -> Self:
-        """Return an integer that is not negative as a float of the same width."""
+    def to_float(self) -> Self:
+        """Convert a non-negative integer to a float of the same width."""
 
     @abstractmethod
     def bits_of_table(self, name: str, table: bytes) -> Self:
         """Return the 64 bits of a constant that begin at the byte of this number."""
 
-    # whole numbers in floats, of less than half the significand's digits
+    # small integers held in floats, of less than half the significand's digits
 
     @abstractmethod
     def small_integer(self) -> Self:
@@ -221,73 +221,69 @@ class Values:
         """Return a small integer as a float."""
 
     @abstractmethod
-    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Self, Self]:
-        """Return n, the integer nearest to self * factor + addend, and n + offset.
+    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Self, Self]:
+        """Return n = round(self * factor + addend) as a float, n + offset as an integer.
 
-        The first is a float, the second an integer modulo some power of two.
+        The integer is exact modulo some power of two.
         """
 
     @abstractmethod
     def power_of_two(self) -> Self:
         """Return 2^n of an integer n, where that is a normal number."""
 
-    def scaled(self, n: Self) -> Self:
+    def ldexp(self, n: Self) -> Self:
         """Return self 2^n for a number near 1 and an integer n, rounded once.
 
-        What is too large is infinite, what is small subnormal or 0.
+        Overflow gives infinity; underflow gives subnormal numbers and 0.
         """
-        half, biased = n.counted(0.5, offset=BIAS[self.bits])
+        half, biased = n.round_scaled(0.5, offset=BIAS[self.bits])
         return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
 
-    def raised(self, n: Self) -> Self:
-        """Return self 2^n where all of these are normal numbers.
+    def ldexp_normal(self, n: Self) -> Self:
+        """Return self 2^n, where operand and result are normal numbers.
 
         n is an integer modulo some power of two.
         """
         return (self.as_bits() + (n << SIGNIFICAND[self.bits])).as_float()
 
     def exponent_and_significand(self) -> tuple[Self, Self] | None:
-        """Return exponent and significand in [3/4, 3/2), if instructions exist."""
+        """Return the exponent and the significand in [3/4, 3/2) by instructions, or None."""
         return None
 
     @abstractmethod
     def quarter_periods(self) -> tuple[Self, Self, Self]:
-        """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
+        """Return (quarters, r, rest) with self = r + rest + quarters pi/2 and |r| <= pi/4.
 
-        Quarters are integers, up to multiples of 4.
-
-        For numbers from 2^-5 up. r is NaN where the number is not finite.
+        The quarters are integers modulo 4. Numbers must be at least 2^-5; r is NaN for infinities and NaN.
         """
 
     # control flow
 
     @abstractmethod
-    def rarely(self, name: str, write: Callable[..., Self], arguments: Sequence[Self], usual: Self) -> Self:
-        """Return ``write(*arguments)`` where this holds, else `usual`.
+    def if_any(self, name: str, write: Callable[..., Self], arguments: Sequence[Self], usual: Self) -> Self:
+        """Return ``write(*arguments)`` where this condition holds, else `usual`.
 
-        The former is a function by itself, which hardly ever runs.
+        The code of `write` is outlined as cold, and runs only if the condition holds for any lane.
         """
 
     @abstractmethod
     def iterated(self, count: int | Self, step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
         """Return the values after `count` steps ``values = step(k, *values)``.
 
-        k is the iteration's number, of this type of float.
-
-        Where numbers of iterations differ, the largest one is done for all.
+        k is the iteration's number, of this type of float. If lanes differ in their counts, all of them do the largest one.
         """
 
     def choose(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
-        """Return ``yes(*arguments)`` where this holds, else ``no(*arguments)``.
+        """Return ``yes(*arguments)`` where this condition holds, else ``no(*arguments)``.
 
-        Code computes both and selects.
+        Both are computed, and one is selected.
         """
         return self.select(yes(*arguments), no(*arguments))
 
-    def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
-        """Return the same of a condition that seldom holds.
+    def choose_if_any(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Self) -> Any:
+        """Return the result of `choose`, for a condition that seldom holds.
 
-        Code for GPUs branches: few groups of invocations go both ways.
+        Code for GPUs branches, since few subgroups take both ways.
         """
         return self.choose(yes, no, *arguments)
 
@@ -295,16 +291,16 @@ class Values:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)
 
-    def called(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
-        """Return ``formula(self, *others)``, as a function call where that is smaller."""
+    def outline(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
+        """Return ``formula(self, *others)``, by a function call where that saves code."""
         return formula(self, *others)
 
-    # what follows
+    # composed of the above
 
-    def over(self, other: Self) -> Self:
+    def divide_bounded(self, other: Self) -> Self:
         """Return the quotient by a number between 1 and 2^60.
 
-        The dividend is not greater than 2^60, or nearly that.
+        The dividend is at most about 2^60.
         """
         return self / other
 
@@ -316,33 +312,31 @@ class Values:
         """Return the larger of two floats; `bound` for NaN or equal ones."""
         return self.above(bound).select(self, bound)
 
-    def floored(self, low: Scalar) -> Self:
-        """Return the float, or `low` where it is less; NaN stays."""
+    def max_keep_nan(self, low: Scalar) -> Self:
+        """Return the larger of the float and `low`; NaN stays NaN."""
         bound = self.like(low)
         return bound.above(self).select(bound, self)
 
-    def capped(self, high: Scalar) -> Self:
-        """Return the float, or `high` where it is more; NaN stays."""
+    def min_keep_nan(self, high: Scalar) -> Self:
+        """Return the lesser of the float and `high`; NaN stays NaN."""
         bound = self.like(high)
         return bound.below(self).select(bound, self)
 
     def clamped(self, low: Scalar, high: Scalar) -> Self:
-        """Return the float between bounds; NaN stays."""
-        return self.floored(low).capped(high)
+        """Clamp the float to bounds; NaN stays NaN."""
+        return self.max_keep_nan(low).min_keep_nan(high)
 
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Self], Self], below: Scalar, above: Scalar) -> Self:
         """Return a function of the float between bounds, else `below` or `above`.
 
-        For NaN it is what the function is.
+        NaN is passed to the function.
         """
         return function(self.clamped(low, high))
 
     def polynomial(self, coefficients: Sequence[Scalar], square: Self | None = None) -> Self:
-        """Return the polynomial with these coefficients, by Horner's rule.
+        """Evaluate a polynomial, highest power first, by Horner's rule.
 
-        The highest power comes first.
-
-        Given the square, it is two, of the even and of the odd powers, which do not wait for each other.
+        With `square`, even and odd powers are summed by two rules in the square, which breaks the dependency chain in two.
         """
         if square is not None:
             count = len(coefficients)
@@ -369,14 +363,14 @@ def exact_product(x: V, y: V | float) -> tuple[V, V]:
 
 def exact_sum(x: V, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the rounding error (Knuth)."""
-    total = (x + y).held()
-    added = (total - x).held()
+    total = (x + y).opaque()
+    added = (total - x).opaque()
     return total, (x - (total - added)) + (y - added)
 
 
 def exact_sum_ordered(x: V | float, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the error, for |x| >= |y| (Dekker)."""
-    total = (x + y).held()
+    total = (x + y).opaque()
     return total, y - (total - x)
 
 
@@ -385,7 +379,7 @@ _STICKY = ((24, 16), (39, 31), (54, 46))
 
 
 def with_sticky_bits(x: V, signed: bool) -> V:
-    """Replace bits that float32 would round away by one below all ties of bfloat16.
+    """Replace bits that float32 rounds away by a sticky bit below bfloat16's ties.
 
     The result is exact in float32, and rounding that to bfloat16 rounds as if it were the first time.
     """
@@ -402,7 +396,7 @@ Formula = Callable[..., Values]
 
 
 def in_float64(formula: Formula) -> Formula:
-    """Decorate a formula to compute float32 in float64 where that is at hand."""
+    """Decorate a formula to compute float32 in float64 on targets that have it."""
 
     @functools.wraps(formula)
     def widened(*operands: Values) -> Values:
@@ -414,9 +408,9 @@ def in_float64(formula: Formula) -> Formula:
 
 
 def in_float64_unless_fused(formula: Formula) -> Formula:
-    """Decorate a formula of float32 to compute in float64 without a compiler.
+    """Decorate a formula of float32 to compute in float64 where `fma` is expensive.
 
-    There rounding errors of products are not cheap, and NumPy's exponential is off by some units.
+    That is on NumPy, whose exponential is also off by some units in the last place.
     """
     widened = in_float64(formula)
 

@@ -66,7 +66,7 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:
-    """Make a rectangular triangular factor square.
+    """Pad a rectangular triangular factor to a square.
 
     It gets columns of zeros, or rows of the identity.
     """

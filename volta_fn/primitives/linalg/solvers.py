@@ -71,7 +71,7 @@ def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
 
 
 def no_derivative(primitive: Primitive) -> Callable[..., Any]:
-    """Return the derivative rule of a primitive that has none, except by constants."""
+    """Return a derivative rule that raises unless all operands are constants."""
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
         if any(type(t) is not Zero for t in tangents):
@@ -322,7 +322,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     """Differentiate T X = B: T dX = dB - dT X."""
     *diagonals, b = primals
     x = bind(tridiagonal_solve_p, *diagonals, b)
-    terms = [_times(t, x, shift) for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True) if type(t) is not Zero]
+    terms = [_times_diagonal(t, x, shift) for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True) if type(t) is not Zero]
     right = tangents[3]
     for term in terms:
         right = -term if type(right) is Zero else right - term
@@ -331,7 +331,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     return x, bind(tridiagonal_solve_p, *diagonals, right)
 
 
-def _times(diagonal: Array, x: Array, shift: int) -> Array:
+def _times_diagonal(diagonal: Array, x: Array, shift: int) -> Array:
     """Multiply by a matrix that is zero off a diagonal, `shift` right of the main one."""
     return expand_dims(diagonal, (diagonal.ndim,)) * _shifted(x, shift, x.ndim - 2)
 
@@ -351,8 +351,8 @@ def _transpose(ct: Any, lower: Any, diagonal: Any, upper: Any, b: Any) -> list[A
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
-    moved = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
-    return bind(tridiagonal_solve_p, *moved), 0
+    stacks = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
+    return bind(tridiagonal_solve_p, *stacks), 0
 
 
 tridiagonal_solve_p = Primitive("tridiagonal_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
@@ -394,7 +394,7 @@ def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Updates of factorisations, and what is made of them.
+# Updates of factorisations, and functions of them.
 # ------------------------------------------------------------------------------
 
 INT32 = np.dtype(np.int32)
@@ -420,12 +420,12 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
     def rotate(w: Array, item: tuple[Array, Array]) -> tuple[Array, Array]:
         step, row = item
-        here = positions == step
+        at_step = positions == step
         zero = as_value(np.zeros((), w.dtype))
-        x, y = (reduce_sum(select(here, v, zero), (last,)) for v in (row, w))
+        x, y = (reduce_sum(select(at_step, v, zero), (last,)) for v in (row, w))
         length = sqrt(x * x + y * y)
         cosine, sine = (expand_dims(v / length, (last,)) for v in (x, y))
-        return select(here, zero, cosine * w - sine * row), cosine * row + sine * w
+        return select(at_step, zero, cosine * w - sine * row), cosine * row + sine * w
 
     steps = broadcasted_iota(INT32, (factor.shape[-1],), 0)
     _, rows = scan(rotate, vector, (steps, moveaxis(factor, last, 0)))
@@ -433,7 +433,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
-    """Return the permutation that the exchanges of rows in `lu` make.
+    """Return the permutation of the row exchanges of `lu`.
 
     Step i exchanges rows i and pivots[i].
 
@@ -454,11 +454,11 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
 
     def exchange(order: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
         step, pivot = item
-        here, there = positions == step, positions == expand_dims(pivot, (last,))
+        at_step, at_pivot = positions == step, positions == expand_dims(pivot, (last,))
         zero = as_value(np.zeros((), order.dtype))
-        first, second = (expand_dims(reduce_sum(select(at, order, zero), (last,)), (last,)) for at in (here, there))
-        moved = select(there, broadcast_to(first, shape), order)
-        return select(here, broadcast_to(second, shape), moved), None
+        first, second = (expand_dims(reduce_sum(select(at, order, zero), (last,)), (last,)) for at in (at_step, at_pivot))
+        exchanged = select(at_pivot, broadcast_to(first, shape), order)
+        return select(at_step, broadcast_to(second, shape), exchanged), None
 
     numbers = broadcasted_iota(steps.dtype, (steps.shape[-1],), 0)
     return scan(exchange, positions, (numbers, moveaxis(steps, last, 0)))[0]

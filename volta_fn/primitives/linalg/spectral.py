@@ -205,7 +205,7 @@ def _eig_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArray
 def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vectors: bool) -> tuple[Sequence[Array], list[Any]]:
     """Differentiate by C = V⁻¹ dA V: dw = diag(C), dV = V (C ∘ 1/(w_j - w_i)).
 
-    What would change the vectors' length or phase is subtracted.
+    The component that changes the vectors' length or phase is subtracted.
     """
     if type(tangents[0]) is Zero or not primals[0].size:
         return no_tangents(bind(eig_p, *primals, compute_vectors=compute_vectors))
@@ -213,20 +213,20 @@ def _eig_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, compute_vecto
     inner = linear_solve(v, matmul(to_dtype(tangents[0], v.dtype), v))
     if not compute_vectors:
         return outs[:1], [diagonal(inner)]
-    moved = matmul(v, inner * safe_inverse(_row(w) - _column(w)))
-    return outs, [diagonal(inner), moved - v * _drift(v, moved)]
+    change = matmul(v, inner * safe_inverse(_row(w) - _column(w)))
+    return outs, [diagonal(inner), change - v * _drift(v, change)]
 
 
-def _drift(v: Array, moved: Array) -> Array:
+def _drift(v: Array, change: Array) -> Array:
     """Return the multiple of each eigenvector that normalization forbids.
 
     LAPACK makes them of unit length, the largest element real.
     """
     rows = v.ndim - 2
-    overlap = selection.conj(v) * moved
+    overlap = selection.conj(v) * change
     largest = _row(argmax(selection.real(selection.conj(v) * v), rows))
     is_largest = broadcasted_iota(np.int32, v.shape, rows) == largest
-    ratio = select(is_largest, moved * safe_inverse(v), as_value(np.zeros((), v.dtype)))
+    ratio = select(is_largest, change * safe_inverse(v), as_value(np.zeros((), v.dtype)))
     stretch = selection.real(reduce_sum(overlap, (rows,)))
     rotation = selection.imag(reduce_sum(ratio, (rows,)))
     return _row(selection.complex(stretch, rotation))
@@ -373,8 +373,8 @@ def _product_abstract(a: ShapedArray, taus: ShapedArray) -> ShapedArray:
 
 
 def _product_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    moved = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
-    return bind(householder_product_p, *moved, **params), 0
+    stacks = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
+    return bind(householder_product_p, *stacks, **params), 0
 
 
 householder_product_p = Primitive("householder_product", _product_abstract, batch=_product_batch)
@@ -423,9 +423,9 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
 # The polar decomposition by QDWH: iterations of products and factorisations.
 # ------------------------------------------------------------------------------
 
-#: Beyond this weight the iteration by Cholesky's factors would lose digits.
+#: The largest weight for which the iteration by Cholesky's factors is accurate.
 _GREATEST_WEIGHT = 100.0
-#: How often it iterates at most by default: six iterations suffice in double precision.
+#: The default limit of iterations: six suffice in double precision.
 _MOST_ITERATIONS = 10
 
 
@@ -477,7 +477,7 @@ def qdwh(
 
 
 def _scaled(x: Array, epsilon: float) -> tuple[Array, Array]:
-    """Divide by a bound of the singular values; return a lower bound of them, too."""
+    """Divide by an upper bound of the singular values; also return a lower bound."""
     size = absolute(x)
     columns, rows = (reduce_max(reduce_sum(size, (axis,)), (0,)) for axis in (0, 1))
     bound = sqrt(columns) * sqrt(rows)

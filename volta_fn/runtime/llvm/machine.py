@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.interned import Left
+from volta_fn.core.interned import Finalized
 from volta_fn.errors import CompilerError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.internals.result_allocator import numpy_function
@@ -30,7 +30,7 @@ from volta_fn.runtime.threads import thread_count
 
 #: Code that is never freed, and engines, which are freed some time after their code.
 _permanent: list[LoadedCode] = []
-_engines: Left[Any] = Left()
+_engines: Finalized[Any] = Finalized()
 _lock = threading.Lock()
 #: Machines that no thread compiles by now: a new one takes longer to describe the CPU than a small module takes.
 _idle: list[tuple[Host | None, Any]] = []
@@ -109,7 +109,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
             engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
         engine.finalize_object()
         loaded = LoadedCode([engine.get_function_address(symbol) for symbol in symbols])
-        _engines.leave(loaded, engine)
+        _engines.add(loaded, engine)
         return loaded
 
 
@@ -118,7 +118,7 @@ def _free_dropped() -> None:
 
     That waits until others are loaded, since it takes llvmlite's lock, and the last reference may go in the main thread (see `compiling`).
     """
-    for engine in _engines.take():
+    for engine in _engines.drain():
         engine._owned = False
         engine.close()
 

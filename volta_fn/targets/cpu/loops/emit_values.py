@@ -62,7 +62,7 @@ class VectorScope(Scope[Value, Number]):
     def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
         super().__init__(nest.analysis, parents, axes)
         self.nest = nest
-        self.kept = nest.in_memory
+        self.buffered = nest.in_memory
         lanes = [parent.lane for parent in parents if parent.lane is not None]
         self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
         #: Conditions that are constant in this scope.
@@ -290,7 +290,7 @@ class VectorScope(Scope[Value, Number]):
 
     def prepare_operands(self, number: int) -> None:
         """Emit a node's address, and its conditions that do not depend on inner loops."""
-        if number in self.kept:
+        if number in self.buffered:
             self.pointer(("slot", number))
             return
         if isinstance(self.analysis.kernel.nodes[number], Load):

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
-from volta_fn.core.interned import Interned, Left
+from volta_fn.core.interned import Finalized, Interned
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
@@ -155,7 +155,7 @@ def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> N
             "constants": [arrays.write(array) for array in layout.constants],
             "long": artifact.long,
             "outputs": [
-                [o.made, o.argument, None if o.constant is None else [arrays.write(o.constant)], o.shape] for o in artifact.outputs
+                [o.result, o.argument, None if o.constant is None else [arrays.write(o.constant)], o.shape] for o in artifact.outputs
             ],
             "specs": [[shape, _name(dtype)] for shape, dtype in artifact.specs],
             "reuse": artifact.reuse,
@@ -234,7 +234,7 @@ def find(key: Key) -> CachedProgram | None:
 # ------------------------------------------------------------------------------
 
 #: Records of programs. The tables of collected programs are freed when another program is created.
-_records: Left[np.ndarray] = Left()
+_records: Finalized[np.ndarray] = Finalized()
 
 
 @functools.cache
@@ -267,7 +267,7 @@ class Program:
         self.outputs, self.reuse, layout = artifact.outputs, dict(artifact.reuse), artifact.layout
         large = support_code_of_process().large_empty
         #: The allocator, shape and dtype of each array that a call makes.
-        shapes = {output.made: output.shape for output in reversed(artifact.outputs)}  # of the first output that each array is
+        shapes = {output.result: output.shape for output in reversed(artifact.outputs)}  # of the first output that each array is
         self.specs = [
             (large if math.prod(s) * d.itemsize >= LARGE else np.empty, shapes.get(number, s), d)
             for number, (s, d) in enumerate(artifact.specs)
@@ -294,9 +294,9 @@ class Program:
             Record.LONG: int(artifact.long),
         }
         self.record = np.array([words[name] for name in Record], np.int64)
-        for record in _records.take():
+        for record in _records.drain():
             release(record, libc_free)
-        _records.leave(self, self.record)
+        _records.add(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
         #: Not empty after a call that copied arguments because their buffers were not contiguous.
@@ -309,7 +309,7 @@ class Program:
 
         In that case all results are freshly allocated.
         """
-        plain = [(o.made, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
+        plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
             return self
         specs, enter, failed = self.specs, self.enter, self._failed
@@ -364,8 +364,8 @@ class Program:
         return tuple([self._result(output, arguments, results) for output in self.outputs])
 
     def _result(self, output: Output, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> np.ndarray:
-        if output.made is not None:
-            array = results[output.made]
+        if output.result is not None:
+            array = results[output.result]
         else:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
         return _shaped(array, output.shape)

@@ -269,7 +269,7 @@ class Lanes(Values):
         """Return the largest integer not above."""
         return self.intrinsic("floor")
 
-    def nearest_away(self) -> Lanes:
+    def round_half_away(self) -> Lanes:
         """Return the nearest integer, halves away from zero."""
         return self.intrinsic("round")
 
@@ -281,7 +281,7 @@ class Lanes(Values):
         """Return the integer toward zero."""
         return self.intrinsic("trunc")
 
-    def signed(self, model: Lanes | Scalar) -> Lanes:
+    def copysign(self, model: Lanes | Scalar) -> Lanes:
         """Return |self| with another's sign."""
         return self.intrinsic("copysign", model)
 
@@ -305,8 +305,8 @@ class Lanes(Values):
         """Return an integral float as a signed integer of the same width."""
         return self.cast("fptosi", f"i{self.bits}")
 
-    def number(self) -> Lanes:
-        """Return an integer that is not negative as a float of the same width."""
+    def to_float(self) -> Lanes:
+        """Convert a non-negative integer to a float of the same width."""
         return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
 
     # small integers held in floats (magic-number rounding)
@@ -320,10 +320,10 @@ class Lanes(Values):
         magic = self.like(MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
         return (self + magic.as_bits()).as_float() - magic
 
-    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """Return n, the integer nearest to self * factor + addend, and n + offset.
+    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """Return n = round(self * factor + addend) as a float, n + offset as an integer.
 
-        The first is a float, the second an integer modulo some power of two.
+        The integer is exact modulo some power of two.
         """
         magic = MAGIC[self.bits] + offset
         shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
@@ -333,11 +333,11 @@ class Lanes(Values):
         """Return 2^n of an integer n, where that is a normal number."""
         return ((self + (MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
-    def scaled(self, n: Lanes) -> Lanes:
+    def ldexp(self, n: Lanes) -> Lanes:
         """Return self 2^n, by an instruction if there is one."""
         if has_avx512(self.value):
             return self.new(avx512_scale(self.f, self.value, n.value))
-        return super().scaled(n)
+        return super().ldexp(n)
 
     def exponent_and_significand(self) -> tuple[Lanes, Lanes] | None:
         """Return exponent and significand in [3/4, 3/2), if instructions exist."""
@@ -371,10 +371,10 @@ class Lanes(Values):
 
     # control flow
 
-    def rarely(self, name: str, write: Callable[..., Lanes], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
-        """Return ``write(*arguments)`` where this holds, else `usual`.
+    def if_any(self, name: str, write: Callable[..., Lanes], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """Return ``write(*arguments)`` where this condition holds, else `usual`.
 
-        The former is a function by itself, which hardly ever runs.
+        The code of `write` is outlined as cold, and runs only if the condition holds for any lane.
         """
 
         def corrected() -> list[Value]:
@@ -401,8 +401,8 @@ class Lanes(Values):
             return self.value
         return self.f.intrinsic(f"llvm.vector.reduce.fmax.{overload(self.type)}", element_of(self.type), self.value)
 
-    def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
-        """Return ``formula(self, *others)``, as a function call where that is smaller."""
+    def outline(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
+        """Return ``formula(self, *others)``, by a function call where that saves code."""
         return inlined(name, formula, self, *others)
 
 

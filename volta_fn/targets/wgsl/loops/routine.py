@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import of_nothing, restricted
+from volta_fn.codegen.loops import restricted, without_empty_axes
 from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import contraction_of
@@ -233,7 +233,7 @@ def routine(
         return Routine(())
     buffers = Buffers(tuple([overwritten.get(i, i) for i in range(count)]), tuple([count + s for s in stores]))
     if 0 in kernel.sizes:
-        kernel = of_nothing(kernel)
+        kernel = without_empty_axes(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
     steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, not shared, options)
     if len(steps) > 1:  # they have other axes

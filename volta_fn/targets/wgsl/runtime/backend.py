@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
@@ -31,7 +31,7 @@ class GpuBackend:
 
     def __init__(self, adapter: Any) -> None:
         #: The compiled functions, each with one that drops its program.
-        self._programs: Attached[Callable[..., Any], Callable[[], None]] = Attached()
+        self._programs: WeakIdentityDict[Callable[..., Any], Callable[[], None]] = WeakIdentityDict()
         self.handle = GpuHandle(adapter, self._drop_programs)
         #: What makes the loss of the device good, if `set_recovery` asks for it.
         self.recovery: Recovery | None = None
@@ -134,7 +134,7 @@ class GpuBackend:
             nonlocal program
             program = None
 
-        self._programs.attach(once, drop)
+        self._programs.set(once, drop)
 
         def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal constants_of

@@ -66,7 +66,7 @@ class Results:
         reads_ahead: bool,
     ) -> None:
         self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
-        self.uses = Counter([output.made for output in outputs])
+        self.uses = Counter([output.result for output in outputs])
         #: The computed values in blocks of their own, and the bytes of these.
         self.own = [number for number in range(len(made)) if number not in reuse]
         self.blocks = [max(made[number].nbytes, 4) for number in self.own]
@@ -79,7 +79,7 @@ class Results:
         #: Selects the results from arguments, constants and new buffers.
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
         self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
-        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
+        small = [i for i, o in enumerate(outputs) if o.result is not None and 0 < made[o.result].nbytes <= SMALL_READBACK]
         #: For how many more calls readbacks are requested eagerly, by result.
         self.asked: dict[int, int] = {}
         #: The results that may be read ahead, and callbacks for when they are read.
@@ -88,9 +88,9 @@ class Results:
     def _number(self, output: Output) -> int:
         """Return the position of a result in (arguments, constants, new buffers)."""
         argument_number, aval = output.argument, None
-        if output.made is not None:
-            aval = self.made[output.made]
-            argument_number = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
+        if output.result is not None:
+            aval = self.made[output.result]
+            argument_number = self.reuse.get(output.result) if self.uses[output.result] == 1 else None
         if argument_number is not None:
             argument = self.arguments[argument_number]
             if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
@@ -102,14 +102,14 @@ class Results:
 
     def _maker(self, output: Output) -> _Maker:
         shape = output.shape
-        if output.made is None:
+        if output.result is None:
             argument = output.argument or 0
             return lambda arguments, given, new: shaped(arguments[argument], shape)
-        dtype, size = self.made[output.made].dtype, self.made[output.made].nbytes
-        if output.made in self.reuse:
-            argument_number = self.reuse[output.made]
+        dtype, size = self.made[output.result].dtype, self.made[output.result].nbytes
+        if output.result in self.reuse:
+            argument_number = self.reuse[output.result]
             return lambda arguments, given, new: Buffer(given[argument_number], shape, dtype, size)
-        block = self.own.index(output.made)
+        block = self.own.index(output.result)
         return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
 
     def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:

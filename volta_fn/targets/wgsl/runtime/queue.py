@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
@@ -46,7 +46,7 @@ _TIMEOUT = 300.0
 #: Seconds to wait at the end of the process for other threads to release a GPU, and for its progress.
 _EXIT_TIMEOUT = 10.0
 
-_OPEN: Attached[Queue, None] = Attached()
+_OPEN: WeakIdentityDict[Queue, None] = WeakIdentityDict()
 
 
 @atexit.register
@@ -96,7 +96,7 @@ class Queue:
         #: Held while the device is polled.
         self.polling = threading.RLock()
         self.process = os.getpid()
-        _OPEN.attach(self, None)
+        _OPEN.set(self, None)
         timeout = threads.value_of("VOLTA_GPU_TIMEOUT")
         self.timeout = _TIMEOUT if timeout is None else timeout
         self.readbacks = Readbacks(self)

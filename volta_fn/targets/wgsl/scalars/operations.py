@@ -62,7 +62,7 @@ def _addend(x: Lanes) -> Lanes:
 
     Of two in a chain of sums and products they would make one, which rounds otherwise.
     """
-    return x.held() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
+    return x.opaque() if _is_known(x) and not _is_zero(x) and "bitcast" not in x.text else _opaque(x)
 
 
 def _incomparable(x: Lanes) -> Lanes:
@@ -545,7 +545,7 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
         return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
     if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
-        lanes[1] = lanes[1].held()  # NVIDIA's compiler takes the remainder of a number by itself for 0
+        lanes[1] = lanes[1].opaque()  # NVIDIA's compiler takes the remainder of a number by itself for 0
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)

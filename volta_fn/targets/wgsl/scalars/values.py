@@ -3,7 +3,7 @@
 Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
 ``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
 and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
-factor that is 1.0 but that no compiler knows (`one`), or a number passes through an integer (`held`). Quotients and roots, of which
+factor that is 1.0 but that no compiler knows (`one`), or a number passes through an integer (`opaque`). Quotients and roots, of which
 WGSL promises only some digits, get a correction where `fma` rounds once; where it does not, `fma` is made of products and sums with their
 errors.
 """
@@ -53,8 +53,8 @@ class Lanes(Values):
         """The width."""
         return 1 if self.type == "bool" else int(self.type[1:])
 
-    def choose_rarely(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Lanes) -> Any:
-        """Return the same of a condition that seldom holds, by a branch."""
+    def choose_if_any(self, yes: Callable[..., Any], no: Callable[..., Any], *arguments: Lanes) -> Any:
+        """Return the result of `choose`, for a condition that seldom holds, by a branch."""
         return _branch(self, yes, no, arguments)
 
     # making others
@@ -124,14 +124,14 @@ class Lanes(Values):
             return self._binary("/", self.like(other).unknown_factor())
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
-    def near_log2(self) -> Lanes | None:
+    def fast_log2(self) -> Lanes | None:
         """Return WGSL's own logarithm of a float32, which promises no more than this."""
         return self.call("log2") if self.type == "f32" else None
 
-    def over(self, other: Lanes) -> Lanes:
+    def divide_bounded(self, other: Lanes) -> Lanes:
         """Return the quotient by a number between 1 and 2^60.
 
-        The dividend is not greater than 2^60, or nearly that.
+        The dividend is at most about 2^60.
         """
         if self.type != "f32" or not self.f.module.device.fma:
             return self._binary("/", other)
@@ -238,22 +238,22 @@ class Lanes(Values):
         """Return self * factor + addend, rounded once or twice."""
         return self.call("fma", factor, addend)
 
-    def floored(self, low: Scalar) -> Lanes:
-        """Return the float, or `low` where it is less; NaN stays."""
-        return self.is_nan().select(self, super().floored(low))
+    def max_keep_nan(self, low: Scalar) -> Lanes:
+        """Return the larger of the float and `low`; NaN stays NaN."""
+        return self.is_nan().select(self, super().max_keep_nan(low))
 
-    def capped(self, high: Scalar) -> Lanes:
-        """Return the float, or `high` where it is more; NaN stays."""
-        return self.is_nan().select(self, super().capped(high))
+    def min_keep_nan(self, high: Scalar) -> Lanes:
+        """Return the lesser of the float and `high`; NaN stays NaN."""
+        return self.is_nan().select(self, super().min_keep_nan(high))
 
     def clamped(self, low: Scalar, high: Scalar) -> Lanes:
-        """Return the float between bounds; NaN stays."""
-        return self.is_nan().select(self, super().floored(low).at_most(high))
+        """Clamp the float to bounds; NaN stays NaN."""
+        return self.is_nan().select(self, super().max_keep_nan(low).at_most(high))
 
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
         """Return a function of the float between bounds, else `below` or `above`.
 
-        For NaN it is what the function is.
+        NaN is passed to the function.
         """
         return self.below(low).select(below, self.above(high).select(above, function(self)))
 
@@ -294,8 +294,8 @@ class Lanes(Values):
         zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
         return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
-    def held(self) -> Lanes:
-        """Return the same number, opaque to compilers that simplify sums.
+    def opaque(self) -> Lanes:
+        """Return the same number, hidden from compilers that simplify sums.
 
         A factor of 1.0 would not do: Mesa's take a common factor out of sums, and found in `exact_sum` that nothing is left.
         """
@@ -329,7 +329,7 @@ class Lanes(Values):
         integral = self.trunc()
         rest, half = (self - integral).abs(), integral * 0.5
         further = rest.above(0.5) | (rest.equals(0.5) & half.trunc().compare("one", half))
-        return further.select(integral.abs() + 1.0, integral.abs()).signed(self)
+        return further.select(integral.abs() + 1.0, integral.abs()).copysign(self)
 
     def floor(self) -> Lanes:
         """Return the largest integer not above."""
@@ -346,19 +346,19 @@ class Lanes(Values):
         exponent = (bits.shift_right(52) & 0x7FF) - 1023
         bounded = exponent.below(0).select(0, exponent.above(52).select(52, exponent))
         integral = (bits & ~(self.like(0.0).as_bits() + (1 << 52) - 1).shift_right(bounded)).as_float()
-        return exponent.below(0).select(self.like(0.0).signed(self), integral)
+        return exponent.below(0).select(self.like(0.0).copysign(self), integral)
 
-    def nearest_away(self) -> Lanes:
+    def round_half_away(self) -> Lanes:
         """Return the nearest integer, halves away from zero."""
         integral = self.trunc()
         further = (self - integral).abs().compare("oge", 0.5)
-        return further.select(integral.abs() + 1.0, integral.abs()).signed(self)
+        return further.select(integral.abs() + 1.0, integral.abs()).copysign(self)
 
     def ceil(self) -> Lanes:
         """Return the smallest integer not below."""
         return self.call("ceil") if self.type == "f32" else -(-self).floor()
 
-    def signed(self, model: Lanes | Scalar) -> Lanes:
+    def copysign(self, model: Lanes | Scalar) -> Lanes:
         """Return |self| with another's sign."""
         least = 1 << (self.bits - 1)
         sign = self.like(model).as_bits() & least
@@ -384,8 +384,8 @@ class Lanes(Values):
         """Return an integral float as a signed integer of the same width."""
         return self.converted(f"i{self.bits}")
 
-    def number(self) -> Lanes:
-        """Return an integer that is not negative as a float of the same width."""
+    def to_float(self) -> Lanes:
+        """Convert a non-negative integer to a float of the same width."""
         return self.as_type(f"u{self.bits}").converted(f"f{self.bits}")
 
     def bits_of_table(self, name: str, table: bytes) -> Lanes:
@@ -407,10 +407,10 @@ class Lanes(Values):
         magic = self.new(literal(f"f{self.bits}", MAGIC[self.bits]), f"f{self.bits}")
         return (self + magic.as_type(self.type)).as_float()._plus(-MAGIC[self.bits])
 
-    def counted(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """Return n, the integer nearest to self * factor + addend, and n + offset.
+    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
+        """Return n = round(self * factor + addend) as a float, n + offset as an integer.
 
-        The first is a float, the second an integer modulo some power of two.
+        The integer is exact modulo some power of two.
         """
         magic = MAGIC[self.bits] + offset
         shifted = self.mad(factor, addend)._plus(magic) if addend else self.mad(factor, magic)
@@ -425,12 +425,12 @@ class Lanes(Values):
         """Whether subnormal numbers are zeros."""
         return self.type == "f32" and not self.f.module.device.subnormals
 
-    def raised(self, n: Lanes) -> Lanes:
-        """Return self 2^n where all of these are normal numbers.
+    def ldexp_normal(self, n: Lanes) -> Lanes:
+        """Return self 2^n, where operand and result are normal numbers.
 
         n is an integer modulo some power of two.
         """
-        return self.mad(self.zero(), super().raised(n))
+        return self.mad(self.zero(), super().ldexp_normal(n))
 
     def quarter_periods(self) -> tuple[Lanes, Lanes, Lanes]:
         """Return (quarters, r, rest), self = r + rest + quarters pi/2, |r| <= pi/4.
@@ -447,10 +447,10 @@ class Lanes(Values):
 
     # control flow
 
-    def rarely(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
-        """Return ``write(*arguments)`` where this holds, else `usual`.
+    def if_any(self, name: str, write: Callable[..., Any], arguments: Sequence[Lanes], usual: Lanes) -> Lanes:
+        """Return ``write(*arguments)`` where this condition holds, else `usual`.
 
-        The former is a function by itself, which hardly ever runs.
+        The code of `write` is outlined as cold, and runs only if the condition holds for any lane.
         """
         result = usual.new(self.f.var(usual.type, usual.text), usual.type)
         with self.f.block(f"if ({self.text})"):
@@ -469,8 +469,8 @@ class Lanes(Values):
                 self.f.emit(f"{x.text} = {after.text};")
         return results
 
-    def called(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
-        """Return ``formula(self, *others)``, as a function call where that is smaller."""
+    def outline(self, name: str, formula: Callable[..., Any], *others: Lanes) -> Any:
+        """Return ``formula(self, *others)``, by a function call where that saves code."""
         return outlined(name, formula, self, *others)
 
 

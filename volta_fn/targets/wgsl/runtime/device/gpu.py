@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.core.device import MemoryStats
-from volta_fn.core.interned import Left
+from volta_fn.core.interned import Finalized
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
@@ -66,7 +66,7 @@ class Gpu:
         # No method of this object: what is left to be released must not refer to it.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
-        _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
+        _abandoned.add(self, (self.queue, self.pool, self.grids, self.pipelines))
         if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
 
@@ -217,12 +217,12 @@ class Gpu:
 
 
 #: What the driver holds for devices; it is released some time after their end.
-_abandoned: Left[tuple[Queue, Pool, Pool, Pipelines]] = Left()
+_abandoned: Finalized[tuple[Queue, Pool, Pool, Pipelines]] = Finalized()
 
 
 def release_abandoned() -> None:
     """Release what the driver holds for lost devices that nothing uses."""
-    for queue, pool, grids, pipelines in _abandoned.take():
+    for queue, pool, grids, pipelines in _abandoned.drain():
         for owner in (queue, pool, grids, pipelines):
             owner.release()
         queue.lib.wgpuDeviceDestroy(queue.device)  # for buffers that commands use which were refused: the library keeps those

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import Interned, Left
+from volta_fn.core.interned import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native
@@ -291,7 +291,7 @@ class Pipelines:
         self._found: Interned[Key, Pipeline] = Interned()
         self._recent: LruCache[Pipeline] = LruCache(_MOST)
         #: The handles of pipelines that nothing uses any more.
-        self._dropped: Left[list[Any]] = Left()
+        self._dropped: Finalized[list[Any]] = Finalized()
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
@@ -392,11 +392,11 @@ class Pipelines:
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
         self.lib.wgpuShaderModuleRelease(module)
         pipeline = Pipeline(handle, layout._internal)
-        self._dropped.leave(pipeline, pipeline.handles)
+        self._dropped.add(pipeline, pipeline.handles)
         return pipeline
 
     def _release_dropped(self) -> None:
-        for handles in self._dropped.take():
+        for handles in self._dropped.drain():
             for handle in handles:
                 self.lib.wgpuComputePipelineRelease(handle)
 

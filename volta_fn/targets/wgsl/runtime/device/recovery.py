@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import Attached
+from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import threads
@@ -227,7 +227,7 @@ class Recovery:
         #: How often a lost device was replaced.
         self.losses = 0
         #: The origins since the last checkpoint.
-        self._computed: Attached[Origin, None] = Attached()
+        self._computed: WeakIdentityDict[Origin, None] = WeakIdentityDict()
 
     def surviving(self, operation: Callable[[], Any]) -> Any:
         """Return the result of an operation, which is tried again if the device is lost."""
@@ -257,7 +257,7 @@ class Recovery:
             for result in results:
                 result.origin = Origin(self, result, None, call)
                 call.results.append(weakref.ref(result.origin))
-                self._computed.attach(result.origin, None)
+                self._computed.set(result.origin, None)
             if effects or self.calls - self.checkpointed >= self.every:  # effects do not happen twice
                 self.checkpoint()
             return results
