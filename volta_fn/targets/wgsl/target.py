@@ -79,13 +79,14 @@ def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> Devi
         return _changed(limits)
     if isinstance(limits, Device):
         return _of_device(limits)
-    if known := {profile.name: profile for profile in (WEBGPU, PHONE)}.get(limits):
-        return known
-    found = _gpus()
-    for device in found:
+    profiles = {profile.name: profile for profile in (WEBGPU, PHONE)}
+    if limits in profiles:
+        return profiles[limits]
+    gpus = _gpus()
+    for device in gpus:
         if str(limits).lower() in device.device_kind.lower():
             return _of_device(device)
-    names = [device.device_kind for device in found]
+    names = [device.device_kind for device in gpus]
     raise ArgumentError(f"limits: expected 'webgpu', 'phone', limits by name, or a GPU of this machine ({names}), got {limits!r}")
 
 
@@ -163,7 +164,7 @@ class WgslTarget(Target):
         device = self.capabilities
         most = min(device.buffers, _MOST_BUFFERS)
         small = partial(is_small, device=device)
-        found: list[Pass] = [
+        passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms", "Expand Fourier transforms to products with small matrices.", expand_fourier_transforms, True
             ),
@@ -192,10 +193,10 @@ class WgslTarget(Target):
         if device.buffers >= 3 * _DEFERRED:  # so that a dispatch can bind the buffers of several products
             policy = DeferralPolicy(partial(matmul.is_little, device=device), _DEFERRED_BYTES, _DEFERRED)
             run = partial(defer_products, policy=policy)
-            found.append(
+            passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)
             )
-        return [*found, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
+        return [*passes, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities)

@@ -279,7 +279,7 @@ class _Tiles:
 
     def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
         """Emit the loads of an invocation's fours; beyond the row's end are identities."""
-        found: list[list[Number]] = []
+        fours: list[list[Number]] = []
         neutral = self.scan.neutral()
         for i in positions:
             read = [variable(shader, neutral) for _ in range(4)]
@@ -291,8 +291,8 @@ class _Tiles:
                 for n, x in enumerate(read):
                     with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
                         self._set(shader, [x], [source.load(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")))])
-            found.append(read)
-        return found
+            fours.append(read)
+        return fours
 
     def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
         for x, value in zip(variables, values, strict=True):
@@ -313,10 +313,10 @@ class _Tiles:
                     target.store(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
-        found = numbers[:1]
+        sums = numbers[:1]
         for x in numbers[1:]:
-            found.append(self.scan.combine(shader, found[-1], x))
-        return found
+            sums.append(self.scan.combine(shader, sums[-1], x))
+        return sums
 
     def _sum(self) -> Dispatch:
         shader, source, row, positions = self._begin(Shader.group)
@@ -375,13 +375,13 @@ class _Tiles:
 
     def _earlier(self, shader: Shader, number: str) -> Number:
         """Emit an invocation's share of the totals of the tiles before one."""
-        totals, found = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
+        totals, total = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
         tile = shader.let("u32", remainder(number, self.tiles))
         for k in range(0, self.tiles, self.invocations):
             i = shader.let("u32", f"{shader.local} + {k}u")
             with shader.block(f"if ({i} < {tile})"):
-                accumulate(shader, self.scan, found, totals.load(f"{number} - {tile} + {i}"))
-        return found
+                accumulate(shader, self.scan, total, totals.load(f"{number} - {tile} + {i}"))
+        return total
 
 
 # ------------------------------------------------------------------------------
@@ -456,10 +456,10 @@ def _nested(
 
 def iterations_of(windows: Windows) -> int:
     """Return the iterations of the loops along a window's axes, with their last ones."""
-    found = 0
+    iterations = 0
     for axis in (windows.across, *reversed(windows.vertical)):
-        found = found if axis.plain else axis.taps * (1 + found) + 1
-    return found
+        iterations = iterations if axis.plain else axis.taps * (1 + iterations) + 1
+    return iterations
 
 
 def window_count(windows: Windows) -> int:
@@ -582,7 +582,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     target = result_array(shader, 2, source.dtype, size)
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
-    given = shader.buffer(0, source.dtype)
+    cotangents = shader.buffer(0, source.dtype)
     at_once = _searches(windows) <= _FEW
     winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
@@ -594,7 +594,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
             window = shader.let("u32", window)
             winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
             with shader.block(f"if ({winner} == {number})"):
-                value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, given.load(window), dtype))
+                value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, cotangents.load(window), dtype))
                 shader.emit(f"{total.text} = {value.text};")
 
         over_windows(shader, windows, number, add)
@@ -606,8 +606,8 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     finder = Shader(device, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
     elements = finder.buffer(3, _UINT32, written=True)
-    found = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
-    return Routine((found, sums), (4 * count,))
+    search = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
+    return Routine((search, sums), (4 * count,))
 
 
 def _searches(windows: Windows) -> int:

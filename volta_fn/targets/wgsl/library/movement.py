@@ -191,9 +191,9 @@ class Integers:
 
 def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> WindowStart[str]:
     """Emit the start of the window of a number, in elements."""
-    found = window_start(shader, starts, indices.within, "{} && {}".format, number)
-    valid = None if found.valid is None else shader.let("bool", found.valid)
-    return found._replace(valid=valid, offset=shader.let("u32", found.offset))
+    start = window_start(shader, starts, indices.within, "{} && {}".format, number)
+    valid = None if start.valid is None else shader.let("bool", start.valid)
+    return start._replace(valid=valid, offset=shader.let("u32", start.offset))
 
 
 # ------------------------------------------------------------------------------
@@ -242,7 +242,9 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     """
     sizes, strides = layout.batch
     batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
-    inside = [(n, here, there, 0) for dims in (layout.lead, layout.rest) for n, here, there in zip(*dims, strict=True)]
+    inside = [
+        (n, stride, operand_stride, 0) for dims in (layout.lead, layout.rest) for n, stride, operand_stride in zip(*dims, strict=True)
+    ]
     loops = sorted([*batch, *inside], key=lambda loop: -loop[1])
     columns = tuple(zip(*loops, strict=True))
     return columns or ((), (), (), ())
@@ -347,8 +349,8 @@ class _Corner:
 
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
         shader = Shader(self._device, 1)
-        found = shader.buffer(self._workspace, _UINT32, written=True)
-        shader.emit(f"{found.name}[{number}] = {self._sum(shader, starts)};")
+        sums = shader.buffer(self._workspace, _UINT32, written=True)
+        shader.emit(f"{sums.name}[{number}] = {self._sum(shader, starts)};")
         return shader.dispatch(1)
 
     @staticmethod
@@ -359,8 +361,8 @@ class _Corner:
     def offset(self, shader: Shader, itemsize: int, unit: int) -> str:
         """Emit the number of the block's first unit."""
         if self._partial_sums:
-            found = shader.buffer(self._workspace, _UINT32)
-            total = plus(*[f"{found.name}[{k}]" for k in range(self._partial_sums)])
+            sums = shader.buffer(self._workspace, _UINT32)
+            total = plus(*[f"{sums.name}[{k}]" for k in range(self._partial_sums)])
         else:
             total = self._sum(shader, self._starts)
         scaled = times(total, itemsize // unit) if itemsize >= unit else f"({total} / {unit // itemsize}u)"
@@ -394,9 +396,9 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
             position, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
             inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
             positions.append(quotient(position, step))
-        there = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {there})"))
-        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {there})"))
+        is_inside = shader.let("bool", " && ".join(inside) or "true")
+        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {is_inside})"))
+        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {is_inside})"))
 
     return Routine((fill(shader, target, result.size, element),))
 

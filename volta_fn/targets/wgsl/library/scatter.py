@@ -261,11 +261,11 @@ class _Segments:
         return [convert(shader, x, self.dtype) for x in read]
 
     def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
-        made = [convert(shader, x, array.dtype) for x in values]
+        converted = [convert(shader, x, array.dtype) for x in values]
         if self.lanes == 4:
-            array.store4(at, made)
+            array.store4(at, converted)
         else:
-            array.store(at, made[0])
+            array.store(at, converted[0])
 
     def _variables(self, shader: Shader, values: list[Number]) -> list[Number]:
         return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
@@ -280,10 +280,10 @@ class _Segments:
         with shader.block(f"while ({next_} < {end})"):
             following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
             # All are looked at together: none waits for the answer about another.
-            found = [shader.let("bool", is_same(number)) for number in following]
+            matches = [shader.let("bool", is_same(number)) for number in following]
             numbers, same = [], "true"
-            for k, (number, one) in enumerate(zip(following, found, strict=True)):
-                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
+            for k, (number, match) in enumerate(zip(following, matches, strict=True)):
+                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {match}")
                 # What is not wanted is not read, either.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
             shader.emit(f"if (!{numbers[0][1]}) {{ break; }}")
@@ -307,12 +307,12 @@ class _Segments:
             begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
             cut = f" || {first} % {self.length}u == 0u" if partials else ""
             with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
-                here, there = rows.within(shader, element)
-                at = shader.let("u32", plus(times(slot, rows.spacing), there))
+                source_offset, target_offset = rows.within(shader, element)
+                at = shader.let("u32", plus(times(slot, rows.spacing), target_offset))
 
                 def update(number: str) -> list[Number]:
                     begin = rows.source(shader, order.load(number).text)
-                    return self._load(shader, source, shader.let("u32", plus(begin, here)))
+                    return self._load(shader, source, shader.let("u32", plus(begin, source_offset)))
 
                 totals = self._variables(shader, update(first))
                 with shader.block(f"if ({begins})"):
@@ -352,7 +352,7 @@ class _Segments:
             goes_on = f"{slots.name}[{following}] == {slot}"
             began = f"({chunk} == 0u || {slots.name}[max({chunk} * {self.length}u, 1u) - 1u] != {slot})"
             with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
-                _, there = rows.within(shader, element)
+                _, target_offset = rows.within(shader, element)
 
                 def partial(number: str) -> list[Number]:
                     return self._load(shader, partials, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
@@ -364,7 +364,7 @@ class _Segments:
                     return f"{slots.name}[{number} * {self.length}u] == {slot}"
 
                 self._go_on(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
-                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
+                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), target_offset)), totals)
 
         return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
 
@@ -380,8 +380,8 @@ class _Walk:
         self.target = s._array(shader, _RESULT, s.stored, written=True)
         self.partials = s._array(shader, s.partials, s.dtype, written=True)
         self.chunk, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
-        #: Where the element is in a row of updates, and in a slot.
-        self.here, self.there = rows.within(shader, self.element)
+        #: The offsets of the element in a row of updates, and in a slot.
+        self.source_offset, self.slot_offset = rows.within(shader, self.element)
         self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
         self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
         #: The slot of the rows that are being combined, whether the first of them is in this chunk, and what they give so far.
@@ -409,7 +409,7 @@ class _Walk:
         begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
         starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
         sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
-        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
+        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.source_offset))) for x in sources]
         for k, (start, value) in enumerate(zip(starts, values, strict=True)):
             with shader.block(f"if ({at} + {k}u < {self.end})"):
                 with shader.block(f"if ({begins[k]})"):
@@ -435,7 +435,7 @@ class _Walk:
         self.shader.emit(f"{self.began} = true;")
 
     def _target_offset(self, slot: str) -> str:
-        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
+        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.slot_offset))
 
     def _store(self, goes_on: str) -> None:
         """Store what was combined: all of a slot to the result, else as a partial result."""
@@ -495,7 +495,7 @@ def scatter(
     if combines is None:
         dispatches, spaces = _replace(avals, rows, alone, device)
     elif alone or rows.number <= _FEW:
-        dispatches = [_few(avals, rows, combines, alone, device)]
+        dispatches = [_combine_few(avals, rows, combines, alone, device)]
     elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
         few = rows.elements == 1 and operand.size <= _FEW_ELEMENTS and rows.number >= 4 * _ROWS_OF_GROUP
         dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, device)]
@@ -505,12 +505,12 @@ def scatter(
 
 
 def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    found = shader.var("bool", "false")
+    is_overwritten = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)
         valid = f" && {row.valid}" if row.valid else ""
-        shader.emit(f"{found} = {found} || ({row.target} == {target}{valid});")
-    return found
+        shader.emit(f"{is_overwritten} = {is_overwritten} || ({row.target} == {target}{valid});")
+    return is_overwritten
 
 
 def _replace(
@@ -537,9 +537,9 @@ def _replace(
         elif not alone:
             conditions.append(f"!{_later(shader, moved, number, row.target, indices)}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
-            here, there = moved.within(shader, remainder(index, moved.elements))
-            value = load_unit(source, unit, shader.let("u32", plus(row.source, here)))
-            store_unit(target, unit, shader.let("u32", plus(row.target, there)), value)
+            source_offset, target_offset = moved.within(shader, remainder(index, moved.elements))
+            value = load_unit(source, unit, shader.let("u32", plus(row.source, source_offset)))
+            store_unit(target, unit, shader.let("u32", plus(row.target, target_offset)), value)
 
     dispatches = [for_each(shader, moved.number * moved.elements, write)]
     if not many:
@@ -571,9 +571,9 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
     def write(index: str) -> None:
         row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
         with shader.block(f"if ({row.valid or 'true'})"):
-            here, there = rows.within(shader, remainder(index, rows.elements))
-            value = source.load(shader.let("u32", plus(row.source, here)))
-            shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, there)}], {value.text});")
+            source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
+            value = source.load(shader.let("u32", plus(row.source, source_offset)))
+            shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, target_offset)}], {value.text});")
 
     return for_each(shader, rows.number * rows.elements, write)
 
@@ -600,7 +600,9 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities) -> Dispatch:
+def _combine_few(
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities
+) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
     shader = Shader(device, INVOCATIONS)
     stored = avals[OPERAND].dtype
@@ -620,13 +622,13 @@ def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction,
                 shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
             conditions.append(f"!{earlier}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
-            here, there = rows.within(shader, remainder(index, rows.elements))
-            at = shader.let("u32", plus(row.target, there))
+            source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
+            at = shader.let("u32", plus(row.target, target_offset))
             start = convert(shader, target.load(at), dtype)
             total = Number(dtype, shader.var(start.type, start.text))
 
             def add(other_source: str) -> None:
-                value = convert(shader, source.load(shader.let("u32", plus(other_source, here))), dtype)
+                value = convert(shader, source.load(shader.let("u32", plus(other_source, source_offset))), dtype)
                 shader.emit(f"{total.text} = {combine(shader, combines, total, value).text};")
 
             add(row.source)

@@ -76,11 +76,11 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
     """
     if which.dtype.itemsize == 8:
         low, high = (array.load(f"{index} * {which.words}u + {which.first + k}u").text for k in (0, 1))
-        found = _word_of_two(shader, which, low, high)
+        key = _word_of_two(shader, which, low, high)
     else:
         bits = array.load(f"{index} * {which.words}u + {which.first}u" if which.words > 1 else index).text
-        found = key_of(shader, which.dtype, bits, faithful)
-    return f"({found} ^ {(1 << which.bits) - 1}u)" if falling else found
+        key = key_of(shader, which.dtype, bits, faithful)
+    return f"({key} ^ {(1 << which.bits) - 1}u)" if falling else key
 
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
@@ -205,7 +205,7 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
     def keys(row: str, i: str) -> list[str]:
         return [shader.let("u32", read(row, i)) for read in readers]
 
-    def put(index: str) -> None:
+    def sort_element(index: str) -> None:
         row, i = shader.let("u32", quotient(index, sorting.size)), shader.let("u32", remainder(index, sorting.size))
         mine, position = keys(row, i), shader.var("u32", "0u")
         with shader.loop(sorting.size) as j:
@@ -216,7 +216,7 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
             shader.emit(f"{position} += select(0u, 1u, {before});")
         write(row, position, mine[0], value(row, i) if value else i)
 
-    return for_each(shader, sorting.rows * sorting.size, put)
+    return for_each(shader, sorting.rows * sorting.size, sort_element)
 
 
 def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
@@ -239,8 +239,8 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
             with shader.block(f"if ({word_number} == {t}u)"):
                 for k, key in enumerate(keys):
                     # Later words are those of the elements that are there by then; before, these are the row's own.
-                    found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
-                    shader.emit(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
+                    next_key = read(shader.group, values[k] if len(readers) > 1 else inside[k])
+                    shader.emit(f"{key} = select({LAST}, {next_key}, {numbers[k]} < {size}u);")
         bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{word_number}]")
         if lanes:
             sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
@@ -298,7 +298,7 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
     equal, greater, less = bits(f"- {least}u < 2u"), bits(f"> {least}u"), bits(f"< {least}u")
     sums = exclusive(shader, f"(countOneBits({less}) | (countOneBits({equal}) << 16u))")
 
-    def put(write: Write) -> None:
+    def write_equals(write: Write) -> None:
         left = shader.var("u32", equal)
         position = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
         with shader.block(f"while ({left} != 0u)"):
@@ -307,4 +307,4 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
             shader.emit(f"{left} ^= {bit};")
             shader.emit(f"{position} += 1u;")
 
-    return put
+    return write_equals

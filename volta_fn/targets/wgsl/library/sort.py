@@ -15,7 +15,6 @@ from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, result_arr
 from volta_fn.targets.wgsl.library.small_sort import (
     LAST,
     SHORT,
-    Emit,
     Key,
     KeyWord,
     Sorting,
@@ -111,21 +110,23 @@ class _Long:
 
     def _passes(self) -> list[_Pass]:
         most = digit_bits(self.device) if self.ballots else _DIGIT
-        found: list[_Pass] = []
+        passes: list[_Pass] = []
         for word in reversed(self.sorting.words):
             for first in range(0, word.bits, most):
                 # Digits of half a pass are not worth while.
                 bits = min(most, -(-(word.bits - first) // 4) * 4)
-                source = found[-1].target if found else None
-                found.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
-        found[-1] = found[-1]._replace(target=None)
-        return found
+                source = passes[-1].target if passes else None
+                passes.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
+        passes[-1] = passes[-1]._replace(target=None)
+        return passes
 
     def dispatches(self) -> list[Dispatch]:
         if self.counted is None:
             return [self._deal(step, None) for step in self.passes]
-        made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
-        return [shader for shaders in made for shader in shaders]
+        dispatches: list[Dispatch] = []
+        for step in self.passes:
+            dispatches += [self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)]
+        return dispatches
 
     def _shader(self) -> tuple[Shader, str, str]:
         """Return a shader with a workgroup for every tile: row and first element, too."""
@@ -201,8 +202,10 @@ class _Long:
         with shader.loop(self.tiles, 0, counts_tile.size) as start:
             tiles = [shader.let("u32", f"{start} + {shader.local} + {k * counts_tile.invocations}u") for k in range(counts_tile.each)]
             positions = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
-            found = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
-            sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
+            tile_counts = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
+            sums = [
+                shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(tile_counts, tiles, strict=True)
+            ]
             collect(shader, counts_tile, sums)
             of_all = exclusive(shader, " + ".join(sums))
             total = shader.var("u32", f"{before} + {of_all}.x")
@@ -377,9 +380,9 @@ def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
     def emit(shader: Shader) -> Any:
         targets = [shader.buffer(len(avals) + k, storage(aval.dtype), written=True) for k, aval in enumerate(avals)]
 
-        def write(row: str, position: str, found: str, brought: str) -> None:
+        def write(row: str, position: str, sorted_key: str, sorted_value: str) -> None:
             at = shader.let("u32", rows.offset(row, position))
-            numbers = (number_of(shader, dtype, found), Number(targets[-1].dtype, brought))
+            numbers = (number_of(shader, dtype, sorted_key), Number(targets[-1].dtype, sorted_value))
             for target, number in zip(targets, numbers, strict=False):
                 target.store(at, number)
 
@@ -421,14 +424,13 @@ def by_keys(
         target = shader.buffer(order, _UINT32, written=True)
 
         def write(row: str, position: str, _: str, number: str) -> None:
-            kept = f"if ({position} < {count}u) " if count < rows.size else ""
+            guard = f"if ({position} < {count}u) " if count < rows.size else ""
             at = rows.offset(row, position, count)
-            shader.emit(f"{kept}{{ {target.name}[{at}] = {number}; }}")
+            shader.emit(f"{guard}{{ {target.name}[{at}] = {number}; }}")
 
         return write
 
-    put: Emit = emit
-    return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), put)
+    return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), emit)
 
 
 def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, device: TargetCapabilities) -> Dispatch:
@@ -441,7 +443,7 @@ def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: 
     def element(index: str) -> Number:
         component = remainder(index, words)
         at = shader.let("u32", quotient(index, words))
-        found = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
-        return array.load(plus(times(found, words), component))
+        offset = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
+        return array.load(plus(times(offset, words), component))
 
     return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)

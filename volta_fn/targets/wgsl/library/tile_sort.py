@@ -203,12 +203,12 @@ def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[
     for position, variable in zip(positions, variables, strict=True):
         shader.emit(f"scratch[{position}] = {variable};")
     shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"{variable} = scratch[{cell_}];")
     shader.emit("workgroupBarrier();")
 
 
-def _own(shader: Shader, each: int) -> list[str]:
+def _local_cells(shader: Shader, each: int) -> list[str]:
     """Emit the cells of an invocation's words, if everyone has so many."""
     numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
     return [shader.let("u32", cell(i)) for i in numbers]
@@ -223,7 +223,7 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
         at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
         shader.emit(f"scratch[{cell(at)}] = {variable};")
     shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"{variable} = scratch[{cell_}];")
     shader.emit("workgroupBarrier();")
 
@@ -236,7 +236,7 @@ def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
     if not variables:
         return []
     shader.workgroup("scratch", "u32", tile.room)
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"scratch[{cell_}] = {variable};")
     shader.emit("workgroupBarrier();")
     before = []
@@ -280,7 +280,7 @@ def _sum_tile_counts(shader: Shader) -> None:
 
     All counts of digits in the lower halves come before those in the upper.
     """
-    cells = _own(shader, 8)
+    cells = _local_cells(shader, 8)
     counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
     sums = exclusive(shader, " + ".join(counts))
     total = shader.var("u32", f"{sums}.x + ({sums}.y << 16u)")
@@ -308,8 +308,8 @@ _BITS, _DIGITS_OF_LANE = 8, 8
 
 def lanes_of(device: TargetCapabilities) -> int:
     """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
-    known = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
-    return device.subgroup_most if known else 0
+    has_ballots = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
+    return device.subgroup_most if has_ballots else 0
 
 
 def digit_bits(device: TargetCapabilities) -> int:
@@ -406,18 +406,18 @@ def _sum_ballot_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bas
     Every invocation has neighbouring digits, or one, or none.
     """
     each = max(1, buckets // tile.invocations)
-    there = f"{shader.local} < {buckets}u"
+    has_digits = f"{shader.local} < {buckets}u"
     digits = [shader.let("u32", f"min({shader.local} * {each}u + {j}u, {buckets - 1}u)") for j in range(each)]
     cells = [[f"counts[{pair * buckets}u + {digit}]" for pair in range(pairs)] for digit in digits]
     counts = [[shader.let("u32", f"atomicLoad(&{cell})") for cell in row] for row in cells]
     both = shader.let("u32", " + ".join(count for row in counts for count in row))
-    sums = exclusive(shader, f"select(0u, ({both} & 0xffffu) + ({both} >> 16u), {there})")
+    sums = exclusive(shader, f"select(0u, ({both} & 0xffffu) + ({both} >> 16u), {has_digits})")
     total = shader.var("u32", f"{sums}.x")
-    with shader.block(f"if ({there})"):
-        for digit, row, found in zip(digits, cells, counts, strict=True):
+    with shader.block(f"if ({has_digits})"):
+        for digit, row, digit_counts in zip(digits, cells, counts, strict=True):
             if bases:
                 shader.emit(f"{bases}[{digit}] -= {total};")
-            for cell, count in zip(row, found, strict=True):
+            for cell, count in zip(row, digit_counts, strict=True):
                 shader.emit(f"atomicStore(&{cell}, {total} | (({total} + ({count} & 0xffffu)) << 16u));")
                 shader.emit(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
     shader.emit("workgroupBarrier();")

@@ -183,17 +183,17 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def number(self, number: int) -> Numbers:
         """Return a node's values: one, or one for each lane."""
-        found = self.find(number)
-        if found is None:
+        values = self.find(number)
+        if values is None:
             for n in self.needed([number]):
-                self.numbers[n] = self._made(n)
-            found = self.numbers[number]
-        return found
+                self.numbers[n] = self._emit_node(n)
+            values = self.numbers[number]
+        return values
 
     def spread(self, number: int) -> Numbers:
         """Return a node's value in every lane."""
-        found = self.number(number)
-        return found * self.lanes if len(found) == 1 else found
+        values = self.number(number)
+        return values * self.lanes if len(values) == 1 else values
 
     def prepare_operands(self, number: int) -> None:
         """Emit the summand of a load's index that does not depend on inner loops."""
@@ -205,7 +205,7 @@ class LaneScope(Scope[Texts, Numbers]):
         if here:
             self._sum(here)
 
-    def _made(self, number: int) -> Numbers:
+    def _emit_node(self, number: int) -> Numbers:
         nest = self.nest
         node = nest.analysis.kernel.nodes[number]
         if isinstance(node, Load):
@@ -329,8 +329,8 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def vector(self, offset: Affine) -> str | None:
         """Emit the number of the vector that holds the lanes' elements, if one does."""
-        found = self.span.vector(offset) if self.span else None
-        return None if found is None else self.affine(found)[0]
+        index = self.span.vector(offset) if self.span else None
+        return None if index is None else self.affine(index)[0]
 
     def affine(self, affine: Affine) -> Texts:
         """Emit an affine number; negative ones are taken modulo 2³²."""
@@ -346,16 +346,16 @@ class LaneScope(Scope[Texts, Numbers]):
         if (emitted := self.inherited("_sums", terms)) is not None:
             return emitted
         outer = tuple([t for t in terms if self.parent is not None and t[0] in self.parent.axes])
-        known = self._sum(outer) if outer and len(outer) < len(terms) else None
-        own = [t for t in terms if known is None or t not in outer]
-        count = max([len(known or ()), *[len(self.axes[a]) for a, _ in own]])
+        outer_sum = self._sum(outer) if outer and len(outer) < len(terms) else None
+        inner = [t for t in terms if outer_sum is None or t not in outer]
+        count = max([len(outer_sum or ()), *[len(self.axes[a]) for a, _ in inner]])
         result: list[str] = []
         for k in range(count):
             if k and self.span is not None and self.span.is_aligned:
                 result.append(f"({result[0]} + {k * coefficient(Affine(terms, 0), self.span.axes[-1]) % _WORD}u)")
                 continue
-            text = known[k % len(known)] if known else ""
-            for a, c in own:
+            text = outer_sum[k % len(outer_sum)] if outer_sum else ""
+            for a, c in inner:
                 axis = self.axes[a][k % len(self.axes[a])]
                 term = axis if abs(c) == 1 else f"{axis} * {abs(c)}u"
                 text = f"{text} - {term}" if c < 0 and text else f"0u - {term}" if c < 0 else f"{text} + {term}" if text else term

@@ -112,8 +112,8 @@ class Accumulator(BaseAccumulator[State]):
         both = ", ".join(number.text for number in (*x, *y))
         if not self.node.is_index:
             return (Number(self.dtype, self.shader.let(wgsl_type(self.dtype), f"{name}({both})")),)
-        found = self.shader.let(f"{name}_state", f"{name}({both})")
-        return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
+        state = self.shader.let(f"{name}_state", f"{name}({both})")
+        return Number(self.dtype, f"{state}.value"), Number(INT32, f"{state}.place")
 
     def _merging(self) -> str:
         f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
@@ -246,9 +246,9 @@ def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Numbe
                 exchange("reach")
         return x.type, total.text
 
-    known = per_row is not None
-    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{per_row or 'all'}", (x.type,) if known else (x.type, "u32"), write)
-    size = "" if known else f", {shader.builtin('subgroup_size')}"
+    is_fixed = per_row is not None
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{per_row or 'all'}", (x.type,) if is_fixed else (x.type, "u32"), write)
+    size = "" if is_fixed else f", {shader.builtin('subgroup_size')}"
     return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))
 
 
@@ -352,9 +352,9 @@ class WorkgroupReduction:
         total = shader.var(x.type, accumulator.start[0].text)
 
         def add(number: str) -> None:
-            there = shader.let("bool", f"{number} < {count}")
-            one = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
-            accumulator.add([total], accumulator.where(there, (one,)))
+            exists = shader.let("bool", f"{number} < {count}")
+            value = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
+            accumulator.add([total], accumulator.where(exists, (value,)))
 
         if self.team.per_row <= device.subgroup_least**2:  # there are no more subgroups than one has invocations
             add(lane)

@@ -160,16 +160,16 @@ class FusedKernels:
 
         After None, this object must not be used again.
         """
-        found = _planned(member.kernel, self._device)
-        assert found is not None, "who asks has asked whether the kernel is small"
-        self._planned.append(found.bound(member.buffers))
+        planned = _planned(member.kernel, self._device)
+        assert planned is not None, "who asks has asked whether the kernel is small"
+        self._planned.append(planned.bound(member.buffers))
         self._bindings.update(member.buffers.inputs, member.buffers.outputs)
         self._nodes += len(member.kernel.nodes)
-        self._memory += found.memory
+        self._memory += planned.memory
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
         new = self._planned[-1:]
-        if found.analysis.reduction_axes and self._size != _group(self._device):
+        if planned.analysis.reduction_axes and self._size != _group(self._device):
             self._begin(_group(self._device))
             new = self._planned
         try:

@@ -93,8 +93,8 @@ class _RowEmitter:
             accumulators = self.accumulators(here)
             states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
             for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
-                known = self.reduction.combined(accumulator, lanes)
-                scope.numbers[number] = tuple([accumulator.result(state) for state in known])
+                totals = self.reduction.combined(accumulator, lanes)
+                scope.numbers[number] = tuple([accumulator.result(state) for state in totals])
 
     def row_number(self) -> str:
         """Emit the number of this invocation's row; beyond the last row it is the last."""
@@ -323,8 +323,8 @@ class Split:
         outer = range(self.kernel.parallel)
         self.rows = analysis.size(outer)
         self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
-        #: The buffers of results of reductions.
-        self.known: dict[int, int] = {}
+        #: The buffers of results of reductions, by node.
+        self.result_buffers: dict[int, int] = {}
         #: The stores per row and per element, by the stages of their values.
         self.row_stores: dict[int, list[int]] = {}
         self.stores: dict[int, list[int]] = {}
@@ -338,15 +338,15 @@ class Split:
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.analysis.stages) + 1):
             ready = [n for n in self.analysis.reduces if self.analysis.stages[n] == stage]
-            found = {n: self.of_chunks(n) for n in ready}
-            result.append(self.chunks(found, self.stores.get(0, []) if stage == 1 else []))
+            partials = {n: self.of_chunks(n) for n in ready}
+            result.append(self.chunks(partials, self.stores.get(0, []) if stage == 1 else []))
             row_stores = [*self.row_stores.get(stage, []), *(self.row_stores.get(0, []) if stage == 1 else [])]
-            result.append(self.combined(found, row_stores, self.kept(stage, ready, last)))
+            result.append(self.combined(partials, row_stores, self.live_results(stage, ready, last)))
         if last:
             result.append(self.elementwise(last))
         return [s._replace(kernel=restricted(s.kernel, range(len(s.kernel.stores)))) for s in result]
 
-    def kept(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
+    def live_results(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
         """Return the results of a stage's reductions that later steps need."""
         stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
         targets = [r.operand for n, r in self.analysis.reduces.items() if self.analysis.stages[n] > stage]
@@ -371,7 +371,7 @@ class Split:
             return (self.cut.chunks, self.rows), (chunk, self.row)
         return (self.rows, self.cut.chunks), (self.row, chunk)
 
-    def made(
+    def build_step(
         self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
     ) -> KernelStep:
         """Return a step with more inputs than the kernel's, and stores with buffers."""
@@ -384,8 +384,8 @@ class Split:
 
     def begun(self) -> tuple[Nodes, list[int]]:
         """Return nodes that include loads of earlier results, and the buffers of those."""
-        nodes, more = Nodes(self.kernel), list(self.known.values())
-        for k, n in enumerate(self.known):
+        nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
+        for k, n in enumerate(self.result_buffers):
             nodes.new[n] = nodes.add(_load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
         return nodes, more
 
@@ -400,21 +400,21 @@ class Split:
 
     # steps
 
-    def chunks(self, found: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
+    def chunks(self, partials: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
         """Return the step of reductions, and stores per element, over the chunks."""
         nodes, more = self.begun()
         old = self.stored(nodes, stores)
         shape, index = self.placed()
         partial: list[tuple[Store, int]] = []
-        for n, given in found.items():
+        for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             nodes.copy([reduce.operand])
             operand = nodes.new[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
-            partial.append((Store(shape, index, nodes.add(value)), given.values))
-            if given.positions is not None:
-                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.positions))
-        step = self.made(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
+            partial.append((Store(shape, index, nodes.add(value)), buffers.values))
+            if buffers.positions is not None:
+                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), buffers.positions))
+        step = self.build_step(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
         return self.in_chunks(step, partial)
 
     def in_chunks(self, step: KernelStep, partial: Sequence[tuple[Store, int]]) -> KernelStep:
@@ -431,34 +431,34 @@ class Split:
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
         return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.analysis.row_number.replaced(moved))
 
-    def combined(self, found: dict[int, ChunkBuffers], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
+    def combined(self, partials: dict[int, ChunkBuffers], stores: Sequence[int], live: Sequence[int]) -> KernelStep:
         """Return the step that combines partial results and does what is per row."""
         nodes, more = self.begun()
         shape, index = self.placed()
-        for n, given in found.items():
+        for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             dtype = self.kernel.nodes[reduce.operand].dtype
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
-            more.append(given.values)
+            more.append(buffers.values)
             result = nodes.add(Reduce(dtype, reduce.reduction.index_of or reduce.op, value))
-            if given.positions is not None:
+            if buffers.positions is not None:
                 position = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
-                more.append(given.positions)
+                more.append(buffers.positions)
                 result = _first_index(nodes, value, result, position)
             nodes.new[n] = result
         outputs = self.stored(nodes, stores)
-        for n in kept:
+        for n in live:
             dtype = self.analysis.reduces[n].dtype
-            self.known[n] = self.workspaces.new(self.rows * dtype.itemsize)
-            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
+            self.result_buffers[n] = self.workspaces.new(self.rows * dtype.itemsize)
+            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.result_buffers[n]))
         outer = self.kernel.parallel
-        return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
+        return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
     def elementwise(self, stores: Sequence[int]) -> KernelStep:
         """Return the step that stores what is per element."""
         nodes, more = self.begun()
         outputs = self.stored(nodes, stores)
-        return self.made(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
+        return self.build_step(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
 
 
 def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:

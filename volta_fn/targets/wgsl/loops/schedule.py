@@ -193,8 +193,8 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     offsets = sorted([*analysis.load_offsets.values(), *analysis.store_offsets], key=lambda p: -analysis.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
-        found = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
-        return axis == last, -found, axis
+        stride = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
+        return axis == last, -stride, axis
 
     order = sorted(axes, key=step)
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))

@@ -52,19 +52,19 @@ def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) ->
     sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
         return None
-    found = crossing_loads(analysis, axis, LANES, backward=True)
-    if found is None:
+    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
+    if axis_and_loads is None:
         return None
-    other, loads = found
+    other, loads = axis_and_loads
     packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
-    size = sum(_kept(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
+    size = sum(_tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
     large = [sides for sides in _LARGE if store_steps >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
     return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
 
 
-def _kept(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which numbers are kept: packing float16 takes very long."""
+def _tile_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in workgroup memory: packing float16 takes very long."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -94,8 +94,8 @@ class _Tiles:
         self.root.hoist(range(len(analysis.kernel.nodes)))
         outer = self.root.child(bound)
         outer.hoist(range(len(analysis.kernel.nodes)))
-        kept = {n: _kept(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
-        tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in kept.items()}
+        dtypes = {n: _tile_dtype(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
+        tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in dtypes.items()}
         width = self.cross.sides[1] // LANES
         for k in range(width * self.fours // shader.invocations):
             self.read(outer, corner, tiles, self.divided(k, width))

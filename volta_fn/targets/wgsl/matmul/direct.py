@@ -180,8 +180,8 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
         walks = c.target.stack, c.target.rows, c.target.columns
         sizes = c.batch, c.m, c.n
         order = sorted(range(3), key=lambda i: -walks[i].strides[-1] if walks[i].strides else -size)  # the contiguous axis last
-        found = digits(f, number, [sizes[i] for i in order])
-        stack, row, column = [found[order.index(i)] for i in range(3)]
+        coordinates = digits(f, number, [sizes[i] for i in order])
+        stack, row, column = [coordinates[order.index(i)] for i in range(3)]
         left, right = a.row(stack, row), b.row(stack, column)
         sum_ = f.var(work.type, f"{work.type}()")
         if c.k <= _WRITTEN_OUT:

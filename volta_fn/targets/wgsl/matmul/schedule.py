@@ -252,10 +252,10 @@ def read(path: Path) -> Choices:
     """
     try:
         content = json.loads(path.read_text())
-        choices = {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
+        choices = {adapter: {key: Schedule(**value) for key, value in schedules.items()} for adapter, schedules in content.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
-    return {adapter: {key: value for key, value in known.items() if is_valid(value)} for adapter, known in choices.items()}
+    return {adapter: {key: value for key, value in schedules.items() if is_valid(value)} for adapter, schedules in choices.items()}
 
 
 def is_valid(schedule: Schedule) -> bool:
@@ -273,7 +273,9 @@ def is_valid(schedule: Schedule) -> bool:
 
 def write(path: Path, choices: Choices) -> None:
     """Write a file that `read` reads."""
-    content = {adapter: {key: value.as_dict() for key, value in sorted(known.items())} for adapter, known in sorted(choices.items())}
+    content = {
+        adapter: {key: value.as_dict() for key, value in sorted(schedules.items())} for adapter, schedules in sorted(choices.items())
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(json.dumps(content, indent=1) + "\n")
@@ -311,8 +313,8 @@ _finders: dict[str, Finder] = {}
 
 def learn(choices: Choices) -> None:
     """Remember schedules in this process."""
-    for adapter, known in choices.items():
-        _learnt.setdefault(adapter, {}).update(known)
+    for adapter, schedules in choices.items():
+        _learnt.setdefault(adapter, {}).update(schedules)
 
 
 def find_by(adapter: str, finder: Finder) -> None:
@@ -327,8 +329,8 @@ def remembered(c: IndexedContraction, work: Working, device: TargetCapabilities)
     """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
-        found = choices[device.adapter].get(name) if device.adapter in choices else None
-        if found is not None and found.fits(work, device):
-            return found
+        schedule = choices[device.adapter].get(name) if device.adapter in choices else None
+        if schedule is not None and schedule.fits(work, device):
+            return schedule
     finder = _finders.get(device.adapter)
     return None if finder is None else finder(c, work, device)

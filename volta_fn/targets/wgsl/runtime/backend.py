@@ -86,7 +86,7 @@ class GpuBackend:
 
     def known(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
-        return buffer.known
+        return buffer.host_values
 
     def exclusive(self, buffers: Sequence[Buffer]) -> bool:
         """Return whether no other buffer shares its memory with one of these."""
@@ -102,8 +102,8 @@ class GpuBackend:
         It returns a buffer or, for several results, a tuple.
         """
         invars = [Var(a) for a in avals]
-        made = primitive.abstract(*avals, **params)
-        outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
+        out_avals = primitive.abstract(*avals, **params)
+        outvars = [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]
         eqn = Equation(primitive, [*invars], outvars, params)
         program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), pipeline, reads_ahead=False)
         if primitive.multiple_results:
@@ -125,10 +125,10 @@ class GpuBackend:
 
         def once(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
-            found = program
-            if found is None or found.gpu.watched.lost:
-                found = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
-            return found(donate, *buffers)
+            current = program
+            if current is None or current.gpu.watched.lost:
+                current = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
+            return current(donate, *buffers)
 
         def drop() -> None:
             nonlocal program

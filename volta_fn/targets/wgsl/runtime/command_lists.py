@@ -308,19 +308,19 @@ class CommandList:
 
 def command_lists(commands: Sequence[Command]) -> list[Any]:
     """Group consecutive commands that need no host into command lists."""
-    found: list[Any] = []
+    groups: list[Any] = []
     pending: list[Command] = []
     for command in [*commands, None]:
         if command is not None and uninterrupted(command):
             pending.append(command)
             continue
         if pending:
-            found.append(CommandList(pending))
+            groups.append(CommandList(pending))
             pending = []
         if isinstance(command, Loop):
-            found.append(Loop(command.number, command.iterations, command_lists(command.body)))
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body)))
         elif isinstance(command, While):
-            found.append(While(command.flag, command_lists(command.body)))
+            groups.append(While(command.flag, command_lists(command.body)))
         elif command is not None:
-            found.append(command)
-    return found
+            groups.append(command)
+    return groups

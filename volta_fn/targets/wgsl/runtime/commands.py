@@ -79,8 +79,8 @@ def range_of(slot: Slot, size: int) -> BufferRange:
 
 def subrange(slot: Slot, offset: int, size: int) -> BufferRange:
     """Return the range of `size` bytes of an array from an offset on."""
-    found = range_of(slot, size)
-    return found._replace(offset=found.offset + offset)
+    span = range_of(slot, size)
+    return span._replace(offset=span.offset + offset)
 
 
 @dataclass(eq=False)
@@ -313,9 +313,9 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: T
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
     _moved_back(together, capabilities, most)
-    made: list[Command] = [_one(group) for group in together if group]
-    _live(made, slots)
-    return made
+    dispatches: list[Command] = [_one(group) for group in together if group]
+    _live(dispatches, slots)
+    return dispatches
 
 
 def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
@@ -452,9 +452,9 @@ class Written(NamedTuple):
 
     def follows(self, others: Sequence[Written]) -> bool:
         """Return whether it is independent: no kernel writes what another one uses."""
-        made = {slot for other in others for slot in other.outputs}
-        used = made.union(*[other.inputs for other in others])
-        return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
+        outputs = {slot for other in others for slot in other.outputs}
+        used = outputs.union(*[other.inputs for other in others])
+        return outputs.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
 
 
 class Batch:
@@ -600,11 +600,11 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
 
     Fused dispatches are found by their ranges.
     """
-    found = {id(command): position for position, command in enumerate(after)}
-    left = [command for command in before if id(command) not in found]
-    known = set(map(id, before))
+    positions = {id(command): position for position, command in enumerate(after)}
+    left = [command for command in before if id(command) not in positions]
+    earlier = set(map(id, before))
     for position, command in enumerate(after):
-        if id(command) in known:
+        if id(command) in earlier:
             continue
         assert isinstance(command, Run)
         ranges = command.ranges
@@ -612,12 +612,12 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
             member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
             if member is None:
                 _fail(stage, "a new dispatch binds what none did before", command)
-            found[id(member)] = position
+            positions[id(member)] = position
             left.remove(member)
             ranges = ranges[len(member.ranges) :]
     if left:
         _fail(stage, "a dispatch was lost", next(runs(left)))
-    return found
+    return positions
 
 
 # lifetimes

@@ -49,7 +49,7 @@ class Results:
     Args:
         outputs: descriptions of the results.
         constants: the buffers of those that are constants.
-        made: the types of the values that the program computes.
+        computed: the types of the values that the program computes.
         reuse: which of these take the memory of a donated argument: computed value -> argument.
         arguments: the arguments' types.
         reads_ahead: whether to request readbacks of small results eagerly if those of earlier calls were read.
@@ -59,17 +59,17 @@ class Results:
         self,
         outputs: Sequence[Output],
         constants: Sequence[Buffer],
-        made: Sequence[ShapedArray],
+        computed: Sequence[ShapedArray],
         reuse: Mapping[int, int],
         arguments: Sequence[ShapedArray],
         *,
         reads_ahead: bool,
     ) -> None:
-        self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
+        self.computed, self.reuse, self.arguments, self.constants = computed, reuse, arguments, constants
         self.uses = Counter([output.made for output in outputs])
         #: The computed values in blocks of their own, and the bytes of these.
-        self.own = [number for number in range(len(made)) if number not in reuse]
-        self.blocks = [max(made[number].nbytes, 4) for number in self.own]
+        self.separate = [number for number in range(len(computed)) if number not in reuse]
+        self.blocks = [max(computed[number].nbytes, 4) for number in self.separate]
         #: The makers of buffers that are neither arguments nor constants.
         self.makers: list[_Maker] = []
         #: The arguments that become results and may hold knowledge of their old elements.
@@ -78,8 +78,8 @@ class Results:
         numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
         #: Selects the results from arguments, constants and new buffers.
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
-        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
-        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < made[o.made].nbytes <= SMALL_READBACK]
+        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda buffers: tuple([buffers[n] for n in numbers])
+        small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < computed[o.made].nbytes <= SMALL_READBACK]
         #: For how many more calls readbacks are requested eagerly, by result.
         self.asked: dict[int, int] = {}
         #: The results that may be read ahead, and callbacks for when they are read.
@@ -89,7 +89,7 @@ class Results:
         """Return the position of a result in (arguments, constants, new buffers)."""
         argument_number, aval = output.argument, None
         if output.made is not None:
-            aval = self.made[output.made]
+            aval = self.computed[output.made]
             argument_number = self.reuse.get(output.made) if self.uses[output.made] == 1 else None
         if argument_number is not None:
             argument = self.arguments[argument_number]
@@ -104,22 +104,22 @@ class Results:
         shape = output.shape
         if output.made is None:
             argument = output.argument or 0
-            return lambda arguments, given, new: shaped(arguments[argument], shape)
-        dtype, size = self.made[output.made].dtype, self.made[output.made].nbytes
+            return lambda arguments, argument_leases, new: shaped(arguments[argument], shape)
+        dtype, size = self.computed[output.made].dtype, self.computed[output.made].nbytes
         if output.made in self.reuse:
             argument_number = self.reuse[output.made]
-            return lambda arguments, given, new: Buffer(given[argument_number], shape, dtype, size)
-        block = self.own.index(output.made)
-        return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
+            return lambda arguments, argument_leases, new: Buffer(argument_leases[argument_number], shape, dtype, size)
+        block = self.separate.index(output.made)
+        return lambda arguments, argument_leases, new: Buffer(new[block], shape, dtype, size)
 
-    def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+    def of(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         """Return the results of a call.
 
         No other buffer shares the memory of the arguments that are overwritten.
         """
         for number in self.renewed:
             arguments[number].renew()
-        return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
+        return self.pick((*arguments, *self.constants, *[make(arguments, argument_leases, new) for make in self.makers]))
 
     def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
         """Request readbacks of the results that are likely to be read."""
@@ -138,7 +138,7 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
     """Return a buffer with the same elements and another shape."""
     if buffer.shape == shape:
         return buffer
-    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))
+    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.host_values is None else buffer.host_values.reshape(shape))
 
 
 # ------------------------------------------------------------------------------
@@ -246,10 +246,10 @@ class Call:
         results = command.compute(*arrays)
         self.gpu.host_steps[command.name] += 1
         for (span, shape, dtype), value in zip(command.results, results, strict=True):
-            found = np.asarray(value, dtype)
-            if found.shape != shape:
-                raise ShapeError(f"{command.name} declares a result of shape {shape}, but its evaluation by NumPy gave {found.shape}")
-            data = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+            array = np.asarray(value, dtype)
+            if array.shape != shape:
+                raise ShapeError(f"{command.name} declares a result of shape {shape}, but its evaluation by NumPy gave {array.shape}")
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             if data.nbytes:
                 self.write(span, data)
 
@@ -365,48 +365,48 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
-            given = [a.lease or gpu.lease_of(a) for a in arguments]
+            argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
-                arguments, given = self._with_copies(arguments)
+                arguments, argument_leases = self._with_copies(arguments)
             new = gpu.pool.leases(self.results.blocks)
             if not self.interrupted:
-                if not self._again(given, new):
-                    given = [gpu.lease_of(a) for a in arguments]
-                    self._call(given, new).run(self.commands)
-                return self._finished(arguments, given, new)
-            given = [gpu.lease_of(a) for a in arguments]
-            call = self._call(given, new)
+                if not self._again(argument_leases, new):
+                    argument_leases = [gpu.lease_of(a) for a in arguments]
+                    self._call(argument_leases, new).run(self.commands)
+                return self._finished(arguments, argument_leases, new)
+            argument_leases = [gpu.lease_of(a) for a in arguments]
+            call = self._call(argument_leases, new)
         call.run(self.commands)
         with gpu.queue.lock:
-            return self._finished(arguments, given, new)
+            return self._finished(arguments, argument_leases, new)
 
     def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
         """Copy the arguments that are overwritten; return the arguments and their memory."""
-        found = [*arguments]
+        inputs = [*arguments]
         for number in self.reuse.values():
             buffer = arguments[number]
-            found[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
-        return tuple(found), [self.gpu.lease_of(a) for a in found]
+            inputs[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
+        return tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
 
-    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Replay the recording for these blocks, if there is one; the common case."""
         if self.command_list is None:
             return False
-        recording = self.command_list.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
+        recording = self.command_list.recording((tuple(map(_number, (*argument_leases, *new))),), self.gpu.trims)
         return recording is not None and recording.replay(self.gpu.queue)
 
-    def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
-        results = self.results.of(arguments, given, new)
+    def _finished(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        results = self.results.of(arguments, argument_leases, new)
         self.results.read_ahead(results, self.gpu.queue.readbacks)
         self.gpu.queue.pause()
         return results
 
-    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
+    def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:
         gpu = self.gpu
         scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
-        leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
+        leases = [*argument_leases, *new, *[scratch[n] for n in self.numbers], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
-        varying = leases if self.interrupted or self.regions else leases[: len(given) + len(new)]
+        varying = leases if self.interrupted or self.regions else leases[: len(argument_leases) + len(new)]
         return Call(gpu, leases, tuple(map(_number, varying)))
 
 
@@ -511,8 +511,8 @@ class TimedProgram(Program):
 
     def noted(self) -> Callable[[], list[tuple[tuple[int, ...], int, int]]]:
         """Return what `times` would, as a function."""
-        found = self.times()
-        return lambda: found
+        times = self.times()
+        return lambda: times
 
     @property
     def is_full(self) -> bool:
@@ -523,19 +523,19 @@ class TimedProgram(Program):
         """Wait for the shaders that replace simpler ones."""
         self.gpu.pipelines.upgrades.settle()
 
-    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         return False
 
-    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
-        call = super()._call(given, new)
+    def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:
+        call = super()._call(argument_leases, new)
         return _TimedCall(self.gpu, call.leases, call.key, self._stamps, self._noted)
 
 
 def _items(program: LoweredProgram) -> list[tuple[LoweredProgram, Item]]:
     """Return a program's items and those in its control flow, in order."""
-    found = []
+    items = []
     for item in program.items:
         if item.is_needed:
-            found.append((program, item))
-            found += [entry for inner in item.programs for entry in _items(inner)]
-    return found
+            items.append((program, item))
+            items += [entry for inner in item.programs for entry in _items(inner)]
+    return items

@@ -62,7 +62,7 @@ class Writer(ProgramWriter):
     def __init__(
         self,
         capabilities: TargetCapabilities,
-        made: Callable[[RoutineKey], Routine | None],
+        routines: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
@@ -74,7 +74,7 @@ class Writer(ProgramWriter):
         self.on_device = on_device
         self.capabilities = capabilities
         #: Gives the routine of a key.
-        self.made = made
+        self.routines = routines
         self.control_flow = control_flow
         #: Starts compiling a pipeline, given by its key, on another thread.
         self.begin = begin
@@ -108,7 +108,7 @@ class Writer(ProgramWriter):
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
-        if not self.on_device or not isinstance(buffer, Buffer) or buffer.known is not None:
+        if not self.on_device or not isinstance(buffer, Buffer) or buffer.host_values is not None:
             return self.slots.constant(np.asarray(value))
         return self.slots.held(buffer)
 
@@ -147,7 +147,7 @@ class Writer(ProgramWriter):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:
                 return kernel_routine(item.node.kernel, self.capabilities, shared)
-        routine = None if item.key is None else self.made(item.key)
+        routine = None if item.key is None else self.routines(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
             return replace(routine, dispatches=routine.dispatches[1:])  # the first one copies the operand
         return routine
@@ -204,11 +204,11 @@ class Writer(ProgramWriter):
         Each chunk sees a window of the arrays. Returns whether it was possible.
         """
         assert isinstance(item.node, KernelCall)
-        found = None if set(results) & set(operands) else windowed(item.node.kernel, self.capabilities.binding)
-        if found is None:
+        chunks = None if set(results) & set(operands) else windowed(item.node.kernel, self.capabilities.binding)
+        if chunks is None:
             return False
         slots = [*operands, *results]
-        for kernel, windows in found:
+        for kernel, windows in chunks:
             routine = kernel_routine(kernel, self.capabilities)
             workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
             self.touch(block, *slots, *workspaces)
@@ -325,13 +325,13 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
     """
     writer.touch(block, region.grids, *[slot for _, slot in reads])
     bindings = tuple([binding for binding, _ in reads])
-    found = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    switch = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
     writer.commands.append(Loop(-1, 0, []))  # to be replaced
     writer.slots.time += 1
     if outer and writer.region is not None:
         writer.touch(block, writer.region[0].grids)
-        found = found._replace(outer=writer.region)
-    return found
+        switch = switch._replace(outer=writer.region)
+    return switch
 
 
 def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
@@ -386,8 +386,8 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     iteration_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
-        var, made = jaxpr.invars[second + position], jaxpr.outvars[position]
-        same = made is var or body.may_share(var, made)
+        var, next_var = jaxpr.invars[second + position], jaxpr.outvars[position]
+        same = next_var is var or body.may_share(var, next_var)
         targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
     writer.body(body, [*operands[first : first + second], *results], targets, inner)
     for result, target, out in zip(results, targets, item.results, strict=True):
@@ -444,8 +444,8 @@ class _Scan:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
                 self.writer.copy(result, start, bytes_of(var.aval), self.block)
             return
-        for position, (carried, made) in enumerate(self.carried):
-            if made is carried:
+        for position, (carried, next_var) in enumerate(self.carried):
+            if next_var is carried:
                 self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
         self.step(0, 0, None)
         rest = self.length - 1

@@ -264,12 +264,12 @@ class Shader(Function):
         An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
         `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
         """
-        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
-        if not (written or known.written) and 0 in (size, known.size) and not (size and known.is_read):
-            known.size = size = max(size, known.size)
-        if (known.dtype, known.written, known.size, known.lanes) != (dtype, written, size, lanes):
+        array = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
+        if not (written or array.written) and 0 in (size, array.size) and not (size and array.is_read):
+            array.size = size = max(size, array.size)
+        if (array.dtype, array.written, array.size, array.lanes) != (dtype, written, size, lanes):
             raise OtherAccess(f"buffer {number}")
-        return known
+        return array
 
     def atomics(self, number: int, dtype: np.dtype) -> Array:
         """Return a buffer as an array of atomic int32 or uint32 numbers."""

@@ -172,7 +172,7 @@ def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
     return size * size <= device.invocations and needed <= device.workgroup_memory
 
 
-def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
+def load_scale(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
     """Return statements that name a matrix's scale, and `bad` if it is not finite."""
     state = shader.buffer(blocks.state, real_part(dtype)).name
     return f"let scale = {state}[group * 2u];\nlet bad = scale == R(0);"
@@ -335,26 +335,26 @@ def _tile_element(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int
         element = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
         return f"if (row < {count}u && column < {n}u) {{ {element} MOVE }}"
 
-    found = f"""var row = i / {2 * size}u + offset;
+    locate = f"""var row = i / {2 * size}u + offset;
 let column = place(at, i % {2 * size}u);
 {f"if (isMatrix) {{ {down} }}" if down else ""}"""
-    return found, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
+    return locate, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
 
 
 def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that load a tile of the matrix or of the vectors."""
-    found, move = _tile_element(arrays, size, sizes, down)
+    locate, move = _tile_element(arrays, size, sizes, down)
     load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
     store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
-    return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
+    return f"{together(4 * size * size, size * size, f'{locate}{chr(10)}{load}', store)}\n  workgroupBarrier();"
 
 
 def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that store the tile where it was."""
-    found, move = _tile_element(arrays, size, sizes, down)
+    locate, move = _tile_element(arrays, size, sizes, down)
     value = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    {found}
+    {locate}
     {move.replace("MOVE", f"= {value};")}
   }}"""
 

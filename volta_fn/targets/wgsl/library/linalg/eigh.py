@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     apply_products,
     blocks_of,
     find_products,
-    known,
+    load_scale,
     padded,
     ranked,
     scale_dispatch,
@@ -240,7 +240,7 @@ def _sort_blocks(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilit
     written(
         shader,
         f"""
-{known(shader, blocks, a.dtype)}
+{load_scale(shader, blocks, a.dtype)}
 for (var i = local; i < {padded(n)}u; i += STEP) {{
   keys[i] = {HUGE[real.name]};
   if (i < {n}u) {{ keys[i] = real({x}[group * {n * n}u + i * {n + 1}u]); }}
@@ -308,18 +308,18 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
 
 
 def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
-    def own(shader: Shader) -> tuple[str, str]:
+    def workspaces(shader: Shader) -> tuple[str, str]:
         """Return the workspaces of the matrix, and of its vectors."""
         return shader.buffer(_MATRIX, a.dtype, written=True).name, shader.buffer(_PRODUCT, a.dtype, written=True).name
 
     def after(shader: Shader) -> str:
         vectors, values = (shader.buffer(k, t, written=True).name for k, t in ((_VECTORS, a.dtype), (_VALUES, real)))
-        return _sort(*own(shader), values, vectors, n)
+        return _sort(*workspaces(shader), values, vectors, n)
 
     return Method(
         where=f"let base = group * {n * n}u;",
-        before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *own(shader), n, lower, real.name),
-        sweep=lambda shader: _sweep(*own(shader), n, lanes(n, shader.invocations)),
+        before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *workspaces(shader), n, lower, real.name),
+        sweep=lambda shader: _sweep(*workspaces(shader), n, lanes(n, shader.invocations)),
         enough=_EPSILON[real.name],
         after=after,
     )

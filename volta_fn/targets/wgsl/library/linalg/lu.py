@@ -152,7 +152,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
     device, width, size = shader.module.device, shader.module.device.subgroup_most, columns.stop
-    given = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
+    row_stores = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
     shader.workgroup("bests", "R", 2 * _GROUPS)
     shader.workgroup("spots", "u32", 2 * _GROUPS)
     if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
@@ -164,7 +164,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   let offset = (j & 1u) * {groups}u;
   if (at == place) {{
     let row = (offset + {number}) * {size}u;
-    {given}
+    {row_stores}
     bests[offset + {number}] = best;
     spots[offset + {number}] = place * {groups}u + {number};
   }}
@@ -194,7 +194,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   {compared}
   let row = 0u;
   if (at == place) {{
-    {given}
+    {row_stores}
   }}
   workgroupBarrier();"""
 

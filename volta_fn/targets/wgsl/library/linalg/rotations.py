@@ -301,18 +301,18 @@ def _swept_separately(
     method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]
 ) -> list[Dispatch]:
     shaders = [new() for _ in range(3)]
-    begin, one, end = shaders
+    begin, sweep, end = shaders
     scale, left = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
-    for shader in (one, end):
+    for shader in (sweep, end):
         shader.buffer(*state, written=True)
-    kept = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
-    written(begin, "\n".join([method.where, method.before(begin), kept]))
+    store = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
+    written(begin, "\n".join([method.where, method.before(begin), store]))
     rest = f"let rest = max_all(left, local);\nif (local == 0u) {{ {left} = rest; }}"
     head = f"if (max_all({left}, local) > {method.enough}) {{"
-    written(one, "\n".join([method.where, head, method.sweep(one), rest, "}"]))
-    known = f"let scale = {scale};\nlet bad = scale == R(0);"
-    written(end, "\n".join([method.where, known, method.after(end)]))
-    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]
+    written(sweep, "\n".join([method.where, head, method.sweep(sweep), rest, "}"]))
+    load = f"let scale = {scale};\nlet bad = scale == R(0);"
+    written(end, "\n".join([method.where, load, method.after(end)]))
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[sweep] * SWEEPS, end)]
 
 
 # ------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ for (var j = local; j < {n}u; j += STEP) {{
 sync();"""
 
 
-def found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
+def normalised(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
     """Return statements that normalise columns of `x` that are not zero, `found` ones."""
     return f"""
 let left_base = group * {m * wide}u;
@@ -222,11 +222,11 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     rotations = "\n      ".join([_rotated("tile", "p", "q", j * _LANES, f"x_{j}", f"y_{j}") for j in rows])
     if vectors:
         offsets = range(0, _padded(n), _LANES)
-        own = "\n      ".join([_rotated("turned", "v", "w", j, f"turned[v + {j}u]", f"turned[w + {j}u]") for j in offsets])
+        vector_rotations = "\n      ".join([_rotated("turned", "v", "w", j, f"turned[v + {j}u]", f"turned[w + {j}u]") for j in offsets])
         rotations += f"""
       let v = at.x * {_pitch(n)}u + lane;
       let w = at.y * {_pitch(n)}u + lane;
-      {own}"""
+      {vector_rotations}"""
     return f"""
   var left = R(0);
   let k = min(local / {_LANES}u, {pairs - 1}u);

@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     apply_products,
     blocks_of,
     find_products,
-    known,
+    load_scale,
     many_invocations,
     padded,
     ranked,
@@ -52,9 +52,9 @@ from volta_fn.targets.wgsl.library.linalg.small_svd import (
     completed,
     declare_tiles,
     fits,
-    found,
     invocations,
     loaded,
+    normalised,
     sort,
     stored,
     tile_sweep,
@@ -261,7 +261,7 @@ def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     written(
         shader,
         f"""
-{known(shader, blocks, a.dtype)}
+{load_scale(shader, blocks, a.dtype)}
 let base = group * {n * n}u;
 let c = local % {n}u;
 var total = R(0);
@@ -425,24 +425,24 @@ def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.
     m, n, wide = sizes
     spaces = 4 if wide else 2
 
-    def own(shader: Shader) -> tuple[str, str]:
+    def workspaces(shader: Shader) -> tuple[str, str]:
         """Return the workspaces of the columns, and of the product of rotations."""
         return _written(shader, spaces, a.dtype), _written(shader, spaces + 1, a.dtype) if wide else ""
 
     def before(shader: Shader) -> str:
-        x, v = own(shader)
+        x, v = workspaces(shader)
         text = begun(shader.buffer(0, a.dtype).name, x, "" if in_tiles else v, m, n, turned, real.name)
         return text + loaded(x, m, n, wide > 0) if in_tiles else text
 
     def sweep(shader: Shader) -> str:
         if in_tiles:
             return tile_sweep(shader, m, n, wide > 0, a.dtype)
-        return _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations))
+        return _sweep(*workspaces(shader), m, n, real.name, lanes(n, shader.invocations))
 
     def after(shader: Shader) -> str:
         shader.workgroup("order", "u32", n)
         shader.workgroup("lengths", "R", n)
-        x, v = own(shader)
+        x, v = workspaces(shader)
         text = stored(x, v, m, n) if in_tiles else ""
         text += sort(_written(shader, 1, real), x, m, n)
         if not wide:
@@ -554,7 +554,7 @@ def _finished(
     m, n, wide = sizes
     left, right = (_written(shader, number, a.dtype) for number in (2, 3))
     long, short = (right, left) if turned else (left, right)
-    return found(x, u, m, n, wide, real) + completed(u, projections, m, wide) + _stored(u, v, long, short, sizes, turned)
+    return normalised(x, u, m, n, wide, real) + completed(u, projections, m, wide) + _stored(u, v, long, short, sizes, turned)
 
 
 def _stored(u: str, v: str, long: str, short: str, sizes: tuple[int, int, int], turned: bool) -> str:

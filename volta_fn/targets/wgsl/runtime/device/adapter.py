@@ -103,11 +103,11 @@ class Watched:
         self.errors.capture("volta_fn")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        found = self.errors.release("volta_fn")
-        if found is not None:
-            self._note(found[1])
+        failure = self.errors.release("volta_fn")
+        if failure is not None:
+            self._note(failure[1])
             if error is None:
-                raise typed(*found)
+                raise typed(*failure)
 
     def _note(self, message: str) -> None:
         self.lost = self.lost or "lost" in message.lower()
@@ -172,9 +172,9 @@ def adapters() -> list[Any]:
     """
     native()
     with _without_noise():
-        found = wgpu().gpu.enumerate_adapters_sync()
+        available = wgpu().gpu.enumerate_adapters_sync()
     best: dict[tuple[str, int], Any] = {}
-    for adapter in found:
+    for adapter in available:
         info = adapter.info
         key = (info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0)
         if key not in best or _rank(adapter) < _rank(best[key]):
@@ -182,10 +182,10 @@ def adapters() -> list[Any]:
     wanted = os.environ.get("VOLTA_GPU_ADAPTER", "")
     chosen = [a for a in sorted(best.values(), key=_rank) if wanted.lower() in a.info["device"].lower()]
     if not chosen:
-        there = [a.info["device"] for a in found]
+        names = [a.info["device"] for a in available]
         raise DeviceError(
-            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {there}"
-            if found
+            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {names}"
+            if available
             else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
             "or use the device 'cpu'"
         )

@@ -85,8 +85,8 @@ class Gpu:
         """Return the memory of a buffer, uploading its elements first if necessary."""
         lease = buffer.lease
         if lease is None or lease.returned is not self.pool.returned:
-            if buffer.known is not None:
-                self._upload(buffer, buffer.known)
+            if buffer.host_values is not None:
+                self._upload(buffer, buffer.host_values)
             elif self.remake is not None:
                 self.remake(self, buffer)
             else:
@@ -112,8 +112,8 @@ class Gpu:
 
     def get(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of a buffer."""
-        if buffer.known is not None:
-            return buffer.known
+        if buffer.host_values is not None:
+            return buffer.host_values
         if not buffer.size:
             return np.empty(buffer.shape, buffer.dtype)
         lease = self.lease_of(buffer)
@@ -128,7 +128,7 @@ class Gpu:
             raise
         values = data.view(buffer.dtype).reshape(buffer.shape)
         if buffer.size <= SMALL_READBACK:
-            buffer.known = values
+            buffer.host_values = values
         return values
 
     def wait(self, buffer: Buffer) -> None:
@@ -141,13 +141,13 @@ class Gpu:
         if isinstance(value, Buffer):
             return value
         key = value.tobytes() if value.nbytes <= SMALL else None
-        found = None if key is None else self._constants.get(key)
-        if found is None:
-            found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
-            self.lease_of(found)
+        buffer = None if key is None else self._constants.get(key)
+        if buffer is None:
+            buffer = Buffer(None, value.shape, value.dtype, value.nbytes, value)
+            self.lease_of(buffer)
             if key is not None:
-                found = self._constants.setdefault(key, found)
-        return found
+                buffer = self._constants.setdefault(key, buffer)
+        return buffer
 
     def check_dtype(self, dtype: np.dtype) -> None:
         """Raise `DTypeError` for a dtype that the device does not have."""
@@ -164,7 +164,7 @@ class Gpu:
         All programs that are one command list share them.
         """
         used: dict[int, int] = {}
-        found = []
+        temporaries = []
         for size in sizes:
             kind = size_class(size)
             number = used.get(kind, 0)
@@ -172,15 +172,15 @@ class Gpu:
             leases = self.scratch.setdefault(kind, [])
             if number == len(leases):
                 leases.append(self.pool.lease(size))
-            found.append(leases[number])
-        return found
+            temporaries.append(leases[number])
+        return temporaries
 
     def memory(self) -> MemoryStats:
         """Return the memory in use, its peak, and the memory held."""
         with self.queue.lock:
             self.pool.collect()
-            kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
-            return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
+            scratch_size = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
+            return MemoryStats(self.pool.in_use - scratch_size, self.pool.peak, self.pool.held, self.pool.limit)
 
     def free_memory(self) -> None:
         """Release memory that is only kept for reuse."""

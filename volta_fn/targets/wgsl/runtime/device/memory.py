@@ -172,26 +172,26 @@ class Pool:
     def leases(self, sizes: Sequence[int]) -> list[Lease]:
         """Lease a block for each of some sizes, as `lease` does for one."""
         self.collect()
-        found, free, blocks, returned = [], self.free, self.blocks, self.returned
+        leases, free, blocks, returned = [], self.free, self.blocks, self.returned
         for size in sizes:
             wanted = size_class(size)
             numbers = free.get(wanted)
             block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(wanted, max(self.largest, size)), size)
             self.in_use += block.size
-            found.append(Lease(block, returned))
+            leases.append(Lease(block, returned))
         self.peak = max(self.peak, self.in_use)
-        return found
+        return leases
 
     def lease_unused(self, size: int) -> Lease | None:
         """Lease a block that no pending command uses; None if all free ones are used."""
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted, [])
-        found = next((number for number in free if self.blocks[number].batch < self.batch), None)
-        if found is not None:
-            free.remove(found)
+        block_number = next((number for number in free if self.blocks[number].batch < self.batch), None)
+        if block_number is not None:
+            free.remove(block_number)
             heapq.heapify(free)
-            return self._leased(self.blocks[found])
+            return self._leased(self.blocks[block_number])
         return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
 
     def _leased(self, block: Block) -> Lease:
@@ -269,9 +269,11 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be uploaded."""
 
-    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "origin", "readback", "shape", "size")
+    __slots__ = ("__weakref__", "asked", "dtype", "host_values", "lease", "origin", "readback", "shape", "size")
 
-    def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
+    def __init__(
+        self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, host_values: np.ndarray | None = None
+    ) -> None:
         #: None until the GPU needs the elements.
         self.lease = lease
         self.shape = shape
@@ -279,7 +281,7 @@ class Buffer:
         #: Bytes.
         self.size = size
         #: The elements, if they are also on the host.
-        self.known = known
+        self.host_values = host_values
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.asked: Callable[[], None] | None = None
@@ -288,7 +290,7 @@ class Buffer:
 
     def renew(self) -> Buffer:
         """Forget the old elements: the buffer receives a new result."""
-        self.known = self.readback = self.asked = None
+        self.host_values = self.readback = self.asked = None
         return self
 
     def __repr__(self) -> str:

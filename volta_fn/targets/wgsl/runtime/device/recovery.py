@@ -60,10 +60,10 @@ class Trials:
             ]
             keys = [(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches]
             self._pipelines = self.gpu.pipelines.prepare(keys)
-            found = tune(c, work, capabilities, self.trial, path=users_file())
+            measurements = tune(c, work, capabilities, self.trial, path=users_file())
             self._operands, self._leases, self._pipelines = (), [], []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
-        return found[0].schedule
+        return measurements[0].schedule
 
     def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
         """Run a routine, and return its result and seconds (see `Trial`)."""
@@ -73,18 +73,18 @@ class Trials:
         result = gpu.put(np.zeros(size, dtype))  # of which a contraction need not make all
         with gpu.queue.lock:
             leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
-        self._run(routine, leases, 1)
+        self._time_runs(routine, leases, 1)
         once = self._least(routine, leases, 1, _ROUNDS)  # mostly latency, and one run
-        made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
+        values = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
         each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
         more = int(min(400, max(1, _ROUND_SECONDS / max(each, 1e-6))))
-        return made, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
+        return values, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
 
     def _least(self, routine: Routine, leases: Sequence[Lease], times: int, iterations: int) -> float:
         """Return the least time of `iterations` measurements of `times` runs."""
-        return min(self._run(routine, leases, times) for _ in range(iterations))
+        return min(self._time_runs(routine, leases, times) for _ in range(iterations))
 
-    def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
+    def _time_runs(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
         """Run a routine `times` times and return the seconds that all take."""
         pipelines, queue = self.gpu.pipelines, self.gpu.queue
         bound = []
@@ -264,14 +264,14 @@ class Recovery:
 
     def origin(self, buffer: Buffer) -> Origin:
         """Return the origin of a buffer; one from before the policy is copied now."""
-        found = self._known(buffer)
-        if found is None:
-            found = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
-        return found
+        origin = self._origin_of(buffer)
+        if origin is None:
+            origin = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
+        return origin
 
-    def _known(self, buffer: Buffer) -> Origin | None:
-        found: Origin | None = buffer.origin
-        return found if found is not None and found.recovery is self else None
+    def _origin_of(self, buffer: Buffer) -> Origin | None:
+        origin: Origin | None = buffer.origin
+        return origin if origin is not None and origin.recovery is self else None
 
     def keep_constants(self, closed: ClosedJaxpr) -> None:
         """Give the arrays on the device that a program has closed over an origin."""
@@ -282,11 +282,11 @@ class Recovery:
 
     def checkpoint(self) -> None:
         """Copy the arrays that were computed since the last time to the host."""
-        found = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
-        self.surviving(lambda: self._request([buffer for _, buffer in found]))
-        for origin, buffer in found:
+        live = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
+        self.surviving(lambda: self._request([buffer for _, buffer in live]))
+        for origin, buffer in live:
             origin.saved = self.surviving(partial(self._copied, buffer))
-        for origin, _ in found:
+        for origin, _ in live:
             origin.call = None
         self._computed.clear()
         self.checkpointed = self.calls
@@ -299,7 +299,7 @@ class Recovery:
         gpu = self.handle.gpu
         with gpu.queue.lock:
             for buffer in buffers:
-                if buffer.known is None and buffer.readback is None and buffer.size:
+                if buffer.host_values is None and buffer.readback is None and buffer.size:
                     lease = gpu.lease_of(buffer)
                     buffer.readback = gpu.queue.readbacks.request(lease.block, buffer.size)
 
@@ -311,41 +311,41 @@ class Recovery:
         with gpu.queue.lock:
             calls = self._needed(gpu, buffer)
             uses = Counter([origin for call in calls for origin in call.arguments])
-            made: dict[Origin, Buffer] = {}
+            buffers: dict[Origin, Buffer] = {}
             for call in calls:
-                given = [self._operand(gpu, origin, made) for origin in call.arguments]
-                results = call.run(False, *given)
+                operands = [self._operand(gpu, origin, buffers) for origin in call.arguments]
+                results = call.run(False, *operands)
                 for origin in call.arguments:
                     uses[origin] -= 1
                     if not uses[origin]:
-                        made.pop(origin, None)
+                        buffers.pop(origin, None)
                 for reference, result in zip(call.results, results, strict=True):
-                    self._made(gpu, reference(), result, made)
+                    self._restore(gpu, reference(), result, buffers)
 
-    def _made(self, gpu: Gpu, origin: Origin | None, result: Buffer, made: dict[Origin, Buffer]) -> None:
+    def _restore(self, gpu: Gpu, origin: Origin | None, result: Buffer, buffers: dict[Origin, Buffer]) -> None:
         if origin is None:
             return
-        made[origin] = result
+        buffers[origin] = result
         owner = origin.buffer()
         if owner is not None and not gpu.holds(owner):
             owner.lease, owner.readback = gpu.lease_of(result), None
 
     def _needed(self, gpu: Gpu, buffer: Buffer) -> list[RecordedCall]:
         """Return the calls that a buffer's elements depend on, in order."""
-        found: dict[int, RecordedCall] = {}
-        pending = [self._known(buffer)]
+        calls: dict[int, RecordedCall] = {}
+        pending = [self._origin_of(buffer)]
         while pending:
             origin = pending.pop()
             if origin is not None and (origin.saved is not None or self._at_hand(gpu, origin)):
                 continue
             if origin is None or origin.call is None:
                 raise DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)}, made before the call of set_recovery,"))
-            if origin.call.number not in found:
-                found[origin.call.number] = origin.call
+            if origin.call.number not in calls:
+                calls[origin.call.number] = origin.call
                 pending += origin.call.arguments
-        if not found:
+        if not calls:
             self._upload(gpu, buffer)
-        return [found[number] for number in sorted(found)]
+        return [calls[number] for number in sorted(calls)]
 
     def _upload(self, gpu: Gpu, buffer: Buffer) -> None:
         assert buffer.origin is not None and buffer.origin.saved is not None
@@ -353,16 +353,16 @@ class Recovery:
 
     def _at_hand(self, gpu: Gpu, origin: Origin) -> bool:
         owner = origin.buffer()
-        return owner is not None and (owner.known is not None or gpu.holds(owner))
+        return owner is not None and (owner.host_values is not None or gpu.holds(owner))
 
-    def _operand(self, gpu: Gpu, origin: Origin, made: dict[Origin, Buffer]) -> Buffer:
+    def _operand(self, gpu: Gpu, origin: Origin, buffers: dict[Origin, Buffer]) -> Buffer:
         owner = origin.buffer()
         if owner is not None and self._at_hand(gpu, origin):
             return owner
-        if origin not in made:
+        if origin not in buffers:
             assert origin.saved is not None
-            made[origin] = gpu.put(origin.saved)
-        return made[origin]
+            buffers[origin] = gpu.put(origin.saved)
+        return buffers[origin]
 
 
 def _constants(closed: ClosedJaxpr) -> Iterator[Any]:
