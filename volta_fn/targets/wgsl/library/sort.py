@@ -170,19 +170,19 @@ class _Long:
         shader, row, first = self._shader()
         read = self._reader(shader, step, values_too=False)
         counts = shader.buffer(number, _UINT32, written=True)
-        shader.workgroup("found", "atomic<u32>", step.buckets)
+        shader.workgroup("digit_counts", "atomic<u32>", step.buckets)
         mine = f"{shader.local} < {step.buckets}u"
         with shader.block(f"if ({mine})"):
-            shader.emit(f"atomicStore(&found[{shader.local}], 0u);")
+            shader.emit(f"atomicStore(&digit_counts[{shader.local}], 0u);")
         shader.emit("workgroupBarrier();")
         numbers = [shader.let("u32", f"{first} + {k * self.tile.invocations}u + {shader.local}") for k in range(self.tile.each)]
         digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
         for i, digit in zip(numbers, digits, strict=True):
-            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
+            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&digit_counts[{digit}], 1u); }}")
         shader.emit("workgroupBarrier();")
         with shader.block(f"if ({mine})"):
             at = self._count_offset(shader, step, row, shader.local)
-            shader.emit(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
+            shader.emit(f"{counts.name}[{at}] = atomicLoad(&digit_counts[{shader.local}]);")
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:

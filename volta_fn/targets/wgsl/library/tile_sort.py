@@ -171,13 +171,13 @@ def _over_subgroups(shader: Shader, value: str) -> str:
   let before = subgroupExclusiveAdd(x);
   if (lane == last) { sums[mine] = before + x; }
   workgroupBarrier();
-  var found = vec2<u32>(before, 0u);
+  var result = vec2<u32>(before, 0u);
   for (var i = 0u; i < count; i++) {
-    let one = sums[i];
-    found += vec2<u32>(select(0u, one, i < mine), one);
+    let sum = sums[i];
+    result += vec2<u32>(select(0u, sum, i < mine), sum);
   }
   workgroupBarrier();
-  return found;
+  return result;
 }""",
     )
     lane, size, mine, count = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_size", "subgroup_id", "num_subgroups")]

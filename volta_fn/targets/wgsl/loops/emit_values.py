@@ -12,7 +12,7 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, unknown_float, wgsl_type
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 
 # ------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return (fill,)
         if holds == ("true",):
             return self._read(number, array)
-        fill = unknown_float(self.nest.shader, fill)
+        fill = opaque_float(self.nest.shader, fill)
         if len(holds) == 1:
             return self._read_if(holds[0], number, array, fill)
         return self._read_where(holds, number, array, fill)

@@ -396,7 +396,7 @@ class Tiles:
     def _lanes(self) -> None:
         """Compute the first vector of rows, and of columns, of an invocation.
 
-        Its next ones are `lane_rows` and `lane_columns` spacing.
+        Its further vectors are `lane_rows` and `lane_columns` apart.
         """
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
@@ -493,7 +493,7 @@ class Tiles:
     def _factors(self, name: str, side: Slice, k: str, first: str, count: int, spacing: int) -> list[str]:
         """Load `count` numbers of line `k` of a slice into variables named after `name`.
 
-        Consecutive vectors are `spacing` lanes spacing.
+        Consecutive vectors are `spacing` lanes apart.
         """
         f, work, factors = self.f, self.work, []
         for i in range(count // work.lanes):

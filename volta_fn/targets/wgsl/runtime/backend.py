@@ -123,7 +123,7 @@ class GpuBackend:
         program: Program | None = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
         effects = bool(closed.effects)
 
-        def once(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        def call_program(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             current = program
             if current is None or current.gpu.watched.lost:
@@ -134,19 +134,19 @@ class GpuBackend:
             nonlocal program
             program = None
 
-        self._programs.attach(once, drop)
+        self._programs.attach(call_program, drop)
 
-        def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        def call_with_recovery(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal constants_of
             recovery = self.recovery
             if recovery is None:
-                return once(donate, *buffers)
+                return call_program(donate, *buffers)
             if recovery is not constants_of:
                 recovery.keep_constants(closed)
                 constants_of = recovery
-            return recovery.run(once, effects, donate, buffers)
+            return recovery.call_recorded(call_program, effects, donate, buffers)
 
-        return run
+        return call_with_recovery
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""

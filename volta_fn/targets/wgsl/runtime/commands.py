@@ -201,7 +201,7 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
 # multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
-# of its portion from a ladder (see `command_lists`).
+# of its portion from the index constants (see `command_lists`).
 # ------------------------------------------------------------------------------
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
@@ -243,10 +243,10 @@ def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
 
 
-def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
+def in_portions(run: Run, work: int, index_constant: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
     """Split a dispatch into portions of its workgroups.
 
-    ``rung(k, n)`` is the range of a word that holds k, less than n.
+    ``index_constant(k, n)`` is a binding range whose first word is k, which is less than n.
     """
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
@@ -257,7 +257,7 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], ca
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
-    return [replace(run, ranges=(*run.ranges, rung(k, count)), groups=g) for k, g in enumerate(groups)]
+    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
 
 
 # ------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: T
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
     _moved_back(together, capabilities, most)
-    dispatches: list[Command] = [_one(group) for group in together if group]
+    dispatches: list[Command] = [_fuse_group(group) for group in together if group]
     _live(dispatches, slots)
     return dispatches
 
@@ -406,7 +406,7 @@ def _fills_a_wait(tiny: Run, large: Run) -> bool:
     return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _FEW
 
 
-def _one(runs: Sequence[Run]) -> Run:
+def _fuse_group(runs: Sequence[Run]) -> Run:
     """Fuse dispatches. Longer shaders come first, since they take longest."""
     if len(runs) == 1:
         return runs[0]
@@ -442,45 +442,45 @@ def _live(commands: Sequence[Command], slots: Slots) -> None:
 _MERGED_BUFFERS = 64
 
 
-class Written(NamedTuple):
-    """A kernel that was emitted, with the slots and bytes of its inputs and outputs."""
+class EmittedKernel(NamedTuple):
+    """A kernel that was emitted, with the slots that it reads and writes, and their bytes."""
 
     kernel: Kernel
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
     sizes: tuple[int, ...]
 
-    def follows(self, others: Sequence[Written]) -> bool:
-        """Return whether it is independent: no kernel writes what another one uses."""
-        outputs = {slot for other in others for slot in other.outputs}
-        used = outputs.union(*[other.inputs for other in others])
-        return outputs.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
+    def is_independent(self, others: Sequence[EmittedKernel]) -> bool:
+        """Return whether no kernel writes a slot that another one reads or writes."""
+        writes = {slot for other in others for slot in other.writes}
+        uses = writes.union(*[other.reads for other in others])
+        return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
 
 
 class Batch:
     """The kernels that the last command computes, in a list of commands of a block."""
 
-    def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
+    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
         self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
         self._several: FusedKernels | None = None
         #: The binding numbers of slots, and their bytes.
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
-    def extended(self, kernel: Written, capabilities: TargetCapabilities) -> Run | None:
+    def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
         """Return the command that computes one more kernel.
 
         None if the batch cannot be extended any further.
         """
-        if not kernel.follows(self.kernels):
+        if not kernel.is_independent(self.kernels):
             return None
         new = [kernel]
         if self._several is None:
             self._several = FusedKernels(capabilities)
             new = [*self.kernels, kernel]
         dispatch = None
-        for one in new:
-            dispatch = self._add(one)
+        for added in new:
+            dispatch = self._add(added)
             if dispatch is None:
                 return None
         assert dispatch is not None
@@ -489,16 +489,16 @@ class Batch:
         self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
         return self.run
 
-    def _add(self, kernel: Written) -> Dispatch | None:
+    def _add(self, kernel: EmittedKernel) -> Dispatch | None:
         assert self._several is not None
-        for slot, size in zip((*kernel.inputs, *kernel.outputs), kernel.sizes, strict=True):
+        for slot, size in zip((*kernel.reads, *kernel.writes), kernel.sizes, strict=True):
             if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
                 self._sizes.append(size)
             elif self._sizes[self._numbers[slot]] != size:
                 return None
         if len(self._sizes) > _MERGED_BUFFERS:
             return None
-        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.reads, kernel.writes)]
         return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
 
 

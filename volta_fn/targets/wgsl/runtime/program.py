@@ -164,12 +164,12 @@ class Call:
         self.key = key
         self.iterations: dict[int, int] = {}
 
-    def run(self, commands: Sequence[Any]) -> None:
+    def execute(self, commands: Sequence[Any]) -> None:
         """Execute commands."""
         for command in commands:
             if isinstance(command, CommandList):
                 with self.queue.lock:
-                    self.run_list(command)
+                    self.write_command_list(command)
             elif isinstance(command, Host):
                 self.host(command)
             elif isinstance(command, While):
@@ -180,11 +180,11 @@ class Call:
             else:
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
-                    self.run(command.body)
+                    self.execute(command.body)
 
     # dispatches
 
-    def run_list(self, command_list: CommandList) -> None:
+    def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue."""
         gpu = self.gpu
         gpu.pipelines.drop_groups()
@@ -280,7 +280,7 @@ class Call:
         iterations = 1
         while self.word(command.flag):
             for _ in range(iterations):
-                self.run(command.body)
+                self.execute(command.body)
             if all(isinstance(c, CommandList) for c in command.body):
                 iterations = min(2 * iterations, _MOST_ITERATIONS)
 
@@ -372,11 +372,11 @@ class Program:
             if not self.interrupted:
                 if not self._again(argument_leases, new):
                     argument_leases = [gpu.lease_of(a) for a in arguments]
-                    self._call(argument_leases, new).run(self.commands)
+                    self._call(argument_leases, new).execute(self.commands)
                 return self._finished(arguments, argument_leases, new)
             argument_leases = [gpu.lease_of(a) for a in arguments]
             call = self._call(argument_leases, new)
-        call.run(self.commands)
+        call.execute(self.commands)
         with gpu.queue.lock:
             return self._finished(arguments, argument_leases, new)
 
@@ -472,7 +472,7 @@ class _TimedCall(Call):
         self.noted.append(run)
         return super().step(run)
 
-    def run_list(self, command_list: CommandList) -> None:
+    def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue, one by one."""
         self.gpu.pipelines.drop_groups()
         for step in self.steps(command_list.commands):

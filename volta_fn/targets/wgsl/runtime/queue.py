@@ -79,7 +79,7 @@ class Queue:
         self.watched = watched
         self.encoder: Any = None
         #: The compute pass that is being recorded.
-        self.run: Any = None
+        self.compute_pass: Any = None
         self.commands = 0
         self.written = 0
         self.submitted = 0
@@ -117,27 +117,27 @@ class Queue:
 
     def begin(self) -> Any:
         """Return the compute pass to write to."""
-        if self.run is None:
-            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
-        return self.run
+        if self.compute_pass is None:
+            self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
+        return self.compute_pass
 
     def begin_timed(self, queries: Any, first: int) -> None:
         """Begin a compute pass that notes its begin and its end in two queries of a set."""
-        self._end_run()
+        self._end_pass()
         writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
         writes.beginningOfPassWriteIndex, writes.endOfPassWriteIndex = first, first + 1
         descriptor = self.ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": writes})
-        self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
+        self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
 
     def resolve(self, queries: Any, count: int, buffer: Any) -> None:
         """Write what queries noted to a buffer, 64 bits for each."""
-        self._end_run()
+        self._end_pass()
         self.lib.wgpuCommandEncoderResolveQuerySet(self._encoder(), queries, 0, count, buffer, 0)
         self.commands += 1
 
     def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
         """Copy `size` bytes at an offset of a buffer to the beginning of another."""
-        self._end_run()
+        self._end_pass()
         self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
         self.commands += 1
 
@@ -175,11 +175,11 @@ class Queue:
                 self.poll()
         return self.submitted - self.done
 
-    def _end_run(self) -> None:
-        if self.run is not None:
-            self.lib.wgpuComputePassEncoderEnd(self.run)
-            self.lib.wgpuComputePassEncoderRelease(self.run)
-            self.run = None
+    def _end_pass(self) -> None:
+        if self.compute_pass is not None:
+            self.lib.wgpuComputePassEncoderEnd(self.compute_pass)
+            self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
+            self.compute_pass = None
 
     def submit(self) -> int:
         """Submit the pending commands; return the number of the last batch."""
@@ -190,7 +190,7 @@ class Queue:
             commands = None
             try:
                 with self.watched:  # submitting invalid commands would abort the process
-                    self._end_run()
+                    self._end_pass()
                     commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                     self.lib.wgpuCommandEncoderRelease(encoder)
             except DeviceError:
@@ -214,11 +214,11 @@ class Queue:
 
         Nothing uses the device any more.
         """
-        if self.run is not None:
-            self.lib.wgpuComputePassEncoderRelease(self.run)
+        if self.compute_pass is not None:
+            self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
         if self.encoder is not None:
             self.lib.wgpuCommandEncoderRelease(self.encoder)
-        self.run = self.encoder = None
+        self.compute_pass = self.encoder = None
         self.readbacks.release()
 
     # waiting

@@ -13,8 +13,8 @@ from volta_fn.targets.wgsl.scalars.operations import apply as apply
 from volta_fn.targets.wgsl.scalars.operations import combine as combine
 from volta_fn.targets.wgsl.scalars.operations import combine_indexed as combine_indexed
 from volta_fn.targets.wgsl.scalars.operations import convert as convert
+from volta_fn.targets.wgsl.scalars.operations import opaque_float as opaque_float
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
-from volta_fn.targets.wgsl.scalars.operations import unknown_float as unknown_float
 from volta_fn.targets.wgsl.scalars.shader import Array as Array
 from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.targets.wgsl.scalars.shader import Shader as Shader

@@ -203,12 +203,12 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
 # WGSL functions for what devices compute inaccurately, or not at all.
 # ------------------------------------------------------------------------------
 
-#: A number that is 1.0, which `Shader` sets when it runs, so that no compiler knows.
+#: The name of a variable that is 1.0. `Shader` sets it at run time, so that no compiler can fold it.
 ONE = "one"
 
 
-def one(f: Function) -> str:
-    """Return its name."""
+def declare_one(f: Function) -> str:
+    """Declare that variable, and return its name."""
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
@@ -251,7 +251,7 @@ def fma(f: Function, type_: str) -> str:
 
     What is large or small is scaled, so that errors are in range.
     """
-    one(f)
+    declare_one(f)
     return f.helper(f"fma_{type_}", _FMA.format(type_, **(_FMA_32 if type_ == "f32" else _FMA_64)))
 
 
@@ -277,7 +277,7 @@ def quotient(f: Function) -> str:
     through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
     the difference.
     """
-    one(f)
+    declare_one(f)
     return f.helper("quotient", _QUOTIENT)
 
 
@@ -290,7 +290,7 @@ _NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
 
 def near_quotient(f: Function) -> str:
     """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
-    one(f)
+    declare_one(f)
     return f.helper("near_quotient", _NEAR_QUOTIENT)
 
 
@@ -306,7 +306,7 @@ def root(f: Function) -> str:
 
     It passes through integers: NVIDIA's compiler takes the square of a root for its argument, be that negative.
     """
-    one(f)
+    declare_one(f)
     return f.helper("root", _ROOT)
 
 

@@ -424,7 +424,7 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
     if before == "bool":  # a known number times NaN would be taken for 0
-        return x.select(*[x.unknown_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
+        return x.select(*[x.opaque_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
     if before == "float":
         return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
     if after == "float":
@@ -532,18 +532,18 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
     """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     if op in _UNSAFE or all(x.value is not None for x in operands):
-        operands = [x if x.value is None else unknown(f, x) for x in operands]
+        operands = [x if x.value is None else opaque_literal(f, x) for x in operands]
     special = _SPECIAL.get(op)
     if special is not None:
         return special(f, operands, dtype)
     before = operands[0].dtype
     if before.kind == "c":
         if op in _COMPLEX_UNSAFE:
-            operands = [x if x.value is None else unknown(f, x) for x in operands]
+            operands = [x if x.value is None else opaque_literal(f, x) for x in operands]
         elif op == "sub" and operands[0].text == operands[1].text:
             op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
-    lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
+    lanes = [Lanes(f, x.type, x.text).opaque_non_finite() for x in operands]
     if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
         lanes[1] = lanes[1].held()  # NVIDIA's compiler takes the remainder of a number by itself for 0
     operation = _operation(op, before)
@@ -567,33 +567,33 @@ def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.d
     return Number(dtype, f.let(after, f"{name}({', '.join(x.text for x in operands)})"))
 
 
-def unknown(f: Function, x: Number) -> Number:
-    """Return a literal as a number that compilers do not know.
+def opaque_literal(f: Function, x: Number) -> Number:
+    """Return a literal as a number that compilers cannot fold.
 
-    naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
-    compiler adds known numbers first, and so loses what the rounding of a sum with one of them is to tell.
+    naga evaluates constant expressions, and refuses those that it cannot (the root of -1, the absolute value of a float64). Mesa's compiler
+    adds constants first, which loses the rounding errors that a formula computes by a sum with one of them.
     """
     if x.type == "bool":
         return x
     if x.type[0] in "iu":
         return Number(x.dtype, f.let(x.type, x.text))
     if x.dtype.kind != "c":
-        return Number(x.dtype, Lanes.unknown_number(f, x.type, x.value).text)
-    components = [Lanes.unknown_number(f, x.type[5:-1], component).text for component in (x.value.real, x.value.imag)]
+        return Number(x.dtype, Lanes.opaque_number(f, x.type, x.value).text)
+    components = [Lanes.opaque_number(f, x.type[5:-1], component).text for component in (x.value.real, x.value.imag)]
     return Number(x.dtype, f.let(x.type, f"{x.type}({components[0]}, {components[1]})"))
 
 
-def unknown_float(f: Function, x: Number) -> Number:
-    """Return a literal float, one of several choices, as an unknown number.
+def opaque_float(f: Function, x: Number) -> Number:
+    """Return a literal float, one of several choices, as a number that compilers cannot fold.
 
     Where compilers know that a zero is chosen, they take its product with NaN for 0.
     """
-    return unknown(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
+    return opaque_literal(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
 
 
 def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
     which, *cases = operands
-    cases = [unknown_float(f, case) for case in cases]
+    cases = [opaque_float(f, case) for case in cases]
     if which.dtype == np.bool_:
         return _chosen(f, which.text, cases[-1], cases[0])
     result = cases[0]

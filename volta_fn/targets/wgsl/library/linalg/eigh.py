@@ -193,7 +193,7 @@ def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, device: Ta
     shader = element_shader(device, a.dtype, n * n)
     source, state = shader.buffer(_BLOCK_OPERAND, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     x, v = (shader.buffer(number, a.dtype, written=True).name for number in (_BLOCK_MATRIX, _BLOCK_PRODUCT))
-    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    written(shader, f"let stored_scale = {state}[matrix * 2u];\nlet scale = select(stored_scale, R(1), stored_scale == R(0));")
     over_elements(
         shader,
         n * n,
@@ -340,9 +340,9 @@ for (var i = local; i < {n * n}u; i += STEP) {{
   let value = {source}[base + select(column * {n}u + row, i, here)];
   most = max(most, size(value));
   finite = finite && size(value) <= {HUGE[real]};
-  var kept = value;
-  if (row == column) {{ kept = number(real(value)); }} else if (!here) {{ kept = conjugate(value); }}
-  {x}[base + i] = kept;
+  var entry = value;
+  if (row == column) {{ entry = number(real(value)); }} else if (!here) {{ entry = conjugate(value); }}
+  {x}[base + i] = entry;
   {v}[base + i] = number(select(R(0), R(1), row == column));
 }}
 sync();

@@ -93,8 +93,8 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
     origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
     columns, starts = range(size), range(0, size, _EACH_LOOP)
-    loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
-    stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
+    loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[source_offset + {c}u]; }}" for c in columns])
+    stores = "\n  ".join([f"if ({c}u < width) {{ {x}[target_offset + {c}u] = x{c}; }}" for c in columns])
     written(
         shader,
         f"""
@@ -102,18 +102,18 @@ let base = group * {m * n}u;
 let first = step * {size}u;
 let width = min({size}u, {min(m, n)}u - min(first, {min(m, n)}u));
 let mine = local >= first && local < {m}u;
-let here = base + min(local, {m - 1}u) * {n}u + first;
+let source_offset = base + min(local, {m - 1}u) * {n}u + first;
 {loads}
-var came = 0i;
-if (mine) {{ came = {permutation}[group * {m}u + local]; }}
-var at = local;
+var source_row = 0i;
+if (mine) {{ source_row = {permutation}[group * {m}u + local]; }}
+var target_row = local;
 {"".join([_columns_eliminated(a, shader, range(start, size)) for start in starts])}
 sync();
 if (mine) {{
-  let there = base + at * {n}u + first;
+  let target_offset = base + target_row * {n}u + first;
   {stores}
-  {permutation}[group * {m}u + at] = came;
-  {origins}[group * {m}u + at] = local;
+  {permutation}[group * {m}u + target_row] = source_row;
+  {origins}[group * {m}u + target_row] = local;
 }}""",
     )
     return shader.dispatch(batch, rotations.work(batch, m * n))
@@ -129,14 +129,14 @@ def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
   {chosen}
   let diagonal = first + j;
   let magnitude = size(value);
-  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine & (at >= diagonal));
-  var place = at;
+  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine & (target_row >= diagonal));
+  var place = target_row;
   {_pivot(shader, columns, real_part(a.dtype) == np.float32)}
-  if (at == place) {{
-    at = diagonal;
+  if (target_row == place) {{
+    target_row = diagonal;
     {pivots}[group * {min(m, n)}u + diagonal] = i32(place);
-  }} else if (at == diagonal) {{
-    at = place;
+  }} else if (target_row == diagonal) {{
+    target_row = place;
   }}
   {_eliminated(columns)}
 }}
@@ -162,7 +162,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
         inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
         return f"""{_exchanged(width, better)}
   let offset = (j & 1u) * {groups}u;
-  if (at == place) {{
+  if (target_row == place) {{
     let row = (offset + {number}) * {size}u;
     {row_stores}
     bests[offset + {number}] = best;
@@ -193,7 +193,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   workgroupBarrier();
   {compared}
   let row = 0u;
-  if (at == place) {{
+  if (target_row == place) {{
     {row_stores}
   }}
   workgroupBarrier();"""
@@ -216,7 +216,7 @@ def _eliminated(columns: range) -> str:
     ]
     far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_EACH_LOOP:]]
     newline = "\n    "
-    return f"""if (mine & (at > diagonal)) {{
+    return f"""if (mine & (target_row > diagonal)) {{
     let pivot = rows[row + j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
@@ -304,7 +304,7 @@ def _solved(size: int, lanes: int) -> str:
     """Return statements that solve for the block's rows of columns on its right."""
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
     loads = "\n  ".join([f"var top_{k} = top[{r} * {_COLUMNS}u + c];" for k, r in enumerate(rows)])
-    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = top_{k}; }}" for k in range(1, len(rows))])
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ component = top_{k}; }}" for k in range(1, len(rows))])
     changes = "\n    ".join(
         [
             f"top_{k} = select(top_{k}, top_{k} - times(lower[{r} * {size + 1}u + s], solved), right & ({r} > s));"
@@ -316,9 +316,9 @@ def _solved(size: int, lanes: int) -> str:
   for (var s = 0u; s < width; s++) {{
     let offset = (s & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
-      var given = top_0;
+      var component = top_0;
       {chosen}
-      solution[offset + c] = given;
+      solution[offset + c] = component;
     }}
     workgroupBarrier();
     let solved = solution[offset + c];

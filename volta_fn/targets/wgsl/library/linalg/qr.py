@@ -156,7 +156,7 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
     )
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
     factor = "factors[{}]" if backward else "conjugate(factors[{}])"
-    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = sum_{k}; }}" for k in range(1, len(rows))])
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ component = sum_{k}; }}" for k in range(1, len(rows))])
     affected = "{0} < s" if backward else "{0} > s"
     changes = "\n    ".join(
         [
@@ -175,9 +175,9 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
     let s = {"width - 1u - iteration" if backward else "iteration"};
     let at = (iteration & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
-      var given = sum_0;
+      var component = sum_0;
       {chosen}
-      solution[at + c] = times({factor.format("s")}, given);
+      solution[at + c] = times({factor.format("s")}, component);
     }}
     workgroupBarrier();
     let solved = solution[at + c];

@@ -356,9 +356,9 @@ _ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
 #: `rotation_of` returns what rotates columns p and q; `rotation` stores it for all invocations.
 _STORED = """struct Rotation { sine: T, tangent: T }
 fn rotation(k: u32, a: R, b: R, g: T) {
-  let made = rotation_of(a, b, g);
-  sines[k] = made.sine;
-  halves[k] = made.tangent;
+  let result = rotation_of(a, b, g);
+  sines[k] = result.sine;
+  halves[k] = result.tangent;
 }
 """
 

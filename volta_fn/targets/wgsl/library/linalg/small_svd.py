@@ -70,7 +70,7 @@ sync();"""
 
 
 def normalised(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
-    """Return statements that normalise columns of `x` that are not zero, `found` ones."""
+    """Return statements that normalise the columns of `x` that are not zero; `rank` is their number."""
     return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {NEAR[real]} * R({m});
@@ -79,22 +79,22 @@ if (local == 0u) {{
   for (var c = 0u; c < {n}u; c++) {{ count += select(0u, 1u, lengths[order[c]] > least); }}
   places[0] = count;
 }}
-let found = workgroupUniformLoad(&places[0]);
+let rank = workgroupUniformLoad(&places[0]);
 for (var i = local; i < {m * n}u; i += STEP) {{
   let c = i % {n}u;
   let length = lengths[order[c]];
-  if (c < found) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
+  if (c < rank) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
 }}
 sync();"""
 
 
 def completed(u: str, projections: str, m: int, wide: int) -> str:
-    """Return statements for the columns from `found` on.
+    """Return statements for the columns from `rank` on.
 
     Each is what is left of a unit vector without its projections on the columns before, subtracted twice.
     """
     return f"""
-for (var c = found; c < {wide}u; c++) {{
+for (var c = rank; c < {wide}u; c++) {{
   var best = R(-1);
   var place = 0u;
   for (var row = local; row < {m}u; row += STEP) {{
@@ -245,9 +245,9 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     let near = size(g) <= lengths * {NEAR[real]};
     left = max(left, select(size(g) / max(lengths, {TINY[real]}), R(0), near));
     if (near) {{ g = zero(); }}
-    let made = rotation_of(a, b, g);
-    let s = made.sine;
-    let t = made.tangent;
+    let result = rotation_of(a, b, g);
+    let s = result.sine;
+    let t = result.tangent;
     {"" if shader.invocations == pairs * _LANES else f"if (local < {pairs * _LANES}u)"} {{
       {rotations}
     }}

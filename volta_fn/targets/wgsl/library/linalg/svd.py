@@ -181,7 +181,7 @@ def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     x = shader.buffer(problem.scaled, a.dtype, written=True).name
     entry = f"{source}[matrix * {m * n}u + {{}}]"
     value = f"conjugate({entry.format(f'(e % {n}u) * {m}u + e / {n}u')})" if problem.turned else entry.format("e")
-    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    written(shader, f"let stored_scale = {state}[matrix * 2u];\nlet scale = select(stored_scale, R(1), stored_scale == R(0));")
     over_elements(shader, m * n, f"{x}[matrix * {m * n}u + e] = {value} / scale;")
     return element_dispatch(shader, problem.batch, m * n)
 
@@ -250,7 +250,7 @@ def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32, written=True).name
     lengths, values = (shader.buffer(number, real, written=True).name for number in (problem.lengths, 1))
     shader.workgroup("keys", "R", padded(n))
-    shader.workgroup("found", "atomic<u32>")
+    shader.workgroup("rank", "atomic<u32>")
     lanes, each = shader.invocations // n, 4
     rows = "\n".join(
         [
@@ -271,7 +271,7 @@ if (local < {lanes * n}u) {{
   }}
 }}
 part[local] = total;
-if (local == 0u) {{ atomicStore(&found, 0u); }}
+if (local == 0u) {{ atomicStore(&rank, 0u); }}
 workgroupBarrier();
 for (var i = local; i < {padded(n)}u; i += STEP) {{
   var sum = R(-1);
@@ -296,10 +296,10 @@ for (var i = local; i < {n}u; i += STEP) {{
     {order}[group * {n + 1}u + place] = i;
   }}
   {lengths}[group * {n}u + i] = mine;
-  if (mine > least) {{ atomicAdd(&found, 1u); }}
+  if (mine > least) {{ atomicAdd(&rank, 1u); }}
 }}
 workgroupBarrier();
-if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&found), {n}u, bad); }}""",
+if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&rank), {n}u, bad); }}""",
     )
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))
 
@@ -334,7 +334,7 @@ def _completed(problem: _Problem, device: TargetCapabilities) -> Dispatch:
         f"""
 let left_base = group * {n * n}u;
 if (local == 0u) {{ counted = {order}[group * {n + 1}u + {n}u]; }}
-let found = workgroupUniformLoad(&counted);
+let rank = workgroupUniformLoad(&counted);
 {completed(u, projections, n, n)}""",
     )
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))

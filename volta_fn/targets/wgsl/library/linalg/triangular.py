@@ -61,7 +61,7 @@ def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
     pivot = _small_pivot(shader, m, n, real_part(a.dtype) == np.float32)
     shader.workgroup("tile", "T", m * n)
     shader.workgroup("factors", "T", m)
-    shader.workgroup("came", "u32", m)
+    shader.workgroup("source_rows", "u32", m)
     source, x = shader.buffer(0, a.dtype).name, shader.buffer(1, a.dtype, written=True).name
     pivots, permutation = (shader.buffer(number, _INT32, written=True).name for number in (2, 3))
     written(
@@ -69,20 +69,20 @@ def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
         f"""
 let base = group * {m * n}u;
 for (var i = local; i < {m * n}u; i += STEP) {{ tile[i] = {source}[base + i]; }}
-for (var i = local; i < {m}u; i += STEP) {{ came[i] = i; }}
+for (var i = local; i < {m}u; i += STEP) {{ source_rows[i] = i; }}
 workgroupBarrier();
 for (var j = 0u; j < {rank}u; j++) {{
   {pivot}
   if (local < {n}u) {{
-    let kept = tile[j * {n}u + local];
-    tile[j * {n}u + local] = tile[p * {n}u + local];
-    tile[p * {n}u + local] = kept;
+    let pivot_value = tile[p * {n}u + local];
+    tile[p * {n}u + local] = tile[j * {n}u + local];
+    tile[j * {n}u + local] = pivot_value;
   }}
   if (local == 0u) {{
     {pivots}[group * {rank}u + j] = i32(p);
-    let kept = came[j];
-    came[j] = came[p];
-    came[p] = kept;
+    let pivot_row = source_rows[p];
+    source_rows[p] = source_rows[j];
+    source_rows[j] = pivot_row;
   }}
   workgroupBarrier();
   let diagonal = tile[j * {n + 1}u];
@@ -101,7 +101,7 @@ for (var j = 0u; j < {rank}u; j++) {{
   workgroupBarrier();
 }}
 for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = tile[i]; }}
-for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(came[i]); }}""",
+for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(source_rows[i]); }}""",
     )
     return Routine((shader.dispatch(batch, rotations.work(batch, count)),))
 
@@ -323,15 +323,15 @@ def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:
   let p = min(max(greatest(best, place, local), j), {m - 1}u);
   if (local == 0u) {{
     {pivots}[group * {min(m, n)}u + j] = i32(p);
-    let kept = {permutation}[group * {m}u + j];
-    {permutation}[group * {m}u + j] = {permutation}[group * {m}u + p];
-    {permutation}[group * {m}u + p] = kept;
+    let pivot_row = {permutation}[group * {m}u + p];
+    {permutation}[group * {m}u + p] = {permutation}[group * {m}u + j];
+    {permutation}[group * {m}u + j] = pivot_row;
   }}
   if (p != j) {{
     for (var k = local; k < {n}u; k += STEP) {{
-      let kept = {x}[base + j * {n}u + k];
-      {x}[base + j * {n}u + k] = {x}[base + p * {n}u + k];
-      {x}[base + p * {n}u + k] = kept;
+      let pivot_value = {x}[base + p * {n}u + k];
+      {x}[base + p * {n}u + k] = {x}[base + j * {n}u + k];
+      {x}[base + j * {n}u + k] = pivot_value;
     }}
   }}
   sync();"""

@@ -177,7 +177,8 @@ class GpuHandle:
 #: How often one operation is tried. A device that is lost more often than that is broken.
 _ATTEMPTS = 16
 
-Run = Callable[..., tuple[Buffer, ...]]
+#: A program as a function ``(donate, *buffers) -> buffers``.
+CompiledCall = Callable[..., tuple[Buffer, ...]]
 
 
 class Origin:
@@ -201,10 +202,10 @@ class Origin:
 class RecordedCall:
     """A call of a program: the program, its arguments, and who wants its results."""
 
-    __slots__ = ("arguments", "number", "results", "run")
+    __slots__ = ("arguments", "number", "program", "results")
 
-    def __init__(self, run: Run, arguments: list[Origin], number: int) -> None:
-        self.run = run
+    def __init__(self, program: CompiledCall, arguments: list[Origin], number: int) -> None:
+        self.program = program
         self.arguments = arguments
         self.number = number
         self.results: list[weakref.ref[Origin]] = []
@@ -247,13 +248,13 @@ class Recovery:
         """Remember the elements of a new buffer, which never change."""
         buffer.origin = Origin(self, buffer, values, None)
 
-    def run(self, run: Run, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
-        """Run a program and record the call."""
+    def call_recorded(self, program: CompiledCall, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Call a program and record the call."""
         with self.lock:
             origins = self.surviving(lambda: [self.origin(buffer) for buffer in arguments])
-            results: tuple[Buffer, ...] = self.surviving(lambda: run(donate, *arguments))
+            results: tuple[Buffer, ...] = self.surviving(lambda: program(donate, *arguments))
             self.calls += 1
-            call = RecordedCall(run, origins, self.calls)
+            call = RecordedCall(program, origins, self.calls)
             for result in results:
                 result.origin = Origin(self, result, None, call)
                 call.results.append(weakref.ref(result.origin))
@@ -314,7 +315,7 @@ class Recovery:
             buffers: dict[Origin, Buffer] = {}
             for call in calls:
                 operands = [self._operand(gpu, origin, buffers) for origin in call.arguments]
-                results = call.run(False, *operands)
+                results = call.program(False, *operands)
                 for origin in call.arguments:
                     uses[origin] -= 1
                     if not uses[origin]:
