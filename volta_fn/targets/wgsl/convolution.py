@@ -433,7 +433,7 @@ class _Writer:
 
 
 class _Square:
-    """Elements at the crossings of some rows and columns; those outside are zero."""
+    """The elements of some rows and columns; those outside of the array are zero."""
 
     def __init__(self, f: Shader, strides: Sequence[int], sizes: Sequence[int]) -> None:
         self.f, self.strides, self.sizes = f, strides, sizes
@@ -447,7 +447,7 @@ class _Square:
         self.inside.append([f.let("bool", f"{at} < {self.sizes[axis]}u") for at in positions] if check else [])
 
     def read(self, load: Callable[[str], str], start: str) -> list[list[str]]:
-        """Load all of them."""
+        """Load all elements, by row and column."""
         f, (rows, columns), (above, left) = self.f, self.offsets, self.inside
 
         def load_element(i: int, j: int) -> str:

@@ -43,7 +43,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 def closing(tokens: Sequence[str], start: int, depth: int = 0) -> int:
     """Return the position of the bracket that closes the one at `start`.
 
-    With `depth`, so many brackets are open before `start`, and the outermost one counts.
+    If `depth` brackets are open before `start`, it is the outermost of them.
     """
     for position in range(start, len(tokens)):
         depth += (tokens[position] in _OPENING) - (tokens[position] in _CLOSING)
@@ -291,7 +291,7 @@ class Module:
     def define(self, name: str, write: Callable[[], str]) -> str:
         """Add the WGSL that `write` returns under a name, unless it is there."""
         if name not in self._declared:
-            self._declared[name] = ""  # so that functions may refer to each other
+            self._declared[name] = ""  # functions may refer to each other
             self._declared[name] = write()
         return name
 

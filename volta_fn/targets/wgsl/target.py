@@ -46,7 +46,7 @@ _PHONE_MEMORY = 3 << 28
 
 
 class DeviceProfile(NamedTuple):
-    """What a program may use of a device."""
+    """The resources of a device that a program may use."""
 
     name: str
     capabilities: TargetCapabilities
@@ -55,13 +55,13 @@ class DeviceProfile(NamedTuple):
     memory: int | None = None
 
 
-#: Nothing is known of a page's GPU: it may round a fused multiply-add twice, and flush subnormal numbers.
+#: A page's GPU is unknown: it may round a fused multiply-add twice, and flush subnormal numbers.
 WEBGPU = DeviceProfile("webgpu", TargetCapabilities(fma=False, subnormals=False))
 PHONE = WEBGPU._replace(name="phone", memory=_PHONE_MEMORY)
 
 
 def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> DeviceProfile:
-    """Return the profile that a user means.
+    """Return the profile of a device, by a name, limits, or a device.
 
     Args:
         limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
@@ -123,7 +123,7 @@ _KERNEL_BUFFERS = 24
 #: The most buffers of a kernel whose further outputs save copies.
 _MOST_BUFFERS = 32
 
-#: Products that no other depends on are deferred if there are at least so many, and while what they read is at most so many bytes.
+#: The fewest products without dependents that are deferred, and the most bytes that deferred products may read in total.
 _DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
 
 

@@ -223,7 +223,7 @@ def _by_accessors(tokens: Sequence[str], names: frozenset[str]) -> str:
 
 
 def can_run_in_portions(shader: ShaderModule) -> bool:
-    """Return whether a shader computes its workgroup's index in a way we can change."""
+    """Return whether `portion` can change the index of a shader's workgroup."""
     return shader.group is not None
 
 

@@ -38,7 +38,7 @@ class Scan(CumulativeOp):
         return supports(self.reduction.step, (self.dtype, self.dtype), {}, device)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """Emit `x`, which came before, combined with `y`."""
+        """Emit the combination of `x` with a later `y`."""
         return combine(f, self.reduction, x, y)
 
     def neutral(self) -> Number:
@@ -46,9 +46,9 @@ class Scan(CumulativeOp):
         return constant(self.dtype, self.reduction.start(self.dtype))
 
     def offset(self, row: str, i: str) -> str:
-        """Return the offset of the element of a row that comes as number `i`."""
-        turned = f"({self.size - 1}u - {i})" if self.reverse else i
-        return row_offset(TEXT, row, turned, self.size, self.columns)
+        """Return the offset of the i-th element of a row in the order of the scan."""
+        position = f"({self.size - 1}u - {i})" if self.reverse else i
+        return row_offset(TEXT, row, position, self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
@@ -57,12 +57,12 @@ def variable(f: Function, value: Number) -> Number:
 
 
 def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
-    """Emit the combination of a variable with what comes next."""
+    """Emit the combination of a variable with the next value."""
     f.emit(f"{total.text} = {scan.combine(f, total, value).text};")
 
 
 def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
-    """Emit the values of all earlier invocations combined, and those of all.
+    """Emit the exclusive scan of values over a workgroup, and the totals.
 
     All invocations must execute this.
     """
@@ -95,10 +95,11 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
 # ------------------------------------------------------------------------------
 # Cumulative sums, products, extrema and log-sum-exps.
 #
-# Long contiguous rows are split into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they
-# are not few), and then the tiles, given what came before each. Else every invocation goes along a row, or a chunk of one, given the
-# totals of the chunks before. Products of floats are computed one by one, since products of chunks might overflow where the result does
-# not; long rows in stretches, since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
+# Long contiguous rows are split into tiles, which workgroups scan: a first dispatch computes the tiles' totals, a second one scans these
+# (if they are not few), and the last one scans the tiles, each beginning with the total before it. Otherwise every invocation accumulates a
+# row, or a chunk of one, beginning with the totals of the chunks before. Products of floats are computed sequentially, since products of
+# chunks might overflow where the result does not; those of long rows in stretches, since drivers reset a GPU, and some in software end a
+# loop, that is busy for too long.
 #
 # float16 and bfloat16 accumulate in float32.
 # ------------------------------------------------------------------------------
@@ -107,20 +108,20 @@ _UINT32 = np.dtype(np.uint32)
 
 _OPERAND, _RESULT, _TOTALS, _POSITIONS = range(4)
 
-#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
+#: The fewest elements of contiguous rows that are cut into tiles; elements of an invocation, and those where rows have many tiles.
 _LONG = 256
 _EACH = 8
 _EACH_OF_MANY = 16
 
-#: Tiles of a row whose totals everyone sums.
+#: The most tiles of a row whose totals every workgroup sums.
 _FEW_TILES = 1024
 
-#: Rows are split until there is work for so many invocations; a chunk has at least so many elements.
+#: Rows are split until there is work for `_ENOUGH` invocations; a chunk has at least `_CHUNK` elements.
 _ENOUGH = 1 << 14
 _CHUNK = 32
 _MOST_CHUNKS = 256
 
-#: Elements of a line that an invocation goes along in a dispatch, at most.
+#: The most elements of a row that an invocation accumulates in a dispatch.
 _STRETCH = 1 << 15
 
 
@@ -149,15 +150,15 @@ def _chunk_count(scan: Scan) -> int:
 
 
 def _scan_rows(scan: Scan, chunks: int, device: TargetCapabilities) -> Routine:
-    """Return the routine that goes along rows, each in so many chunks."""
+    """Return the routine that accumulates along rows, each in `chunks` chunks."""
     length = -(-scan.size // chunks)
     return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
 class _RowScan:
-    """Rows in chunks of a length, with an invocation for each.
+    """A scan of rows in chunks of `length`, with an invocation for each.
 
-    It has the totals of all chunks but the last, and then the results.
+    One dispatch computes the totals of all chunks but the last, a second one the results.
     """
 
     def __init__(self, scan: Scan, length: int, chunks: int, device: TargetCapabilities) -> None:
@@ -215,7 +216,7 @@ class _RowScan:
 
 
 def _stretches(scan: Scan, device: TargetCapabilities) -> Routine:
-    """Return the routine whose dispatches go along all rows for a stretch each.
+    """Return the routine whose dispatches accumulate all rows, one stretch each.
 
     Each begins where the one before it ended, with its totals.
     """
@@ -252,7 +253,7 @@ class _Tiles:
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
         self.tile = self.invocations * self.each
         self.tiles = -(-scan.size // self.tile)
-        #: Whether a tile's workgroup sums what came before it itself.
+        #: Whether a tile's workgroup sums the totals before it itself.
         self.few = self.tiles <= _FEW_TILES and scan.dtype.itemsize <= 4
         #: Whether all rows begin with a four, so that an invocation's elements are fours.
         self.in_fours = scan.size % 4 == 0
@@ -265,10 +266,10 @@ class _Tiles:
         return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
     def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
-        """Return a shader with a workgroup for every tile, and what the tile is.
+        """Return a shader with a workgroup for every tile.
 
-        That is the operand, the row, and where fours of an invocation's elements begin. Neighbouring invocations have neighbouring fours,
-        and further ones after those of all others.
+        The operand, the tile's row, and the first elements of an invocation's fours come with it. Neighbouring invocations have
+        neighbouring fours. The second four of each comes after the first ones of all.
         """
         shader = Shader(self.device, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
@@ -299,8 +300,8 @@ class _Tiles:
             shader.emit(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
 
     def _four(self, row: str, i: str) -> str:
-        turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
-        return f"({plus(times(row, self.scan.size), turned)}) / 4u"
+        position = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
+        return f"({plus(times(row, self.scan.size), position)}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
@@ -328,7 +329,7 @@ class _Tiles:
         return shader.dispatch(self.scan.rows * self.tiles)
 
     def _scan_totals(self) -> Dispatch:
-        """Return the dispatch that makes of a row's totals what came before each tile."""
+        """Return the dispatch that replaces a row's totals by their exclusive scan."""
         scan = self.scan
         shader = Shader(self.device, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
@@ -352,9 +353,9 @@ class _Tiles:
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
-        """Return the dispatch of every tile's results, given what came before.
+        """Return the dispatch of every tile's results, given the totals before it.
 
-        The last tile comes first: its elements, read before, are likely still in the cache.
+        The last tile comes first: its elements were read last, and are likely still in the cache.
         """
         scan, count = self.scan, self.scan.rows * self.tiles
         number = f"({count - 1}u - {Shader.group})"
@@ -401,7 +402,7 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
         if axis.plain:
             return go_on(at)
         with f.loop(axis.taps) as k:
-            # Less than zero is very much, which is out of range, too.
+            # Negative positions wrap to large numbers, which are out of range, too.
             element = (
                 f.let("u32", f"{plus(times(at, axis.stride), times(k, axis.dilation))} - {axis.low}u")
                 if axis.low >= 0
@@ -476,7 +477,7 @@ def element_count(windows: Windows) -> int:
 # Reductions of windows, and the tangents and cotangents of their extrema.
 #
 # A window's *winner* is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers.
-# What a winner gets is summed by the winner, window after window, so that sums are the same in every run.
+# An element sums the values of the windows that it wins, window after window, so that sums are the same in every run.
 # ------------------------------------------------------------------------------
 
 
@@ -486,7 +487,7 @@ _NONE = 0xFFFFFFFF
 #: Windows that an invocation has at most: those whose results are packed in a word.
 _AT_ONCE = 4
 
-#: So many elements are few to be looked at.
+#: The most elements that it is cheaper to read again than to store a winner.
 _FEW = 16
 
 
@@ -569,7 +570,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine: elements get the values of the windows that they win.
 
-    First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
+    A first dispatch stores all windows' winners, unless every element meets few windows: then it searches for their winners itself.
     """
     source, operand = avals
     windows = _windows(source, operand, params, device)

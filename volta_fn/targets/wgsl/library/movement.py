@@ -55,7 +55,7 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
 
 
 def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
-    """Return the buffer of a number, of so many bytes, in units."""
+    """Return buffer `number`, of `size` bytes, as an array of units."""
     dtype = _DTYPES[unit]
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
@@ -103,7 +103,7 @@ def invocation(shader: Shader) -> str:
 
 
 def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatch:
-    """Return the dispatch that does the body for the numbers below `count`."""
+    """Return the dispatch with an invocation for each number below `count`."""
     number = invocation(shader)
     with shader.block(f"if ({number} < {count}u)"):
         body(number)
@@ -132,7 +132,7 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
     each = TOGETHER if count >= MANY else 1
     first = shader.let("u32", f"{shader.group} * {shader.invocations * each}u + {shader.local}")
     positions = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
-    # All are in flight together: what is loaded does not wait for what is stored.
+    # All loads precede the first store, so that they are in flight together.
     values = [element(shader.let("u32", f"min({position}, {count - 1}u)")) for position in positions]
     for position, value in zip(positions, values, strict=True):
         with shader.block(f"if ({position} < {count}u)"):
@@ -141,7 +141,7 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
 
 
 def copy(shader: Shader, source: int, target: int, size: int) -> Dispatch:
-    """Return the dispatch that copies so many bytes from one buffer to another."""
+    """Return the dispatch that copies `size` bytes from one buffer to another."""
     words = -(-size // 4)
     unit = 4 if words % 4 else 16
     read, write = unit_array(shader, source, unit, words * 4), unit_array(shader, target, unit, words * 4, written=True)
@@ -307,7 +307,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 class _Corner:
-    """Where a block begins.
+    """The offset of a block that begins at given positions.
 
     If a shader cannot bind all starts, other shaders add up some of them first.
     """
@@ -392,7 +392,7 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
         positions, inside = [], []
         at_all = shader.coordinates(index, result.shape)
         for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
-            # Less than zero is very much, which is outside, too.
+            # Negative positions wrap to large numbers, which are outside, too.
             position, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
             inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
             positions.append(quotient(position, step))

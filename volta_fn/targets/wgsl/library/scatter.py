@@ -101,7 +101,7 @@ class ScatterRows(NamedTuple):
         return -(-self.size // self.spacing)
 
     def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> ScatterRows:
-        """Return the same rows in units of so many bytes, with the block's loops in these."""
+        """Return the same rows in units of `unit` bytes, with the block's loops in units."""
 
         def scale(strides: Dims) -> Dims:
             return tuple([s * itemsize // unit for s in strides])
@@ -175,16 +175,16 @@ _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
-#: Elements of long rows. An invocation goes through so many of them, no fewer and no more, and through as many as keep so many busy.
+#: The fewest elements of long rows; the fewest and the most such rows that an invocation walks; and the invocations that keep a GPU busy.
 _LONG, _WALKED, _BUSY = 32, (16, 128), 1 << 15
 
-#: Rows that are on their way together.
+#: Rows whose loads are in flight together.
 _AT_ONCE = 8
 
-#: ``is_same(i)`` is the text of whether a number has the slot.
+#: ``is_same(i)`` is the condition that row i has the slot.
 Test = Callable[[str], str]
 
-#: ``load(i)`` gives what has a number.
+#: ``load(i)`` returns the values of row i.
 Load = Callable[[str], list[Number]]
 
 
@@ -271,7 +271,7 @@ class _Segments:
         return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
 
     def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
-        """Set variables to one thing combined with the other."""
+        """Set variables to the combinations of two lists of values."""
         for total, x, y in zip(totals, first, then, strict=True):
             shader.emit(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
@@ -279,12 +279,12 @@ class _Segments:
         """Combine with variables the rows from `next_` on, up to the end or another slot."""
         with shader.block(f"while ({next_} < {end})"):
             following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
-            # All are looked at together: none waits for the answer about another.
+            # All conditions are evaluated before the first is used, so that their loads are in flight together.
             matches = [shader.let("bool", is_same(number)) for number in following]
             numbers, same = [], "true"
             for k, (number, match) in enumerate(zip(following, matches, strict=True)):
                 same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {match}")
-                # What is not wanted is not read, either.
+                # Rows of other slots are not read.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
             shader.emit(f"if (!{numbers[0][1]}) {{ break; }}")
             values = [load(number) for number, _ in numbers]
@@ -339,7 +339,7 @@ class _Segments:
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
-        """Return the dispatch that combines what began in a chunk and went on in others."""
+        """Return the dispatch that combines tails with the heads that follow them."""
         shader, rows = Shader(self.device, INVOCATIONS), self.rows
         slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
@@ -384,7 +384,7 @@ class _Walk:
         self.source_offset, self.slot_offset = rows.within(shader, self.element)
         self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
         self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
-        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and what they give so far.
+        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and their totals so far.
         self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
         self.began = shader.var("bool", "false")
         self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
@@ -405,7 +405,7 @@ class _Walk:
         slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
         begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
         begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
-        # Where no slot begins, the first one is loaded, and not used.
+        # Where no slot begins, slot 0 is loaded, and not used.
         begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
         starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
         sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
@@ -425,9 +425,9 @@ class _Walk:
             self.shader.emit(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
-        """Store what was combined so far, and begin another slot.
+        """Store the totals so far, and begin another slot.
 
-        Before the first row of a chunk, what is stored is never read.
+        What is stored before the first row of a chunk is never read.
         """
         self._store("false")
         self.segments._combine(self.shader, self.totals, start, value)
@@ -438,7 +438,7 @@ class _Walk:
         return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.slot_offset))
 
     def _store(self, goes_on: str) -> None:
-        """Store what was combined: all of a slot to the result, else as a partial result."""
+        """Store the totals of a slot, as a partial result unless they are complete."""
         s, shader = self.segments, self.shader
         with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
             with shader.block(f"if ({self.began} && !{goes_on})"):
@@ -465,10 +465,10 @@ _GROUP = 256
 
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 
-#: Up to so many rows are looked through.
+#: The most rows that every invocation searches.
 _FEW = 32
 
-#: Elements that workgroups have in their own memory, to which they bring so many rows each.
+#: The most elements of which workgroups hold a copy in their own memory, and the rows that each of them adds to its copy.
 _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
@@ -584,19 +584,19 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
-    shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
+    shader.workgroup("partials", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
-        shader.emit(f"atomicStore(&found[{i}], {neutral});")
+        shader.emit(f"atomicStore(&partials[{i}], {neutral});")
     shader.emit("workgroupBarrier();")
     first = shader.let("u32", f"{shader.group} * {_ROWS_OF_GROUP}u")
     with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
-            shader.emit(f"{_ATOMIC[combines.step]}(&found[{row.target}], {source.load(row.source).text});")
+            shader.emit(f"{_ATOMIC[combines.step]}(&partials[{row.target}], {source.load(row.source).text});")
     shader.emit("workgroupBarrier();")
     with shader.loop(size, shader.local, _GROUP) as i:
-        one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
-        shader.emit(f"if ({one} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {one}); }}")
+        value = shader.let(wgsl_type(dtype), f"atomicLoad(&partials[{i}])")
+        shader.emit(f"if ({value} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {value}); }}")
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
@@ -617,7 +617,7 @@ def _combine_few(
             earlier = shader.var("bool", "false")
             with shader.loop(number) as other:
                 before = rows.row(shader, indices, other)
-                # One that is not valid was moved inside, but does not count.
+                # The offset of an invalid row is clamped into the array, but does not count.
                 valid = f" && {before.valid}" if before.valid else ""
                 shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
             conditions.append(f"!{earlier}")

@@ -53,7 +53,7 @@ class KeyWord(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """How many bits distinguish numbers."""
+        """The number of bits that distinguish keys."""
         return 1 if self.dtype.kind == "b" else min(32, 8 * self.dtype.itemsize)
 
 
@@ -114,7 +114,7 @@ def lesser_zero(dtype: np.dtype) -> int | None:
 # Sorting problems: rows of elements with keys of 32 bits.
 # ------------------------------------------------------------------------------
 
-#: The key of what is beyond a row's end: it comes last, since it is after all others at first.
+#: The key of padding beyond a row's end: it comes last, since the sort is stable and padding is last at first.
 LAST = "0xffffffffu"
 
 #: ``key(shader)`` binds buffers and gives ``read(row, value)``, the key of the element with that value.
@@ -165,7 +165,7 @@ class Sorting(NamedTuple):
 
 
 def variables(shader: Shader, count: int) -> list[str]:
-    """Declare so many variables for keys, or for values."""
+    """Declare `count` variables for keys, or for values."""
     return [shader.var("u32", LAST) for _ in range(count)]
 
 
@@ -197,7 +197,7 @@ def sort_short(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
 
 
 def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch in which each element counts those that come before it."""
+    """Return the dispatch in which each element counts those that precede it."""
     shader = Shader(device, INVOCATIONS)
     readers = [word.key(shader) for word in sorting.words]
     value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
@@ -286,7 +286,10 @@ def _by_comparisons(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
 
 
 def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord) -> Callable[[Write], None]:
-    """Emit where keys go that differ though equal, and return what stores them."""
+    """Emit the positions of keys that differ though equal.
+
+    Returns the function that stores them.
+    """
     least = word.equals
     if least is None:
         return lambda write: None

@@ -57,12 +57,12 @@ _UINT32 = np.dtype(np.uint32)
 
 _DIGIT = 8
 
-#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait. By ballots this
-#: takes more memory than every device has.
+#: The tile that a workgroup sorts; and the tile where there are more elements than resident workgroups can hold. With ballots, the larger
+#: one takes more memory than every device has.
 _TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
 _LARGE_ROOM = 20 << 10
 
-#: Counts that an invocation sums up together, at most.
+#: The most counts that an invocation sums at a time.
 _SUMMED = 12
 
 #: Tiles of a row whose digits every workgroup counts. (With a large tile there is no room for that.)
@@ -113,7 +113,7 @@ class _Long:
         passes: list[_Pass] = []
         for word in reversed(self.sorting.words):
             for first in range(0, word.bits, most):
-                # Digits of half a pass are not worth while.
+                # Digits have a multiple of four bits.
                 bits = min(most, -(-(word.bits - first) // 4) * 4)
                 source = passes[-1].target if passes else None
                 passes.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
@@ -191,9 +191,9 @@ class _Long:
         return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
 
     def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
-        """Return the dispatch that makes of each digit's counts the sums of earlier tiles.
+        """Return the dispatch that sums each digit's counts over earlier tiles.
 
-        It stores the totals, too.
+        It also stores the totals.
         """
         counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
         shader = Shader(self.device, counts_tile.invocations)
@@ -223,7 +223,7 @@ class _Long:
     def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
         """Return the dispatch that moves every element.
 
-        If nothing is counted yet, it counts everything itself.
+        Without workspaces of counts, each workgroup counts all digits itself.
         """
         shader, row, first = self._shader()
         size, valued = self.sorting.size, self.sorting.valued
@@ -270,7 +270,7 @@ class _Long:
         shader.emit("workgroupBarrier();")
 
     def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
-        """Emit `bases`: where in the row the tile's elements of each digit go."""
+        """Emit `bases`, the first position in the row of the tile's elements of a digit."""
         shader.workgroup("bases", "u32", step.buckets)
         digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
         total = totals.load(plus(times(row, step.buckets), digit)).text
@@ -318,8 +318,8 @@ class _Long:
 # ------------------------------------------------------------------------------
 # Sorting rows, of one or several operands, by one or several keys.
 #
-# Keys are sorted together with the elements' numbers, by which the operands are put in order at the end. A single operand needs no
-# numbers if its keys can be turned back, nor does a second one whose bits can stand in for them.
+# Keys are sorted together with the elements' indices, by which the operands are gathered at the end. A single operand needs no indices if
+# its keys can be converted back, nor does a second one whose bits are sorted in their place.
 # ------------------------------------------------------------------------------
 
 
@@ -362,7 +362,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
 
 
 def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
-    """Return the sorting of keys that are turned back into the operand.
+    """Return the sorting of keys that are converted back to the operand.
 
     Values are the second operand, if there is one.
     """

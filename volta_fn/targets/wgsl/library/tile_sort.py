@@ -49,7 +49,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _merge(shader: Shader, keys: Sequence[str], reach: int) -> None:
-    """Merge what lies in order within two halves at this distance."""
+    """Merge runs of `2 * reach` keys by comparisons at distances of `reach` and less."""
     while reach:
         _order(shader, keys, [(k, k + reach) for k in range(len(keys)) if not k & reach])
         reach //= 2
@@ -94,7 +94,7 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
 # stably. Counts of eight digits share a word, and sums of two.
 # ------------------------------------------------------------------------------
 
-#: Digits are of so many bits.
+#: The bits of a digit.
 BITS = 4
 
 #: ``rank(key)`` is the text of what elements are sorted by, for keys that may differ though they are equal.
@@ -209,7 +209,7 @@ def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[
 
 
 def _local_cells(shader: Shader, each: int) -> list[str]:
-    """Emit the cells of an invocation's words, if everyone has so many."""
+    """Emit the cells of an invocation's words, of which each has `each`."""
     numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
     return [shader.let("u32", cell(i)) for i in numbers]
 
@@ -229,9 +229,9 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
 
 
 def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
-    """Redistribute elements so that neighbours hold neighbours.
+    """Redistribute elements so that neighbouring invocations hold neighbours.
 
-    Return what comes before each.
+    Return the element before each.
     """
     if not variables:
         return []
@@ -301,8 +301,8 @@ def _sum_tile_counts(shader: Shader) -> None:
 # branches: see `loops.reductions`.)
 # ------------------------------------------------------------------------------
 
-#: Digits are of so many bits at most, and there are no more of them than this for each invocation of a subgroup: the counts of 256
-#: invocations take 4 KiB, however small subgroups are.
+#: The most bits of a digit, and the most values of a digit for each invocation of a subgroup: with these, the counts of 256 invocations
+#: take 4 KiB, however small subgroups are.
 _BITS, _DIGITS_OF_LANE = 8, 8
 
 
@@ -355,9 +355,9 @@ def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str
 
 
 def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
-    """Emit where the elements go in the tile.
+    """Emit the positions of the elements in the tile.
 
-    Where each digit begins there is subtracted from the array `bases`, if there is one.
+    The first position of each digit in the tile is subtracted from the array `bases`, if there is one.
     """
     lanes, buckets = lanes_of(shader.module.device), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
@@ -377,7 +377,7 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
 
 
 def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, unused: int) -> str:
-    """Emit how many of a subgroup's elements of the same digit come before one."""
+    """Emit the number of a subgroup's elements of the same digit that precede one."""
     lane = shader.builtin("subgroup_invocation_id")
     same = shader.let("u32", f"{_same_digit(shader, bits)}({digit})")
     before = shader.let("u32", f"countOneBits({same} & ((1u << {lane}) - 1u))")

@@ -17,23 +17,23 @@ from volta_fn.targets.wgsl.scalars import Shader
 from volta_fn.targets.wgsl.shader import plus, quotient, remainder, times
 
 # ------------------------------------------------------------------------------
-# The first few of long rows, by one look at each element.
+# The first few of long rows, in one pass over the elements.
 #
-# A workgroup goes through a chunk of a row and keeps, in its own memory, what comes before a threshold: the last of the wanted that it
-# has seen so far. When there is no room for more, what is kept is sorted, and all but the wanted is dropped. As elements are kept in
-# the order of the chunk, equal ones stay in their order. The first threshold comes from a look through the beginning, so that little is
-# kept of numbers in random order.
+# A workgroup reads a chunk of a row and keeps, in its own memory, the elements that come before a threshold: the last of the wanted
+# elements so far. When its memory is full, it sorts the elements in it, and drops all but the wanted ones. Elements are kept in the order
+# of the chunk, so that equal ones stay in their order. The first threshold comes from a sample of the beginning, so that few elements of a
+# random order pass it.
 # ------------------------------------------------------------------------------
 
 _TILE = Tile(256, 4)
 
-#: Fours that an invocation looks at together: two, as the counts of both share a word.
+#: Fours that an invocation reads at a time: two, since the counts of both share a word.
 _FOURS = 2
 
-#: Elements that a workgroup looks at together.
+#: Elements that a workgroup reads at a time.
 CHUNK = 4 * _FOURS * _TILE.invocations
 
-#: The first threshold is found in the first of so many chunks' shares: about nine times what is wanted is kept.
+#: The first threshold comes from this fraction of a chunk: then about nine times the wanted elements pass it.
 _SAMPLED_SHARE = 8
 
 #: The most that can be wanted.
@@ -170,7 +170,7 @@ class _Sieve:
         return shader.let("u32", "workgroupUniformLoad(&agreed)")
 
     def _forget(self, total: str) -> None:
-        """Keep only what is wanted of so many, in order."""
+        """Keep only the wanted elements of `total`, in order."""
         shader, wanted = self.shader, self.sieving.wanted
         positions = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
         keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in positions]
@@ -197,7 +197,7 @@ class _Sieve:
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
 _UINT32 = np.dtype(np.uint32)
 
-#: Chunks have at least so many elements if there are less than so many of them.
+#: Chunks have at least `_LEAST` elements if there are fewer than `_MANY` of them.
 _LEAST, _MANY = 4096, 1024
 
 
@@ -238,7 +238,7 @@ def _choose(rows: SortRows, which: KeyWord, k: int, device: TargetCapabilities, 
 
 
 def _length(rows: int, size: int) -> int:
-    """Return the size of a chunk: there are many chunks, but each is worth while."""
+    """Return the size of a chunk, which balances the chunks' number and work."""
     chunks = min(-(-size // _LEAST), -(-_MANY // rows))
     return -(-size // (4 * chunks)) * 4
 
@@ -259,7 +259,7 @@ class _Round(NamedTuple):
     def dispatch(self, device: TargetCapabilities) -> Dispatch:
         """Return the dispatch for all chunks of all rows.
 
-        Beyond a row's last candidate is what comes last.
+        Beyond a row's last candidate are keys that come last.
         """
         return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), device)
 

@@ -19,14 +19,14 @@ from volta_fn.targets.wgsl.scalars.operations import convert
 # Several axes of a kernel walked as one, by elements or groups of *lanes*.
 # ------------------------------------------------------------------------------
 
-#: How many neighbours an invocation takes at a time: as many as a vector has, and as many bytes as a word has. It may be more of narrow
-#: numbers, as many as a vector of words has.
+#: Neighbours that an invocation processes at a time: as many as a vector has numbers, and a word bytes. Of narrow numbers it may process
+#: more, a vector of words.
 LANES = 4
 
 #: Texts of u32 expressions that are cheap to repeat: one for all lanes, or one for each.
 Texts = tuple[str, ...]
 
-#: What stands for the number of the group along the last axis of a span whose groups do not cross its ends.
+#: The pseudo-axis of the group's number along a span, or along its last axis if groups do not cross that axis's ends.
 GROUP = -1
 
 
@@ -67,7 +67,7 @@ class AxisSpan(NamedTuple):
     def bind(self, shader: Namer, group: str) -> dict[int, Texts]:
         """Emit the axes' indices in a group of lanes.
 
-        In the last group the last element may be there more than once.
+        The last group may repeat the last element.
         """
         if self.is_aligned:
             axes = _divided(shader, group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
@@ -150,7 +150,7 @@ _WORD = 1 << 32
 
 
 class LoopNest(NamedTuple):
-    """What all scopes of a loop nest share."""
+    """The state that all scopes of a loop nest share."""
 
     shader: Shader
     analysis: KernelAnalysis
@@ -196,7 +196,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return values * self.lanes if len(values) == 1 else values
 
     def prepare_operands(self, number: int) -> None:
-        """Emit the summand of a load's index that does not depend on inner loops."""
+        """Emit the loop-invariant summand of a load's index."""
         if number in self.analysis.loads:
             self._prepare_sum(self.analysis.load_offsets[number])
 
@@ -257,7 +257,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
-        """Emit a load under a condition of all lanes, which reads memory only if it holds."""
+        """Emit a load that reads memory only if a condition of all lanes holds."""
         shader, offset = self.nest.shader, self.nest.analysis.load_offsets[number]
         self._prepare_sum(offset)
         count = self.lanes if self.varies(offset) else 1
@@ -269,7 +269,10 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
-        """Emit a load under each lane's condition, of element 0 where it fails."""
+        """Emit a load under each lane's condition.
+
+        Where it fails, element 0 is loaded, and `fill` takes its place.
+        """
         shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[number])
         result = []
         for k, condition in enumerate(holds):
@@ -279,10 +282,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple(result)
 
     def store(self, number: int) -> None:
-        """Emit a store.
-
-        It is done only where the axes that it does not depend on are 0.
-        """
+        """Emit a store, executed only where the axes that it does not depend on are 0."""
         nest, array = self.nest, self.nest.outputs[number]
         nest.pending.discard(number)
         offset, values = nest.analysis.store_offsets[number], self.number(nest.analysis.kernel.stores[number].value)

@@ -286,11 +286,11 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
 # ------------------------------------------------------------------------------
 # Split reductions of a few long rows, in steps that keep many workgroups busy.
 #
-# For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces, and another combines these partial
-# results, does what is per row, and keeps those results of reductions that are needed later. What is stored per element comes last.
+# For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces. Another one combines these partial
+# results, computes the stores per row, and stores the results of reductions that later steps need. Stores per element come last.
 # ------------------------------------------------------------------------------
 
-#: If there are so many rows, the partial results of neighbouring rows are contiguous, else those of one row are.
+#: The fewest rows for which the partial results of neighbouring rows are contiguous; of fewer, those of one row are.
 _MANY = 32
 
 _BOOL = np.dtype(np.bool_)
@@ -361,7 +361,7 @@ class Split:
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
         return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
-    def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
+    def partial_layout(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """Return the shape of partial results, and the index in it.
 
         The chunk is the axis after the parallel ones.
@@ -382,7 +382,7 @@ class Split:
         kernel = Kernel(sizes, outer, tuple(inputs), tuple(nodes.nodes), tuple([store for store, _ in stores]))
         return KernelStep(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
 
-    def begun(self) -> tuple[Nodes, list[int]]:
+    def begin_nodes(self) -> tuple[Nodes, list[int]]:
         """Return nodes that include loads of earlier results, and the buffers of those."""
         nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
         for k, n in enumerate(self.result_buffers):
@@ -402,9 +402,9 @@ class Split:
 
     def chunks(self, partials: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
         """Return the step of reductions, and stores per element, over the chunks."""
-        nodes, more = self.begun()
+        nodes, more = self.begin_nodes()
         old = self.stored(nodes, stores)
-        shape, index = self.placed()
+        shape, index = self.partial_layout()
         partial: list[tuple[Store, int]] = []
         for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
@@ -418,7 +418,7 @@ class Split:
         return self.in_chunks(step, partial)
 
     def in_chunks(self, step: KernelStep, partial: Sequence[tuple[Store, int]]) -> KernelStep:
-        """Return a step whose rows are chunks of what they were, with further stores."""
+        """Return a step whose rows are chunks of the original rows, with further stores."""
         axis, chunks, size = self.cut
         outer = self.kernel.parallel
         moved = {a: along(a + 1) for a in self.analysis.reduction_axes}
@@ -432,9 +432,9 @@ class Split:
         return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.analysis.row_number.replaced(moved))
 
     def combined(self, partials: dict[int, ChunkBuffers], stores: Sequence[int], live: Sequence[int]) -> KernelStep:
-        """Return the step that combines partial results and does what is per row."""
-        nodes, more = self.begun()
-        shape, index = self.placed()
+        """Return the step that combines partial results, with the stores per row."""
+        nodes, more = self.begin_nodes()
+        shape, index = self.partial_layout()
         for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             dtype = self.kernel.nodes[reduce.operand].dtype
@@ -455,8 +455,8 @@ class Split:
         return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
     def elementwise(self, stores: Sequence[int]) -> KernelStep:
-        """Return the step that stores what is per element."""
-        nodes, more = self.begun()
+        """Return the step of the stores per element."""
+        nodes, more = self.begin_nodes()
         outputs = self.stored(nodes, stores)
         return self.build_step(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
 

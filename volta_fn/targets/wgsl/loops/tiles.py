@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
-#: Sides of large squares, along the stores and along those loads, the best first; from how many iterations on they are used; and of others.
+#: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
 _LARGE = [(64, 128), (64, 64)]
 _MANY = 1 << 21
 _SMALL = (32, 32)
@@ -47,7 +47,7 @@ class Crossing(NamedTuple):
 def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
     """Return the loads that cross the stores' axis; None if squares do not help.
 
-    Unless it is said whether they are `wanted`, they are in large kernels.
+    `wanted` forces or forbids squares; by default they are used in large kernels.
     """
     sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
@@ -64,7 +64,7 @@ def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) ->
 
 
 def _tile_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of numbers in workgroup memory: packing float16 takes very long."""
+    """Return the dtype of numbers in workgroup memory; packing float16 is very slow."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -130,7 +130,7 @@ class _Tiles:
                 tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
 
     def store_steps(self, outer: LaneScope, corner: dict[int, str]) -> list[_StoreStep]:
-        """Emit the scopes of what an invocation stores."""
+        """Emit the scopes of an invocation's stores."""
         shader, across, along = self.shader, self.across, self.along
         width = self.cross.sides[0] // along.lanes
         result = []
@@ -157,7 +157,7 @@ class _Tiles:
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
             targets = [store.value for store in self.analysis.kernel.stores]
-            write_together([inside], targets)  # before the first store, as a result may lie where an operand of another one is
+            write_together([inside], targets)  # before the first store, since a result may share memory with an operand of another one
             for s in range(len(targets)):
                 inside.store(s)
 
@@ -182,12 +182,12 @@ class _Tiles:
 
 
 class _StoreStep(NamedTuple):
-    """What an invocation stores at a time."""
+    """The stores of an invocation at one position of a square."""
 
     scope: LaneScope
-    #: Whether there is something to store, as the head of a block.
+    #: The condition that the position is in the array, as the head of a block; empty if it always is.
     exists: str
-    #: Where in the square it is.
+    #: The position in the square.
     strip: str
     column: str
 

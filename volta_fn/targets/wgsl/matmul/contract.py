@@ -83,7 +83,7 @@ _SINGLES = (
     (Schedule(16, 16, 16, 2, 2), 0.3),
 )
 
-#: Variations worth a try on large contractions.
+#: Variations to be timed on large contractions.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"band": 4},
@@ -342,7 +342,7 @@ def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContract
 def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
     """Return a contraction whose columns are the contiguous axis of the first result.
 
-    Or it is `swapped`, or not, as is asked for.
+    `swapped` forces or forbids an exchange of the operands.
     """
     product = contraction_of(kernel)
     assert product is not None
@@ -461,7 +461,10 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
 
 
 def tried(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
-    """Return the schedules to try: a plain one, which is trusted, and promising ones."""
+    """Return the schedules to be timed.
+
+    The first is a plain one, whose results are the reference; the others are the best by estimate.
+    """
     return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
 
 

@@ -26,7 +26,7 @@ _VECTORS, _TERMS = 2, 256
 #: Vectors of results in a strip, widest first, and the strips that there must be for that. (Eight are a cache row.)
 _STRIPS = ((32, 256), (16, 256), (8, 64), (4, 0))
 
-#: Below so many workgroups sums are split into chunks of at least so many terms.
+#: The fewest workgroups without split sums, and the fewest terms of a chunk of a split sum.
 _FEW, _THIN_CHUNK = 32, 2048
 
 #: Terms that an invocation reads at a time.
@@ -39,7 +39,7 @@ def is_thin(c: IndexedContraction, work: Working) -> bool:
 
 
 def can_be_thin(c: IndexedContraction, work: Working) -> bool:
-    """Return whether a contraction can be computed so, however short its sums are."""
+    """Return whether `thin` can compute a contraction, however short its sums are."""
     return work.lanes == 4 and c.k > 0 and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
@@ -75,9 +75,9 @@ def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
 
 
 def _invocations(c: IndexedContraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
-    """Return how many invocations compute a strip's sums of `length` terms.
+    """Return the number of invocations that compute a strip's sums of `length` terms.
 
-    They are as many as have enough to do and the device allows.
+    It is the most that the device allows and that have enough iterations each.
     """
     room = device.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
     most = min(_MOST, device.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
@@ -160,7 +160,8 @@ _WRITTEN_OUT, _FEW_TERMS = 32, 128
 #: The most results of a workgroup, and the fewest terms for which that pays.
 _TOGETHER, _MANY_TERMS = 9, 256
 
-#: Fewer workgroups do not saturate a large device: sums are split until there are enough, in chunks of at least so many terms.
+#: Fewer than `_TOO_FEW` workgroups do not saturate a large device: sums are split until there are `_ENOUGH`, in chunks of at least `_CHUNK`
+#: terms.
 _TOO_FEW, _ENOUGH, _CHUNK = 512, 2048, 2048
 
 
@@ -260,9 +261,9 @@ def _within(f: Shader, first: str, further: int, size: int) -> str:
 
 
 def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, left: int = 1) -> None:
-    """Add up what the invocations have stored in `shared`.
+    """Add up the partial sums of the invocations in `shared`.
 
-    It is an array for each of `count` sums; `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
+    It has an array for each of `count` sums. `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
     """
     with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
         f.emit("workgroupBarrier();")

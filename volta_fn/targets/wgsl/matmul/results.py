@@ -64,7 +64,7 @@ def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start:
 
 
 # ------------------------------------------------------------------------------
-# Define epilogues, which make results of sums and store them.
+# Define epilogues, which compute results from sums and store them.
 #
 # The plain one stores the sums themselves; `contract` has one that is a kernel.
 # ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class SumIndex(NamedTuple):
 
 
 class ResultStore(NamedTuple):
-    """How results are stored: `store` takes the sums of 1 or 4 consecutive columns."""
+    """The function that stores the sums of `together` consecutive columns, 1 or 4."""
 
     together: int
     store: Callable[[SumIndex, Sequence[str]], None]
@@ -114,7 +114,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
 # Store sums: through an epilogue, or as partial sums in a workspace.
 #
 # A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` consecutive columns, the first of
-# which is a multiple of `lanes`. It leaves out what is beyond the last row or column.
+# which is a multiple of `lanes`. It stores nothing beyond the last row or column.
 # ------------------------------------------------------------------------------
 
 

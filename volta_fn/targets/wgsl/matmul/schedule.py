@@ -219,7 +219,7 @@ class Schedule:
 #: The schedules that come with the package.
 SHIPPED = Path(__file__).with_name("tuned.json")
 
-#: Elements of a vector, of which tiles consist, and the largest side of a tile and number of splits.
+#: Elements of a vector, of which tiles consist, and the most rows or columns of a tile, or splits.
 _VECTOR, _LARGEST = 4, 1 << 12
 
 #: Schedules by adapter and class.

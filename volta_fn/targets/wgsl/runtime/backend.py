@@ -33,7 +33,7 @@ class GpuBackend:
         #: The compiled functions, each with one that drops its program.
         self._programs: Attached[Callable[..., Any], Callable[[], None]] = Attached()
         self.handle = GpuHandle(adapter, self._drop_programs)
-        #: What makes the loss of the device good, if `set_recovery` asks for it.
+        #: The policy for the loss of the device, if `set_recovery` set one.
         self.recovery: Recovery | None = None
 
     @property
@@ -52,15 +52,15 @@ class GpuBackend:
                 drop()
 
     def recover(self, every: int | None) -> None:
-        """Survive the loss of the device, with copies after every so many calls.
+        """Survive the loss of the device, with copies to the host after some calls.
 
-        None ends that.
+        There are `every` calls between copies; None disables recovery.
         """
         self.recovery = None if every is None else Recovery(self.handle, every)
         self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
-        """Return the result of an operation, tried again if the policy says so."""
+        """Return the result of an operation, which the recovery policy may repeat."""
         recovery = self.recovery
         return operation() if recovery is None else recovery.surviving(operation)
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------
 # Write dispatches to the queue: from Python, or by machine code if packed.
 #
-# From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls takes a small some of
-# that. It needs llvmlite; without it, Python replays recordings.
+# From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop of the same calls takes a fraction of that. It
+# needs llvmlite; without it, Python replays recordings.
 # ------------------------------------------------------------------------------
 
 #: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
@@ -103,7 +103,7 @@ def compiled() -> Replay | None:
     return lambda compute_pass, first, count: call(compute_pass, first, count)
 
 
-#: The loop that writes steps to a pass. It skips setting the pipeline that is set.
+#: The loop that writes steps to a pass. It does not set a pipeline that is already set.
 _LOOP = """
 define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
 entry:
@@ -246,7 +246,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # since blocks are leased in a fixed order.
 # ------------------------------------------------------------------------------
 
-#: Recordings kept per command list.
+#: The most recordings of a command list.
 _RECORDINGS = 8
 
 #: Bytes of a step in a packed recording.
@@ -300,7 +300,7 @@ class CommandList:
         return self.recordings.get(key)
 
     def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
-        """Keep what was written for some blocks and iterations."""
+        """Store the steps that were written for some blocks and iterations as a recording."""
         if len(self.recordings) >= _RECORDINGS:
             self.recordings.clear()
         self.recordings[key] = Recording(steps)

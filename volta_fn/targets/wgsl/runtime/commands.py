@@ -443,7 +443,7 @@ _MERGED_BUFFERS = 64
 
 
 class EmittedKernel(NamedTuple):
-    """A kernel that was emitted, with the slots that it reads and writes, and their bytes."""
+    """An emitted kernel, with the slots that it reads and writes, and their bytes."""
 
     kernel: Kernel
     reads: tuple[Slot, ...]

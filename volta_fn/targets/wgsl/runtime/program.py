@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------
-# Make the buffers that a call of a program returns.
+# Create the buffers that a call of a program returns.
 #
-# A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: a training step returns most of
-# its arguments so, and nothing is called more often.
+# A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: most results of a training step
+# are of this kind, and nothing is called more often.
 # ------------------------------------------------------------------------------
 
 #: Calls for which readbacks of a result are requested eagerly after one was read.
@@ -80,7 +80,7 @@ class Results:
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
         self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda buffers: tuple([buffers[n] for n in numbers])
         small = [i for i, o in enumerate(outputs) if o.made is not None and 0 < computed[o.made].nbytes <= SMALL_READBACK]
-        #: For how many more calls readbacks are requested eagerly, by result.
+        #: The number of further calls in which readbacks are requested eagerly, by result.
         self.asked: dict[int, int] = {}
         #: The results that may be read ahead, and callbacks for when they are read.
         self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
@@ -411,9 +411,9 @@ class Program:
 
 
 # ------------------------------------------------------------------------------
-# Programs that note when each of their dispatches begins and ends, for profilers.
+# Programs that record when each of their dispatches begins and ends, for profilers.
 #
-# Each dispatch is a compute pass of its own, whose begin and end the device notes (WebGPU's timestamp queries).
+# Each dispatch is a compute pass of its own, whose begin and end the device records (WebGPU's timestamp queries).
 # ------------------------------------------------------------------------------
 
 #: Queries of a set, of which each dispatch takes two.
@@ -468,7 +468,7 @@ class _TimedCall(Call):
         self.stamps, self.noted = stamps, noted
 
     def step(self, run: Run) -> Step:
-        """Resolve one dispatch, and note which it is."""
+        """Resolve one dispatch, and record it."""
         self.noted.append(run)
         return super().step(run)
 
@@ -481,10 +481,10 @@ class _TimedCall(Call):
 
 
 class TimedProgram(Program):
-    """A compiled program of a GPU that notes the time of each dispatch.
+    """A compiled program of a GPU that records the time of each dispatch.
 
     Attributes:
-        items: what the numbers in `times` stand for; the first, None, is what is between items.
+        items: the items that the numbers in `times` refer to; the first, None, stands for work between items.
     """
 
     device = "gpu"
@@ -497,7 +497,7 @@ class TimedProgram(Program):
         self._stamps, self._noted = Timestamps(gpu), list[Run]()
 
     def __call__(self, donate: bool, *buffers: Any) -> Any:
-        """Run the program on buffers, and note the times of this call alone."""
+        """Run the program on buffers, and record the times of this call alone."""
         self._stamps, self._noted = Timestamps(self.gpu), []
         return super().__call__(donate, *buffers)
 
@@ -510,7 +510,7 @@ class TimedProgram(Program):
         return [(tuple([self._numbers[id(i)] for i in run.items if id(i) in self._numbers]) or (0,), a, b) for run, (a, b) in noted]
 
     def noted(self) -> Callable[[], list[tuple[tuple[int, ...], int, int]]]:
-        """Return what `times` would, as a function."""
+        """Return a function that returns the result of `times`."""
         times = self.times()
         return lambda: times
 

@@ -122,7 +122,7 @@ class Queue:
         return self.compute_pass
 
     def begin_timed(self, queries: Any, first: int) -> None:
-        """Begin a compute pass that notes its begin and its end in two queries of a set."""
+        """Begin a compute pass that writes its begin and end to two queries of a set."""
         self._end_pass()
         writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
         writes.beginningOfPassWriteIndex, writes.endOfPassWriteIndex = first, first + 1
@@ -130,7 +130,7 @@ class Queue:
         self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
 
     def resolve(self, queries: Any, count: int, buffer: Any) -> None:
-        """Write what queries noted to a buffer, 64 bits for each."""
+        """Write the results of queries to a buffer, 64 bits for each."""
         self._end_pass()
         self.lib.wgpuCommandEncoderResolveQuerySet(self._encoder(), queries, 0, count, buffer, 0)
         self.commands += 1
@@ -151,7 +151,7 @@ class Queue:
     def pause(self) -> None:
         """Submit if enough commands are pending, or if the GPU is about to run idle.
 
-        A busy GPU gets its next batch before it needs it. If it finishes first, the host is the bottleneck, and submissions cost its time:
+        A busy GPU gets its next batch before it runs idle. If it finishes first, the host is the bottleneck, and submissions cost its time:
         then batches grow, until a thread waits for one.
         """
         if self.commands >= _WORTH_SUBMITTING:
@@ -196,7 +196,7 @@ class Queue:
             except DeviceError:
                 if commands is not None:
                     self.lib.wgpuCommandBufferRelease(commands)
-                self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
+                self.pool.check_device()  # objects created after a loss are invalid, and the library reports only that
                 raise
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
@@ -343,7 +343,7 @@ class _Copy:
         self.size = size
         #: Its number once it is submitted; 0 before.
         self.number = 0
-        #: What tells that the readback is gone; None then.
+        #: The weak reference that reports the end of the readback; None afterwards.
         self.end: _End | None = None
 
 
@@ -359,9 +359,9 @@ class Readback:
 
 
 class _End(weakref.ref[Readback]):
-    """The end of a readback.
+    """A weak reference that appends itself to a list when its readback is collected.
 
-    As with `memory.LeaseEnd`, no function of Python runs.
+    As with `memory.LeaseEnd`, no Python code runs then.
     """
 
     __slots__ = ("copy",)

@@ -52,7 +52,7 @@ from volta_fn.targets.wgsl.shader import Binding, hand_written
 # Emit the commands of programs.
 # ------------------------------------------------------------------------------
 
-#: How control flow is written: (writer, item, operands' slots, results' slots, block).
+#: A function that emits control flow: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
 
 
@@ -99,9 +99,9 @@ class Writer(ProgramWriter):
         return self.regions[-1]
 
     def index_constants(self, length: int) -> Slot:
-        """Return the slot of an array with at least the numbers below `length`, at offsets that can be bound.
+        """Return the slot of an array of the numbers below `length`, and perhaps more.
 
-        Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
+        They are at offsets that can be bound. Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
         """
         return self.slots.constant(_index_constants(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
 
@@ -177,7 +177,7 @@ class Writer(ProgramWriter):
         run = None if kernel is None else batch.extended(kernel, self.capabilities)
         if kernel is None or run is None:
             return False
-        self.slots.time -= 1  # they run concurrently: none may write memory that another one reads
+        self.slots.time -= 1  # kernels of a dispatch run concurrently: none may write memory that another one reads
         self.touch(block, *operands, *results)
         self.slots.time += 1
         run.items = (*self.commands[-1].items, item)
@@ -234,7 +234,7 @@ class Writer(ProgramWriter):
                 self.commands.append(Submit())
 
     def index_constant(self, number: int, length: int) -> BufferRange:
-        """Return a binding range whose first word is `number`, which is less than `length`."""
+        """Return a binding range whose first word is `number`, less than `length`."""
         return range_of(self.index_constants(length), 4)._replace(offset=number * self.capabilities.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
@@ -307,7 +307,7 @@ _GRIDS = """\
 class _Switch(NamedTuple):
     """A shader under construction that fills a region's buffer.
 
-    It holds the inputs, the choice (both without the enclosing region), and the position of its command.
+    `bindings`, `choice` and `reads` exclude the enclosing region. `position` is that of its command in `commands`.
     """
 
     bindings: tuple[Binding, ...]

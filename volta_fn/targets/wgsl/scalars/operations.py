@@ -33,7 +33,7 @@ from volta_fn.targets.wgsl.shader import Function
 # ------------------------------------------------------------------------------
 # Floats: the operations that are exact, or rounded once.
 #
-# Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`), a little more is written.
+# Further operations prevent compilers from simplifying as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`).
 # ------------------------------------------------------------------------------
 
 Operation = Callable[..., Lanes]
@@ -91,7 +91,10 @@ def _sub(x: Lanes, y: Lanes) -> Lanes:
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
-    """Return ==, <= or >=, which compilers assume between equal operands."""
+    """Return ==, <= or >=.
+
+    Compilers assume that these hold between a value and itself, although it may be NaN.
+    """
 
     def holds(x: Lanes, y: Lanes) -> Lanes:
         result = x.let(f"{x.text} {op} {y.text}", "bool")
@@ -130,9 +133,9 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """Return x y + z of bfloat16, whose products leave float32's range.
+    """Return x y + z of bfloat16, whose products may exceed float32's range.
 
-    What is not finite is kept away from that.
+    Operands that are not finite are computed separately.
     """
     product = _is_finite(x) & _is_finite(y)
     ordinary = product & _is_finite(z)
@@ -148,14 +151,14 @@ def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
     if x.f.module.device.subnormals:
         return _fma_half(greater * down, lesser, z * down) * back
-    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers put both factors together
+    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers would merge both factors
     return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
 
 
 def _extremum(predicate: str) -> Operation:
-    """Return the operand that wins; NaN if either is.
+    """Return the maximum or minimum of two operands; NaN if either is NaN.
 
-    The comparison alone would be compiled to a maximum that passes over NaN.
+    Compilers would turn the comparison alone into a maximum that ignores NaN.
     """
 
     def chosen(x: Lanes, y: Lanes) -> Lanes:
@@ -423,14 +426,14 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     before, after, type_ = kind(old), kind(new), wgsl_type(new)
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
-    if before == "bool":  # a known number times NaN would be taken for 0
+    if before == "bool":  # compilers would take a literal zero times NaN for 0
         return x.select(*[x.opaque_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
     if before == "float":
         return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
     if after == "float":
         if new == BFLOAT16 and old.itemsize >= 4:
             x = with_sticky_bits(x, before == "int")
-        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # an index's 0 is known: times NaN it would be 0
+        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # compilers would take an index's 0 times NaN for 0
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
     return narrowed(wide.as_type(type_), new)
 
@@ -498,10 +501,10 @@ _COMPLEX: dict[str, ComplexFormula] = {
 
 _INTEGRAL = {"bool": BOOL, "int": INT, "uint": UINT}
 
-#: Where a literal operand would be simplified as if the other one were finite.
+#: Operations that compilers simplify, if one operand is a literal, as if the other one were finite.
 _COMPLEX_UNSAFE = ("mul", "div", "pow")
 
-#: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
+#: Operations that Mesa's compiler computes wrongly even if only one operand is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
 _UNSAFE = ("rem",)
 
 
@@ -545,7 +548,7 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
         return _apply_complex(f, op, operands, dtype, params)
     lanes = [Lanes(f, x.type, x.text).opaque_non_finite() for x in operands]
     if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
-        lanes[1] = lanes[1].held()  # NVIDIA's compiler takes the remainder of a number by itself for 0
+        lanes[1] = lanes[1].held()  # NVIDIA's compiler folds the remainder of a number by itself to 0
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)
@@ -584,7 +587,7 @@ def opaque_literal(f: Function, x: Number) -> Number:
 
 
 def opaque_float(f: Function, x: Number) -> Number:
-    """Return a literal float, one of several choices, as a number that compilers cannot fold.
+    """Return a literal float, one of several choices, as an opaque number.
 
     Where compilers know that a zero is chosen, they take its product with NaN for 0.
     """
@@ -614,22 +617,19 @@ _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = 
 }
 
 
-#: A number and where it is: what argmax and argmin combine.
+#: A number and its index: the state of argmax and argmin.
 Indexed = tuple[Number, Number]
 
 
 def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
-    """Combine two numbers, as a step of a reduction.
-
-    NaN wins against anything in maxima and minima.
-    """
+    """Combine two numbers, as a step of a reduction. Maxima and minima propagate NaN."""
     return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
 def combine_indexed(f: Function, reduction: Reduction, x: Indexed, y: Indexed) -> Indexed:
-    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index.
+    """Return the result of a step of ``argmax`` or ``argmin``: a number and its index.
 
-    Of equal ones, and of NaNs, the first wins.
+    Of equal numbers, and of NaNs, the first is chosen.
     """
     a, b = [Lanes(f, number.type, number.text) for number, _ in (x, y)]
     first = Lanes(f, y[1].type, y[1].text).below(Lanes(f, x[1].type, x[1].text))

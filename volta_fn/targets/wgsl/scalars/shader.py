@@ -22,10 +22,10 @@ from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function
 class Array:
     """A storage buffer as an array of numbers of a dtype.
 
-    Indices are expressions of type u32. A four is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be incomplete:
-    nothing beyond the array's end is touched, and what is loaded for missing elements is an element's value. An integer number of fours
-    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`, of which
-    there is an integer number.
+    Indices are expressions of type u32. A *four* is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be
+    incomplete: nothing beyond the array's end is accessed, and missing elements are loaded as some element of the array. If the size is a
+    multiple of four, fours are accessed as vectors. With other `lanes`, groups of that many narrow numbers, 16 bytes, take the place of
+    fours; the size is a multiple of them.
     """
 
     def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
@@ -65,7 +65,7 @@ class Array:
 
     @property
     def length(self) -> int:
-        """How many of these it has, given its size."""
+        """The number of the buffer's elements, given its size."""
         return -(-self.size // (self.lanes if self._in_fours else self._per_word))
 
     # single elements
@@ -156,7 +156,7 @@ class Array:
             return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
         if not self.written:
             return f"{self.name}[{index}]"
-        return f"load_{self.name}({index})"  # whether the words are atomic is known in the end
+        return f"load_{self.name}({index})"  # a later store may make the words atomic
 
     def _words(self, index: str) -> list[str]:
         """Return the words of four elements."""
@@ -239,7 +239,7 @@ class Atomics(Array):
 
 
 class OtherAccess(Exception):
-    """A buffer is asked for that is there already, and accessed in another way."""
+    """A buffer was requested again, for another kind of access."""
 
 
 class Shader(Function):
@@ -257,12 +257,13 @@ class Shader(Function):
         self._local = "_local_invocation_index"
 
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
-        """Return the buffer of a number as an array.
+        """Return buffer `number` as an array.
 
-        Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
+        `size` is needed for accesses in fours, or more `lanes` (see `Array`).
 
-        An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
-        `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
+        An array that is only read may be requested both with and without its size: single elements are accessible in either case. Raises
+        `OtherAccess` if it was requested before for another kind of access, or if single elements of it were read before and fours are to
+        be read now.
         """
         array = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
         if not (written or array.written) and 0 in (size, array.size) and not (size and array.is_read):
@@ -299,16 +300,16 @@ class Shader(Function):
     def number_by_subgroups(self) -> None:
         """Order invocations such that those of a subgroup are neighbors.
 
-        All subgroups are full.
+        All subgroups must be full.
         """
         for name in ("subgroup_id", "subgroup_size", "subgroup_invocation_id"):
             self.builtin(name)
         self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
 
     def dispatch(self, groups: int, work: int = 0) -> Dispatch:
-        """Return the dispatch of so many workgroups.
+        """Return the dispatch of `groups` workgroups.
 
-        `multiplications` is their number in all of them, if that may be very large.
+        `work` is the number of multiplications in all of them, if that may be very large.
         """
         shape = grid(groups, self.module.device.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}

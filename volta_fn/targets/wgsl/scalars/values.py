@@ -1,11 +1,10 @@
 """Values with operators: `x * y + 1.0` writes the statements.
 
-Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
-``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
-and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
-factor that is 1.0 but that no compiler knows (`one`), or a number passes through an integer (`held`). Quotients and roots, of which
-WGSL promises only some digits, get a correction where `fma` rounds once; where it does not, `fma` is made of products and sums with their
-errors.
+Compilers may assume that floats are real numbers, and do: Mesa's rewrites ``x != x`` as false, ``x - x`` and ``x * 0.0`` as 0 and
+``(x + y) - y`` as x; NVIDIA's merges a comparison and a selection between the same numbers into one instruction, which ignores NaN, and a
+product and a sum into one that rounds once. So NaN is detected by its bits, and formulas that compute rounding errors use a factor 1.0 that
+no compiler can fold (`opaque_one`), or pass a number through an integer (`held`). Quotients and roots, of which WGSL promises only some
+digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-#: The most terms of a sum, or factors of a product, that are remembered.
+#: The most terms of a sum, or factors of a product, that are recorded.
 _MOST_LEAVES = 16
 
 _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
@@ -107,8 +106,8 @@ class Lanes(Values):
     def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
         """Return a sum or a product whose common `leaves` compilers do not combine.
 
-        They would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow. So
-        one operand is hidden. Leaves are the terms of sums, or factors of products, by name.
+        Compilers would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow.
+        So one operand is hidden. Leaves are the terms of sums, or the factors of products, by name.
         """
         x, y = self, other
         of_x, of_y = [leaves.get(v.text) or frozenset((v.text.strip("(-)"),)) for v in (x, y)]

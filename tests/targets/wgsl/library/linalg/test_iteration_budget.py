@@ -111,7 +111,7 @@ def test_sweeps_by_themselves_give_what_they_give_together(name: str, n: int, mo
     x[1], x[2, 3, 4] = 0, np.nan
     params = FACTORISATIONS[name][0]
     together = results(name, [x], params, least_capabilities(), expected := reference(name, [x], params))
-    monkeypatch.setattr(rotations, "_MANY", 0)
+    monkeypatch.setattr(rotations, "_BUDGET_MANY", 0)
     assert len(routine_of(name, [x], params, least_capabilities()).dispatches) == SWEEPS + 2
     apart = results(name, [x], params, least_capabilities(), expected)
     for one, other in zip(together, apart, strict=True):

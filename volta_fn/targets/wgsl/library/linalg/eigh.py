@@ -53,7 +53,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 # Eigenvalues and eigenvectors of matrices that fit in workgroup memory.
 # ------------------------------------------------------------------------------
 
-#: What is negligible relative to the largest number.
+#: Off-diagonal elements that are negligible, relative to the largest number.
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
 
 
@@ -160,7 +160,7 @@ _BLOCK_OPERAND, _BLOCK_VECTORS, _BLOCK_VALUES, _BLOCK_MATRIX, _BLOCK_PRODUCT, _O
 
 _UINT32 = np.dtype(np.uint32)
 
-#: What is negligible: the products of rotations round as much.
+#: Off-diagonal elements that are negligible, relative to the diagonal: the products of rotations have as large rounding errors.
 _NEGLIGIBLE = {"float32": 1.2e-6, "float64": 2.5e-15}
 
 
@@ -396,6 +396,3 @@ for (var i = local; i < {n}u; i += STEP) {{
     if (bad) {{ {vectors}[base + j * {n}u + i] = nan(); }} else {{ {vectors}[base + j * {n}u + place] = {v}[base + j * {n}u + i]; }}
   }}
 }}"""
-
-
-#: What is negligible relative to 1, by the dtype of real parts.

@@ -34,19 +34,19 @@ from volta_fn.targets.wgsl.scalars import Shader
 # ------------------------------------------------------------------------------
 # LU factors by blocks of columns, with pivots from all rows.
 #
-# A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that are exchanged stay where they
-# are: what changes is the number of the row that an invocation has.
+# One workgroup factors a block's columns. Each of its invocations holds a row in registers. Exchanging rows moves no numbers: it changes
+# the indices of the rows that two invocations hold.
 # ------------------------------------------------------------------------------
 
-#: The operand, the results, and workspaces: the counters, and where a block's rows come from.
+#: The operand, the results, and workspaces: the counters, and the source row of each row of a block.
 _OPERAND, _FACTORS, _PIVOTS, _PERMUTATION, _COUNTERS, _ORIGINS = range(6)
 
 _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 
-#: Columns that a workgroup brings up to date, and rows that it does so for at a time.
+#: Columns that a workgroup updates, and rows that it updates at a time.
 _COLUMNS, _ROWS = 16, 64
 
-#: Columns per loop of the elimination: within a loop, an invocation selects the current column among so many registers.
+#: Columns per loop of the elimination: within a loop, an invocation selects the current column among this many registers.
 _EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
@@ -144,10 +144,10 @@ def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
 
 
 def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
-    """Return statements that find the greatest of `best`, and the row that it is in.
+    """Return statements that set `place` to the row of the greatest `best`.
 
-    Of equals it is the first. What the row has in these columns is in `rows`, from `row` on. Values that are not numbers come after all
-    others.
+    Of equal numbers the first is chosen. They copy that row's numbers in these columns to `rows`, from `row` on. NaN comes after all
+    numbers.
     """
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
@@ -156,7 +156,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
     shader.workgroup("bests", "R", 2 * _GROUPS)
     shader.workgroup("spots", "u32", 2 * _GROUPS)
     if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
-        # Each subgroup gives the row of its own best before it is known which is the best of all: then one barrier is enough.
+        # Each subgroup copies the row of its own greatest number before the greatest of all is known: then one barrier is enough.
         groups = shader.invocations // width
         shader.workgroup("rows", "T", 2 * groups * size)
         inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
@@ -200,7 +200,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
 
 
 def _exchanged(width: int, better: str) -> str:
-    """Return statements that compare what so many neighbours have."""
+    """Return statements that reduce `best` and `place` over `width` neighbours."""
     return "\n  ".join(
         [
             f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
@@ -225,10 +225,10 @@ def _eliminated(columns: range) -> str:
 
 
 def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that brings other columns up to date.
+    """Return the dispatch that updates the columns outside of the block.
 
-    A workgroup has a few. Rows are exchanged in all of them; those on the right are solved for the block's rows, whose multiples the rows
-    below lose.
+    A workgroup has a few. Rows are exchanged in all columns. In those on the right, a triangular solve gives the block's rows, whose
+    multiples are subtracted from the rows below.
     """
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
@@ -270,9 +270,7 @@ if (begin + {_COLUMNS}u > first + width) {{
 def _moved(x: str, pivots: str, origins: str, m: int, n: int, size: int) -> str:
     """Return statements that load the block's rows of some columns as `top`.
 
-    The rows that were there move.
-
-    The block's own square is loaded as `lower`.
+    The block's own square is loaded as `lower`. The rows that they replace move to the rows of the pivots.
     """
     lanes = INVOCATIONS // _COLUMNS
     numbers = range(-(-size // lanes))

@@ -42,7 +42,7 @@ _COLUMNS = 16
 
 
 class Reflections(NamedTuple):
-    """The `total` reflections of a matrix, and where they are."""
+    """The `total` reflections of a matrix, and the numbers of their buffers."""
 
     rows: int
     columns: int
@@ -113,7 +113,7 @@ if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""
 
 
 def _vectors(v: str, m: int, k: int, size: int) -> Moved:
-    """Return how some rows of the block's vectors are moved to workgroup memory."""
+    """Return the move of some rows of the block's vectors to workgroup memory."""
     return Moved(
         size * size,
         f"""let row = begin + i / {size}u;
@@ -242,7 +242,7 @@ sync();"""
 def _factor(x: str, factors: str, m: int, n: int, k: int) -> str:
     """Return statements that reflect the columns of `x`, one after another.
 
-    Each column's reflection is applied to the columns after it. The reflection leaves nothing below the diagonal of `x`, where it is kept.
+    Each column's reflection is applied to the columns after it. Its vector is stored below the diagonal of `x`, where R is zero.
     """
     return f"""
 for (var j = 0u; j < {k}u; j++) {{
@@ -314,7 +314,7 @@ for (var step = 0u; step < {k}u; step++) {{
 }}"""
 
 
-#: An element of the identity, of matrices so wide.
+#: An element i of an identity matrix; the field is its number of columns.
 _IDENTITY = "number(select(R(0), R(1), i / {0}u == i % {0}u))"
 
 
@@ -340,7 +340,7 @@ def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
 
 
 def _lanes(a: ShapedArray) -> int:
-    """Return how many invocations share a column."""
+    """Return the number of invocations that share a column."""
     return -(-a.shape[-2] // _ROWS)
 
 
@@ -438,9 +438,9 @@ if (column < {k}u) {{
 
 
 def _published(rows: int, lanes: int) -> str:
-    """Return statements that give column j to all invocations.
+    """Return statements that store column j in workgroup memory for all invocations.
 
-    These are the numbers below the diagonal, the one on it, and the lanes' greatest.
+    They store the numbers below the diagonal, the one on it, and each lane's greatest magnitude.
     """
     target = f"pivots[parity * {lanes * rows}u + begin + {{}}u]"
     newline = "\n      "

@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 # Statements that load matrices, and sort and complete singular vectors.
 # ------------------------------------------------------------------------------
 
-#: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.
+#: Columns are orthogonal if the cosine of their angle is no more than `NEAR`; products of lengths count as at least `TINY`.
 NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
 TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
@@ -70,7 +70,10 @@ sync();"""
 
 
 def normalised(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
-    """Return statements that normalise the columns of `x` that are not zero; `rank` is their number."""
+    """Return statements that normalise the columns of `x` that are not zero.
+
+    They set `rank` to the number of these.
+    """
     return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {NEAR[real]} * R({m});
@@ -91,7 +94,7 @@ sync();"""
 def completed(u: str, projections: str, m: int, wide: int) -> str:
     """Return statements for the columns from `rank` on.
 
-    Each is what is left of a unit vector without its projections on the columns before, subtracted twice.
+    Each is a unit vector minus its projections on the columns before, which are subtracted twice.
     """
     return f"""
 for (var c = rank; c < {wide}u; c++) {{

@@ -73,7 +73,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
 _UINT32 = np.dtype(np.uint32)
 
-#: Cosines of columns' angles that are negligible: the products of rotations round as much.
+#: Cosines of columns' angles that are negligible: the products of rotations have as large rounding errors.
 _NEGLIGIBLE = {"float32": 6e-7, "float64": 1.2e-15}
 
 
@@ -233,7 +233,7 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
 def _share(a: ShapedArray) -> str:
     """Return the expression for the cosine of two columns' angle.
 
-    Columns that are nothing but rounding count as longer.
+    Columns that consist of rounding errors count as longer.
     """
     least = f"max(norm * norm * R({_NEGLIGIBLE[_real(a)] ** 2}), R({1e-37 if _real(a) == 'float32' else 1e-300}))"
     return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
@@ -242,7 +242,7 @@ def _share(a: ShapedArray) -> str:
 def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the singular values, and keeps their order.
 
-    They are the columns' lengths. After the order come how many columns are not zero, and the lengths.
+    The singular values are the columns' lengths. The order is followed by the rank; the lengths are stored, too.
     """
     a, _, n, batch, *_ = problem
     real = real_part(a.dtype)
@@ -374,8 +374,8 @@ if (e < {n * n}u) {{
 # ------------------------------------------------------------------------------
 # Singular values and vectors, by rotations of columns (Hestenes' method).
 #
-# Of wide matrices the adjoint is factored. Left vectors that zeros in the singular values leave open are found as Gram and Schmidt would,
-# beginning with the unit vector that is furthest from those that there are.
+# Of wide matrices the adjoint is factored. Left vectors of singular values that are zero are computed by the Gram-Schmidt process, which
+# begins with the unit vector that is furthest from the span of the others.
 # ------------------------------------------------------------------------------
 
 
@@ -390,7 +390,7 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
     if not is_field(a.dtype, device, counted.of_a_dispatch) or (n if blocked else m) > LARGEST:
         return None
     if not a.size:
-        return _of_nothing(a, params, device)
+        return _without_elements(a, params, device)
     if blocked:
         return blocked_svd(a, wide, device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
@@ -418,9 +418,7 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
 def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype, *, in_tiles: bool) -> Method:
     """Return the method for a matrix, `turned` if its adjoint is factored.
 
-    With `in_tiles`, sweeps are over columns in workgroup memory.
-
-    Results and workspaces of vectors are there if there are to be any, `wide`.
+    With `in_tiles`, sweeps are over columns in workgroup memory. There are results and workspaces of vectors only if `wide` is not 0.
     """
     m, n, wide = sizes
     spaces = 4 if wide else 2
@@ -463,7 +461,7 @@ def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
     return shader.buffer(number, dtype, written=True).name
 
 
-def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def _without_elements(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
     """Return the routine of matrices without elements, whose vectors are the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
@@ -482,7 +480,7 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabiliti
 def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
     """Return statements that rotate pairs of columns of `x` towards orthogonality.
 
-    `v` is the product of all rotations. Each pair has so many `lanes` of invocations, which divide its rows; neighbouring invocations have
+    `v` is the product of all rotations. Each pair has `lanes` invocations, which divide its rows; neighbouring invocations have
     neighbouring columns.
     """
     pairs = (n + 1) // 2

@@ -150,7 +150,10 @@ _COLUMNS = 16
 
 
 def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive. What is not positive definite becomes NaN."""
+    """Return the routine of the primitive.
+
+    The factor of a matrix that is not positive definite is NaN.
+    """
     (x,) = avals
     n = x.shape[-1]
     count = rotations.of_cholesky(n)
@@ -170,7 +173,7 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Tar
 def _factored(a: str, out: str, n: int, real: str) -> str:
     """Return statements that write the factor, with zeros above its diagonal.
 
-    It is NaN if a pivot is not positive. Until all are done columns are in rows, so that neighbouring invocations have neighbours of a
+    It is NaN if a pivot is not positive. The transposed factor is computed first, so that neighbouring invocations access neighbours of a
     column.
     """
     return f"""
@@ -362,11 +365,11 @@ def _eliminate(x: str, m: int, n: int) -> str:
 # ------------------------------------------------------------------------------
 # Cholesky factors by blocks of columns.
 #
-# A block's dispatch has a workgroup for each tile that is left, which subtracts the product of two tiles of the block before. Those in
-# the block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
+# A block's dispatch has a workgroup for each remaining tile, which subtracts the product of two tiles of the block before. Workgroups of
+# the block's own columns also update the tile on the diagonal, factor it, and solve for their rows, so that none waits for another.
 # ------------------------------------------------------------------------------
 
-#: The operand, the result, and workspaces: the counters, which matrices are not positive definite, and what is left of them.
+#: The operand, the result, and workspaces: the counters, flags of matrices that are not positive definite, and the updated matrices.
 _OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
 
 _UINT32 = np.dtype(np.uint32)

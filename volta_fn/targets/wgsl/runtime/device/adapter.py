@@ -23,7 +23,7 @@ from volta_fn.runtime import threads
 
 
 class Native(NamedTuple):
-    """The library: its functions, cffi, checked functions, and its error handler."""
+    """The native library: functions, cffi, checked functions, and the error handler."""
 
     lib: Any
     ffi: Any
@@ -33,7 +33,7 @@ class Native(NamedTuple):
     process: int
 
 
-#: Logs what the runtime does; to stderr if VOLTA_GPU_DEBUG=1.
+#: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
 if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
     log.setLevel(logging.DEBUG)
@@ -129,7 +129,7 @@ class Watched:
 # device has.
 # ------------------------------------------------------------------------------
 
-#: Features that shaders may use, and the fields of `TargetCapabilities` that tell of them.
+#: Features that shaders may use, and the fields of `TargetCapabilities` for them.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
 #: The feature that lets profilers note when dispatches begin and end.
@@ -194,7 +194,7 @@ def adapters() -> list[Any]:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Set XDG_RUNTIME_DIR meanwhile: drivers on Linux complain without it."""
+    """Set XDG_RUNTIME_DIR temporarily: drivers on Linux print a warning without it."""
     unset = "XDG_RUNTIME_DIR" not in os.environ
     if unset:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.runtime.program_plan import Routines
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.target import WgslTarget
 
-#: Constants that equal ones of later programs share, at most.
+#: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
 
 
@@ -47,7 +47,7 @@ class Gpu:
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
-        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
@@ -63,7 +63,7 @@ class Gpu:
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
-        # No method of this object: what is left to be released must not refer to it.
+        # Not a bound method: objects to be released later must not refer to this one.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: Recent[Buffer] = Recent(_MOST_CONSTANTS)
         _abandoned.leave(self, (self.queue, self.pool, self.grids, self.pipelines))
@@ -216,16 +216,16 @@ class Gpu:
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
 
 
-#: What the driver holds for devices; it is released some time after their end.
+#: The driver's objects of devices that were collected; they are released later.
 _abandoned: Left[tuple[Queue, Pool, Pool, Pipelines]] = Left()
 
 
 def release_abandoned() -> None:
-    """Release what the driver holds for lost devices that nothing uses."""
+    """Release the driver's objects of lost devices that nothing uses."""
     for queue, pool, grids, pipelines in _abandoned.take():
         for owner in (queue, pool, grids, pipelines):
             owner.release()
-        queue.lib.wgpuDeviceDestroy(queue.device)  # for buffers that commands use which were refused: the library keeps those
+        queue.lib.wgpuDeviceDestroy(queue.device)  # the library would retain buffers that refused commands use
 
 
 def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:

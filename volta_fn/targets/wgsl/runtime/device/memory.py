@@ -32,8 +32,8 @@ _MUCH = 1 << 30
 class Trend:
     """Samples of the memory in use before calls of one program.
 
-    They are compared after 10 calls and at each doubling. If more was in use at each sample than at the one before, and twice as many calls
-    again would reach the limit, it warns. So it detects steady growth before three quarters of the memory are used.
+    They are compared after 10 calls and at each doubling. A warning is issued if memory in use grew from each sample to the next, and twice
+    as many further calls would reach the limit. So steady growth is detected before three quarters of the memory are used.
     """
 
     def __init__(self) -> None:
@@ -108,15 +108,15 @@ class Block:
         self.size = size
         #: The last batch of commands that may use it.
         self.batch = -1
-        #: What returns it when its lease ends; None if it is free.
+        #: The weak reference that returns it when its lease ends; None if it is free.
         self.end: LeaseEnd | None = None
 
 
 class LeaseEnd(weakref.ref["Lease"]):
-    """The end of a block's lease, which it adds to a pool's list.
+    """A weak reference that appends itself to a pool's list when its lease ends.
 
-    That happens at any moment, in any thread, and so without the lock, and in no function of Python's: in one, a signal's handler might
-    raise, which Python would only print.
+    That happens at any moment, in any thread, and so without the lock. No Python code runs: in it, a signal's handler might raise, and
+    Python would only print the exception.
     """
 
     __slots__ = ("block",)
@@ -160,7 +160,7 @@ class Pool:
         self.peak = 0
         #: The batch that is being recorded.
         self.batch = 0
-        #: How often blocks were released: older recordings refer to blocks that are gone.
+        #: The number of times that blocks were released: older recordings refer to released blocks.
         self.trims = 0
         #: Called when memory is short: drops caches and waits for the GPU.
         self.make_room: Callable[[], None] = lambda: None
@@ -285,7 +285,7 @@ class Buffer:
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.asked: Callable[[], None] | None = None
-        #: How the elements are made again if the device is lost (`recovery.Origin`), if they can be.
+        #: The origin from which the elements can be recomputed if the device is lost (`recovery.Origin`).
         self.origin: Any = None
 
     def renew(self) -> Buffer:

@@ -91,11 +91,11 @@ class Upgrades:
 
 
 class ShaderRunner(Protocol):
-    """What the tests use of a device: buffers, and shaders of one workgroup."""
+    """The methods of a device for tests: buffers, and shaders of one workgroup."""
 
     @property
     def capabilities(self) -> TargetCapabilities:
-        """What the device offers."""
+        """The device's capabilities."""
 
     def put(self, values: np.ndarray) -> Buffer:
         """Return a buffer with an array's elements."""
@@ -107,7 +107,7 @@ class ShaderRunner(Protocol):
         """Run one workgroup of a shader by itself."""
 
 
-#: The library's flags for checks in shaders: none, bounds of loops, all.
+#: The library's flags for checks in shaders: none, limits on loop iterations, all.
 NONE, LOOPS, ALL = 0, 2, 3
 
 _WIDTH = 64
@@ -207,7 +207,7 @@ _ITERATIONS = 1 << 18
 
 
 def loop_iterations(gpu: ShaderRunner) -> int:
-    """Return how many iterations loops may take: Mesa ends them after 65,535."""
+    """Return the most iterations of a loop: Mesa ends loops after 65,535."""
     done = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _ITERATIONS, np.uint32)), done], frozenset([1]), ALL)
     iterations = int(gpu.get(done)[0])
@@ -237,10 +237,10 @@ def _run_selftest(gpu: ShaderRunner, checks: int) -> np.ndarray:
 # Cache pipelines by the text of their shaders, and bind groups by their buffers.
 # ------------------------------------------------------------------------------
 
-#: Bind groups that are kept before all are released.
+#: The most bind groups in the cache: beyond this, all are released.
 _MOST_GROUPS = 1 << 14
 
-#: Pipelines that are kept though no program uses them: those that were used last.
+#: The most unused pipelines in the cache of recent ones.
 _MOST = 128
 
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
@@ -279,7 +279,7 @@ class BoundRange(NamedTuple):
 class Pipelines:
     """The compiled shaders of a device, with the checks that its driver needs.
 
-    Programs keep the pipelines that they use; others are released, but for the last ones.
+    Programs own the pipelines that they use. Others are released, except for the most recently used ones.
     """
 
     def __init__(self, device: Any, watched: Watched) -> None:
@@ -326,7 +326,8 @@ class Pipelines:
     def ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """Compile pipelines on other threads.
 
-        ``with ahead(pipelines) as begin:`` yields a function that starts one. At the end of the block all are compiled, and in the list.
+        ``with ahead(pipelines) as begin:`` yields a function that starts compiling one. The block ends when all are compiled and appended
+        to the list.
         """
         begun: set[Key] = set()
         #: Keys that no thread has started, longest texts first, since they take longest.

@@ -1,4 +1,4 @@
-"""The GPU that a back end has, and another one when it is lost."""
+"""The open GPU of a back end, and its replacement when it is lost."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 # It happens while programs are compiled.
 # ------------------------------------------------------------------------------
 
-#: The approximate seconds of a measurement, and how many are made, of which the least counts.
+#: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4
-#: Runs that tell how many a measurement needs.
+#: Runs from which the number of runs of a measurement is estimated.
 _FEW = 8
 
 
@@ -70,7 +70,7 @@ class Trials:
         gpu = self.gpu
         if self._operands is not operands:
             self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
-        result = gpu.put(np.zeros(size, dtype))  # of which a contraction need not make all
+        result = gpu.put(np.zeros(size, dtype))  # a contraction need not write all of it
         with gpu.queue.lock:
             leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
         self._time_runs(routine, leases, 1)
@@ -85,7 +85,7 @@ class Trials:
         return min(self._time_runs(routine, leases, times) for _ in range(iterations))
 
     def _time_runs(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
-        """Run a routine `times` times and return the seconds that all take."""
+        """Run a routine `times` times and return the total time in seconds."""
         pipelines, queue = self.gpu.pipelines, self.gpu.queue
         bound = []
         for d in routine.dispatches:
@@ -126,7 +126,7 @@ class GpuHandle:
         self.current: Gpu | None = None
         self._reopened = reopened
         self._lock = threading.Lock()
-        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self._remake: Callable[[Gpu, Buffer], None] | None = None
 
     @property
@@ -149,14 +149,14 @@ class GpuHandle:
             return self.current
 
     def remake_by(self, remake: Callable[[Gpu, Buffer], None] | None) -> None:
-        """Set the function that makes elements of a lost device again, or none."""
+        """Set the function that recomputes elements of a lost device, or none."""
         with self._lock:
             self._remake = remake
             if self.current is not None:
                 self.current.remake = remake
 
     def _opened_again(self) -> Gpu:
-        """Open the device after a loss; a reset may have changed what the driver calls it."""
+        """Open the device after a loss; a reset may have changed the driver's name of it."""
         try:
             return open_gpu(self.adapter)
         except DeviceError:
@@ -166,15 +166,15 @@ class GpuHandle:
 
 
 # ------------------------------------------------------------------------------
-# Survive the loss of a device: arrays are made again from copies on the host.
+# Survive the loss of a device: arrays are recomputed from copies on the host.
 #
-# Every buffer knows its *origin*: a copy on the host, or the call of a program that computed it and the origins of that call's
-# arguments. After so many calls a *checkpoint* copies all arrays that are in use to the host, and the calls before it are forgotten.
-# When the device is lost, a new one is opened, and an array that is needed is computed by the same programs from the last copies, so
-# that its bits are the same.
+# Every buffer refers to its *origin*: a copy on the host, or the call of a program that computed it and the origins of that call's
+# arguments. After a number of calls a *checkpoint* copies all arrays that are in use to the host, and drops the record of earlier calls.
+# When the device is lost, a new one is opened, and the same programs recompute an array from the last copies when it is needed, so that
+# its bits are the same.
 # ------------------------------------------------------------------------------
 
-#: How often one operation is tried. A device that is lost more often than that is broken.
+#: The most attempts of an operation. A device that is lost more often than that is broken.
 _ATTEMPTS = 16
 
 #: A program as a function ``(donate, *buffers) -> buffers``.
@@ -182,12 +182,12 @@ CompiledCall = Callable[..., tuple[Buffer, ...]]
 
 
 class Origin:
-    """How a buffer's elements can be made again."""
+    """The origin of a buffer's elements: a copy on the host, or a recorded call."""
 
     __slots__ = ("__weakref__", "_owner", "call", "recovery", "saved")
 
     def __init__(self, recovery: Recovery, owner: Buffer, saved: np.ndarray | None, call: RecordedCall | None) -> None:
-        #: The policy that made it; calls without a policy may change the elements.
+        #: The policy that created it; calls without a policy may change the elements.
         self.recovery = recovery
         self._owner = weakref.ref(owner)
         self.saved = saved
@@ -200,7 +200,7 @@ class Origin:
 
 
 class RecordedCall:
-    """A call of a program: the program, its arguments, and who wants its results."""
+    """A call of a program, with the origins of its arguments and results."""
 
     __slots__ = ("arguments", "number", "program", "results")
 
@@ -225,7 +225,7 @@ class Recovery:
         #: Calls since the beginning, and at the last checkpoint.
         self.calls = 0
         self.checkpointed = 0
-        #: How often a lost device was replaced.
+        #: The number of devices lost so far.
         self.losses = 0
         #: The origins since the last checkpoint.
         self._computed: Attached[Origin, None] = Attached()
@@ -264,7 +264,7 @@ class Recovery:
             return results
 
     def origin(self, buffer: Buffer) -> Origin:
-        """Return the origin of a buffer; one from before the policy is copied now."""
+        """Return the origin of a buffer; a buffer from before the policy is copied now."""
         origin = self._origin_of(buffer)
         if origin is None:
             origin = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
@@ -275,7 +275,7 @@ class Recovery:
         return origin if origin is not None and origin.recovery is self else None
 
     def keep_constants(self, closed: ClosedJaxpr) -> None:
-        """Give the arrays on the device that a program has closed over an origin."""
+        """Record an origin for each array on the device that a program has closed over."""
         for array in _constants(closed):
             buffer = array.buffer()
             if isinstance(buffer, Buffer):
@@ -305,9 +305,9 @@ class Recovery:
                     buffer.readback = gpu.queue.readbacks.request(lease.block, buffer.size)
 
     def remake(self, gpu: Gpu, buffer: Buffer) -> None:
-        """Compute a buffer's elements again, and those of others by the way.
+        """Recompute a buffer's elements, and those of the other results of the same calls.
 
-        Raises `DeviceError` if nothing is known of it, or if the device is lost again.
+        Raises `DeviceError` if the buffer has no origin, or if the device is lost again.
         """
         with gpu.queue.lock:
             calls = self._needed(gpu, buffer)
