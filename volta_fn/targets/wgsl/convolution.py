@@ -69,7 +69,7 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
 
 
 def narrow(c: Correlation, dtypes: _Dtypes, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch."""
+    """Return the dispatch of a correlation with few outputs."""
     return _Narrow(c, working(dtypes[2]), dtypes, device).dispatch()
 
 
@@ -144,8 +144,8 @@ class _Narrow:
         with f.loop(self.channels * c.taps, "local", _INVOCATIONS) as number:
             further, j, k = digits(f, number, sizes)
             # Beyond the last channel: the last one.
-            one = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
-            at = walked(f, [group, one, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
+            existing = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
+            at = walked(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
             taps = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
             four = ", ".join([*taps, *[f"{work.type}()"] * (4 - c.outputs)])
             f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else taps[0]};")
@@ -243,11 +243,8 @@ class Shape:
         The alternatives are terms and outputs.
         """
         x, y = self.c.x.strides, self.c.y.strides
-        return x[1] == 1 if self._cuts_taps else x[2] != 1, y[2] != 1
-
-    @property
-    def _cuts_taps(self) -> bool:
-        return max(self.blocks[1:]) > 1
+        divides_taps = max(self.blocks[1:]) > 1
+        return x[1] == 1 if divides_taps else x[2] != 1, y[2] != 1
 
 
 def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, *, wanted: bool) -> Shape | None:

@@ -77,7 +77,7 @@ class Matrix(NamedTuple):
 
 
 # ------------------------------------------------------------------------------
-# Emit logits: scaled products, and which query sees which key.
+# Emit logits: scaled products, masked where a query does not see a key.
 # ------------------------------------------------------------------------------
 
 #: Less than any logit, including those of keys that are not seen.
@@ -152,9 +152,9 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
 
 
 def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
-    """Return whether a query may see a key, as an expression; empty if all see all.
+    """Return the condition that a query sees a key, as an expression.
 
-    It is arbitrary beyond the last query or key.
+    It is empty if every query sees every key, and arbitrary beyond the last query or key.
     """
     f, a = b.f, b.a
     conditions = [f"{key} <= {query}"] if a.causal else []

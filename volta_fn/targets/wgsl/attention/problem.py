@@ -285,7 +285,7 @@ def _first(
 
 
 def chunks(a: Attention, schedule: AttentionSchedule, device: TargetCapabilities) -> int:
-    """Return among how many workgroups to divide the blocks of keys of a head, evenly.
+    """Return the number of workgroups that share the blocks of keys of a head evenly.
 
     Each accumulates a gradient of all of Q.
     """

@@ -139,7 +139,8 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
         return _Tiles(scan, device).routine()
     if one_by_one and scan.size > _STRETCH:
         return _stretches(scan, device)
-    return _scan_rows(scan, 1 if one_by_one else _chunk_count(scan), device)
+    length = -(-scan.size // (1 if one_by_one else _chunk_count(scan)))
+    return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
 # lines
@@ -147,12 +148,6 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
 
 def _chunk_count(scan: Scan) -> int:
     return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
-
-
-def _scan_rows(scan: Scan, chunks: int, device: TargetCapabilities) -> Routine:
-    """Return the routine that accumulates along rows, each in `chunks` chunks."""
-    length = -(-scan.size // chunks)
-    return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
 class _RowScan:
@@ -398,9 +393,9 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
     axes = (*windows.vertical, windows.across)
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in axes]])
 
-    def meet(axis: Axis, at: str, go_on: Body) -> None:
+    def meet(axis: Axis, at: str, inner_body: Body) -> None:
         if axis.plain:
-            return go_on(at)
+            return inner_body(at)
         with f.loop(axis.taps) as k:
             # Negative positions wrap to large numbers, which are out of range, too.
             element = (
@@ -409,10 +404,10 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
                 else f.let("u32", plus(times(at, axis.stride), times(k, axis.dilation), f"{-axis.low}u"))
             )
             if axis.inside:
-                return go_on(element)
+                return inner_body(element)
             divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
             with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
-                return go_on(quotient(element, axis.base))
+                return inner_body(quotient(element, axis.base))
 
     _nested(axes, position, outer, [axis.size for axis in axes], meet, body)
 
@@ -422,9 +417,9 @@ def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None
     axes = (*windows.vertical, windows.across)
     outer, *element = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
 
-    def meet(axis: Axis, at: str, go_on: Body) -> None:
+    def meet(axis: Axis, at: str, inner_body: Body) -> None:
         if axis.plain:
-            return go_on(at)
+            return inner_body(at)
         # The element is `reach` after the first window's first tap.
         sign = "+" if axis.low >= 0 else "-"
         reach = f.let("u32", f"{times(at, axis.base)} {sign} {abs(axis.low)}u")
@@ -432,7 +427,7 @@ def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None
             start = f.let("u32", f"{reach} - {times(k, axis.dilation)}")
             divisible = f" && {start} % {axis.stride}u == 0u" if axis.stride > 1 else ""
             with f.block(f"if ({start} <= {(axis.positions - 1) * axis.stride}u{divisible})"):
-                return go_on(quotient(start, axis.stride))
+                return inner_body(quotient(start, axis.stride))
 
     _nested(axes, element, outer, [axis.positions for axis in axes], meet, body)
 
@@ -445,7 +440,7 @@ def _nested(
     meet: Callable[[Axis, str, Body], None],
     body: Body,
 ) -> None:
-    """Emit loops along all axes, which build the number from what is met along each."""
+    """Emit nested loops along all axes; the body gets the number of their indices."""
 
     def level(depth: int, number: str) -> None:
         if depth == len(axes):
@@ -456,7 +451,7 @@ def _nested(
 
 
 def iterations_of(windows: Windows) -> int:
-    """Return the iterations of the loops along a window's axes, with their last ones."""
+    """Return the iterations of the loops along a window's axes, with the last ones."""
     iterations = 0
     for axis in (windows.across, *reversed(windows.vertical)):
         iterations = iterations if axis.plain else axis.taps * (1 + iterations) + 1
@@ -504,7 +499,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     shader = Shader(device, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
-    def reduced(number: str) -> Number:
+    def reduce_one_window(number: str) -> Number:
         start = constant(dtype, reduction.start(dtype))
         total = Number(dtype, shader.var(start.type, start.text))
 
@@ -515,11 +510,11 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
         over_taps(shader, windows, number, add)
         return convert(shader, total, operand.dtype)
 
-    return Routine((fill(shader, target, count, reduced),))
+    return Routine((fill(shader, target, count, reduce_one_window),))
 
 
 def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Windows | None:
-    """Return the windows, if their winners can be found and values can be moved."""
+    """Return the windows; None if the device cannot compare or add these dtypes."""
     fits = all(supports("max", (d, d), {}, device) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
@@ -557,14 +552,14 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     rates, values = shader.buffer(0, tangents.dtype), shader.buffer(1, operand.dtype)
     zero = constant(tangents.dtype, 0)
 
-    def brought(number: str) -> Number:
+    def gather_tangent(number: str) -> Number:
         at = _winner(shader, windows, values, params["select"], number)
         if not operand.size:
             return zero
         rate = rates.load(shader.let("u32", f"min({at}, {operand.size - 1}u)"))
         return Number(rate.dtype, shader.let(rate.type, f"select({rate.text}, {zero.text}, {at} == {_NONE}u)"))
 
-    return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, brought),))
+    return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, gather_tangent),))
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -587,7 +582,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     at_once = _searches(windows) <= _FEW
     winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
-    def summed(number: str) -> Number:
+    def sum_cotangents(number: str) -> Number:
         zero = constant(dtype, 0)
         total = Number(dtype, shader.var(zero.type, zero.text))
 
@@ -601,7 +596,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
         over_windows(shader, windows, number, add)
         return convert(shader, total, source.dtype)
 
-    sums = fill(shader, target, size, summed)
+    sums = fill(shader, target, size, sum_cotangents)
     if at_once:
         return Routine((sums,))
     finder = Shader(device, INVOCATIONS)
@@ -612,5 +607,5 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
 
 def _searches(windows: Windows) -> int:
-    """Return how many elements are read if each looks for its windows' winners."""
+    """Return the elements that an element reads to find its windows' winners."""
     return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))

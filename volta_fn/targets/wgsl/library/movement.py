@@ -1,4 +1,4 @@
-"""Elements moved without looking at them: paddings, gathers, dynamic slices."""
+"""Data movement: paddings, gathers, dynamic slices, and casts by bits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_su
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # ------------------------------------------------------------------------------
-# Elements moved without looking at them, in units of 16, 4, 2 or 1 bytes.
+# Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
 #
-# Neighbouring bytes that move together are one unit, the larger the better: rows of 64 bytes move in fours of words, whatever their
-# dtype. A unit's value is a list: its four words, or one number.
+# Neighbouring bytes that move together are one unit, as large as possible: rows of 64 bytes move in fours of words, whatever their dtype. A
+# unit's value is a list: its four words, or one number.
 # ------------------------------------------------------------------------------
 
 Unit = list[Number]
@@ -39,8 +39,8 @@ _DTYPES: dict[int, np.dtype] = {16: np.dtype(np.uint32), 4: np.dtype(np.uint32),
 def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -> tuple[int, tuple[Dims, ...]]:
     """Return the bytes of a unit, and loops over elements as loops over units.
 
-    Loops are sizes and strides of several arrays. The first two strides are those of arrays of bytes; any more are of something else, in
-    which a unit is no step. `others` are further distances, in elements, that must be multiples of units.
+    Loops are sizes and strides of several arrays. The first two lists of strides count elements; any further ones do not change within a
+    unit. `others` are further distances, in elements, that must be multiples of units.
     """
     sizes, *strides = loops
     in_bytes = [tuple([s * itemsize for s in steps]) for steps in strides[:2]]
@@ -174,7 +174,7 @@ class Integers:
         return self.shader.buffer(self._number, self._dtype)
 
     def within(self, index: str, limit: int) -> tuple[str, str]:
-        """Emit an integer clamped to [0, limit], and whether it was there already."""
+        """Emit an integer clamped to [0, limit], and whether it was in this range."""
         f = self.shader
         if self.wide:
             low, high = (self.array.load(plus(times(index, 2), f"{k}u")).text for k in (0, 1))
@@ -197,7 +197,7 @@ def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> 
 
 
 # ------------------------------------------------------------------------------
-# Gather: every unit of the result finds the window that it belongs to.
+# Gather: each unit of the result is read at an offset from its window's start.
 # ------------------------------------------------------------------------------
 
 
@@ -251,7 +251,7 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
 
 
 # ------------------------------------------------------------------------------
-# Blocks read or replaced at positions that are known when the program runs.
+# Blocks read or replaced at positions that are computed at run time.
 # ------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, time
 
 
 class ScatterRow(NamedTuple):
-    """A row: its offsets in updates and operand, and if it is valid (None: it is)."""
+    """A row: its offsets in updates and operand, and the condition that it is valid."""
 
     source: str
     target: str
@@ -155,7 +155,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
     splits, block = ([loop for d, loop in loops.items() if (d in moving) == is_split] for is_split in (True, False))
     added = operand.shape[numbers.scatter_dims_to_operand_dims[0]] if wraps else 0
-    # Blocks are gone through as the updates lie in memory.
+    # Blocks are traversed in the memory order of the updates.
     block.sort(key=lambda loop: -loop[1])
     columns = tuple(zip(*splits, strict=True)) or ((), (), ())
     merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
@@ -221,7 +221,7 @@ class _Segments:
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = wide_dtype(self.stored)
         self.slots, self.order = workspaces.words(rows.number), workspaces.words(rows.number)
-        # Some more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
+        # A few more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         if rows.elements >= _LONG:
             length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
@@ -233,7 +233,7 @@ class _Segments:
         self.sizes[self.partials] = count
 
     def key(self, shader: Shader) -> Any:
-        """Return the slots as keys; rows that go nowhere come last."""
+        """Return the slots as keys; invalid rows come last."""
         indices = self.rows.indices(shader, _INDICES)
 
         def read(_: str, number: str) -> str:
@@ -275,8 +275,8 @@ class _Segments:
         for total, x, y in zip(totals, first, then, strict=True):
             shader.emit(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
-    def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
-        """Combine with variables the rows from `next_` on, up to the end or another slot."""
+    def _combine_run(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
+        """Combine variables with the rows from `next_` on, up to the end or another slot."""
         with shader.block(f"while ({next_} < {end})"):
             following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
             # All conditions are evaluated before the first is used, so that their loads are in flight together.
@@ -319,7 +319,7 @@ class _Segments:
                     self._combine(shader, totals, self._load(shader, target, at), totals)
                 end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
                 next_ = shader.var("u32", f"{first} + 1u")
-                self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
+                self._combine_run(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
                 if not partials:
                     return self._store(shader, target, at, totals)
                 following = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
@@ -334,7 +334,7 @@ class _Segments:
         return for_each(shader, rows.number * rows.elements, reduce)
 
     def walk_chunks(self) -> Dispatch:
-        """Return the same for long rows: an invocation walks along all rows of a chunk."""
+        """Return `combine_chunks` for long rows: an invocation walks along a chunk."""
         shader = Shader(self.device, INVOCATIONS)
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
@@ -363,7 +363,7 @@ class _Segments:
                 def is_same(number: str) -> str:
                     return f"{slots.name}[{number} * {self.length}u] == {slot}"
 
-                self._go_on(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
+                self._combine_run(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
                 self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), target_offset)), totals)
 
         return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
@@ -453,9 +453,9 @@ class _Walk:
 #
 # Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
 # one slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in
-# any order, atomically; many that go to few elements are combined in the memory of workgroups first. Else one invocation does all rows
-# of a slot: a few rows are searched by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are many are
-# combined in chunks. float16 and bfloat16 are combined in float32, and rounded once.
+# any order, atomically; many that go to few elements are combined in the memory of workgroups first. Otherwise one invocation combines all
+# rows of a slot: every invocation searches a few rows; more are sorted by their slots. Many sorted rows are combined in chunks. float16 and
+# bfloat16 are combined in float32, and rounded once.
 # ------------------------------------------------------------------------------
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
@@ -504,7 +504,8 @@ def scatter(
     return Routine((copied, *dispatches), spaces)
 
 
-def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
+def _is_overwritten(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
+    """Emit whether a later valid row than `number` has the same target."""
     is_overwritten = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)
@@ -535,7 +536,7 @@ def _replace(
         if last:
             conditions.append(f"{last.load(quotient(row.target, moved.spacing)).text} == {number} + 1u")
         elif not alone:
-            conditions.append(f"!{_later(shader, moved, number, row.target, indices)}")
+            conditions.append(f"!{_is_overwritten(shader, moved, number, row.target, indices)}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
             source_offset, target_offset = moved.within(shader, remainder(index, moved.elements))
             value = load_unit(source, unit, shader.let("u32", plus(row.source, source_offset)))

@@ -247,9 +247,9 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
         else:
             sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
     write = sorting.emit(shader)
-    for number, key, brought in zip(numbers, keys, values, strict=True):
+    for number, key, sorted_value in zip(numbers, keys, values, strict=True):
         with shader.block(f"if ({number} < {size}u)"):
-            write(shader.group, number, key, brought)
+            write(shader.group, number, key, sorted_value)
     return shader.dispatch(sorting.rows)
 
 

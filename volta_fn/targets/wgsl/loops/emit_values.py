@@ -220,7 +220,7 @@ class LaneScope(Scope[Texts, Numbers]):
         read = [self.number(i) for i in node.operands]
         count = max([len(x) for x in read], default=1)
         lanes = [[x[k % len(x)] for x in read] for k in range(count)]
-        return tuple([apply(nest.shader, node.op, one, node.dtype, dict(node.params)) for one in lanes])
+        return tuple([apply(nest.shader, node.op, operands, node.dtype, dict(node.params)) for operands in lanes])
 
     def _position(self, node: Position) -> Numbers:
         unsigned = node.value.bounds(self.nest.analysis.kernel.sizes)[0] >= 0
@@ -383,7 +383,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return ("true",) if conditions else ()
         count = max(map(len, wanted))
         lanes = [[c[k % len(c)] for c in wanted] for k in range(count)]
-        return tuple([one[0] if len(one) == 1 else " && ".join(f"({c})" for c in one) for one in lanes])
+        return tuple([terms[0] if len(terms) == 1 else " && ".join(f"({c})" for c in terms) for terms in lanes])
 
     def _condition(self, condition: Range) -> Texts:
         least, greatest = condition.value.bounds(self.nest.analysis.kernel.sizes)

@@ -234,11 +234,11 @@ class _RowEmitter:
             if self.bound is None:
                 self.step(here, accumulators, scopes, totals)
                 return
-            for one in scopes:
-                holds = one.holds((self.bound,))
+            for element in scopes:
+                holds = element.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
-                    self.step(here, accumulators, [one.child({})], totals)
+                    self.step(here, accumulators, [element.child({})], totals)
 
     def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""

@@ -107,7 +107,9 @@ def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Itera
 def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
-    offset = max(enumerate(analysis.store_offsets), key=lambda p: (_is_packed(analysis, p[0]), analysis.size(p[1].axes), -p[0]))[1]
+    offset = max(
+        enumerate(analysis.store_offsets), key=lambda p: (analysis.kernel.outputs[p[0]].dtype.itemsize < 4, analysis.size(p[1].axes), -p[0])
+    )[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
     rows = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
@@ -133,10 +135,6 @@ def _unroll_elementwise(analysis: KernelAnalysis, rows: AxisSpan) -> int:
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
     statements = rows.lanes * len(analysis.kernel.nodes)
     return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
-
-
-def _is_packed(analysis: KernelAnalysis, store: int) -> bool:
-    return analysis.kernel.outputs[store].dtype.itemsize < 4
 
 
 def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:

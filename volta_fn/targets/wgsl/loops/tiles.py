@@ -78,7 +78,8 @@ class _Tiles:
         self.analysis = analysis
         self.cross = cross
         self.shader = shader
-        self.along, self.across = [_axis_span(axis, analysis.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        sizes = [(axis, analysis.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        self.along, self.across = [AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1) for axis, size in sizes]
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
@@ -190,8 +191,3 @@ class _StoreStep(NamedTuple):
     #: The position in the square.
     strip: str
     column: str
-
-
-def _axis_span(axis: int, size: int) -> AxisSpan:
-    """Return the span of an axis, walked by lanes if that is possible."""
-    return AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1)

@@ -283,7 +283,7 @@ def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
         return False
     problem = product.problem()
     dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
-    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
+    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
 
 
 def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
@@ -291,7 +291,7 @@ def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
 
-def _is_near(operand: Operand) -> bool:
+def _is_contiguous(operand: Operand) -> bool:
     """Return whether an operand is contiguous along an axis of the product."""
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
@@ -436,7 +436,7 @@ def timings(
     buffers = buffers or BufferNumbers()
     rng = np.random.default_rng(0)
     sides = sorted([(buffers.lhs, c.lhs), (buffers.rhs, c.rhs)], key=lambda side: side[0])
-    operands = [_numbers(rng, side.elements, side.dtype) for _, side in sides]
+    operands = [_random_numbers(rng, side.elements, side.dtype) for _, side in sides]
     measurements: list[Timing] = []
     trusted: np.ndarray | None = None
     for schedule in schedules:
@@ -448,7 +448,7 @@ def timings(
     return sorted(measurements, key=lambda timing: timing.seconds)
 
 
-def _numbers(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
+def _random_numbers(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
     return rng.integers(0, 2, size).astype(dtype) if dtype.kind in "iub" else rng.standard_normal(size, np.float32).astype(dtype)
 
 

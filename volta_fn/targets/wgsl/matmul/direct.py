@@ -47,7 +47,7 @@ def thin(
     c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
     """Return the routine; sums are only split if `may_split` allows it."""
-    wide = _strip(c.batch * max(c.m, c.n))
+    wide = next(wide for wide, strips in _STRIPS if c.batch * max(c.m, c.n) >= 4 * wide * strips)
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
     first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
@@ -60,11 +60,6 @@ def thin(
 def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
     """Return the vectors, and the matrix."""
     return (c.lhs, c.rhs) if c.m <= c.n else (c.rhs, c.lhs)
-
-
-def _strip(results: int) -> int:
-    """Return the vectors of results of a workgroup."""
-    return next(wide for wide, strips in _STRIPS if results >= 4 * wide * strips)
 
 
 def _cut_thin(terms: int, groups: int) -> tuple[int, int]:

@@ -279,8 +279,8 @@ _MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
-#: A dispatch of at most so many workgroups, which mostly wait for themselves, may be fused with a large one that only moves memory. The
-#: large one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
+#: Limits for fusing a tiny dispatch, whose workgroups mostly wait for each other, with a large one that only moves memory: workgroups of
+#: the tiny one; characters of the large one's shader; and bytes of the tiny one's workgroup memory, which all workgroups get.
 _TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
 
 
@@ -532,7 +532,7 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
             _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
         for number in run.written:
             others = [span for other, span in enumerate(run.ranges) if other != number]
-            _require(not any(_meet(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
+            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
 
 
 def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
@@ -552,10 +552,10 @@ def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]
     return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
 
 
-def _meet(one: BufferRange, other: BufferRange) -> bool:
-    if one.slot is not other.slot or one.strides != other.strides:
+def _overlap(x: BufferRange, y: BufferRange) -> bool:
+    if x.slot is not y.slot or x.strides != y.strides:
         return False
-    return one.offset < other.offset + other.size and other.offset < one.offset + one.size
+    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
 
 
 def _require(condition: bool, problem: str, run: Run) -> None:

@@ -430,11 +430,10 @@ class _Scan:
         self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
         #: The second buffers of the values of the carry that alternate.
-        self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
-
-    def _stays(self, position: int) -> bool:
-        var, out = self.carried[position]
-        return out is var or self.body.may_share(var, out)
+        self.others = [
+            None if out is var or self.body.may_share(var, out) else writer.slots.memory(bytes_of(var.aval), block)
+            for var, out in self.carried
+        ]
 
     def write(self) -> None:
         """Emit the scan.

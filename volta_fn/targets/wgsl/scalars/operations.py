@@ -247,10 +247,6 @@ def _within(dtype: np.dtype, count: Lanes) -> Lanes:
     return count.compare("ult", 8 * dtype.itemsize)
 
 
-def _shift_left(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
-    return narrowed(_within(dtype, count).select(x << count, 0), dtype)
-
-
 def _shift_right_logical(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
     moved = _within(dtype, count).select(_unsigned(x, dtype).shift_right(count), 0)
     return narrowed(moved.as_type(x.type), dtype)
@@ -299,14 +295,6 @@ def _pow_signed(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
     return y.below(0).select(inverse, _pow_unsigned(dtype, x, y.at_least(0)))
 
 
-def _integer_pow(dtype: np.dtype, x: Lanes, *, y: int) -> Lanes:
-    return narrowed(integer_pow(x, y=y), dtype)
-
-
-def _population_count(dtype: np.dtype, x: Lanes) -> Lanes:
-    return _unsigned(x, dtype).call("countOneBits").as_type(x.type)
-
-
 def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
     """Count the leading zeros; naga has no function for 64 bits."""
     bits = _unsigned(x, dtype)
@@ -327,10 +315,6 @@ def _philox4x32_word(dtype: np.dtype, *words: Lanes, word: int) -> Lanes:
 
 def _compare(op: str) -> Operation:
     return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
-
-
-def _clamp(dtype: np.dtype, low: Lanes, x: Lanes, high: Lanes) -> Lanes:
-    return _lesser(_greater(x, low), high)
 
 
 def _greater(x: Lanes, y: Lanes) -> Lanes:
@@ -368,7 +352,7 @@ _EITHER: dict[str, Operation] = {
     "ge": _compare(">="),
     "max": _plain(_greater),
     "min": _plain(_lesser),
-    "clamp": _clamp,
+    "clamp": _plain(lambda low, x, high: _lesser(_greater(x, low), high)),
     "and": _plain(lambda x, y: x & y),
     "or": _plain(lambda x, y: x | y),
     "xor": _plain(lambda x, y: x ^ y),
@@ -379,12 +363,12 @@ _EITHER: dict[str, Operation] = {
     "neg": _wrapping(lambda x: -x),
     "div": _div,
     "rem": _rem,
-    "shift_left": _shift_left,
+    "shift_left": lambda dtype, x, count: narrowed(_within(dtype, count).select(x << count, 0), dtype),
     "shift_right_logical": _shift_right_logical,
     "shift_right_arithmetic": _shift_right_arithmetic,
-    "population_count": _population_count,
+    "population_count": lambda dtype, x: _unsigned(x, dtype).call("countOneBits").as_type(x.type),
     "clz": _clz,
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda dtype, x, *, y: narrowed(integer_pow(x, y=y), dtype),
 }
 
 UINT: dict[str, Operation] = {

@@ -57,8 +57,8 @@ class Array:
     def element(self) -> str:
         """The type of the buffer's elements."""
         if self._per_word == 1:
-            one = wgsl_type(self.dtype)
-            return f"vec4<{one}>" if self._in_fours else one
+            component = wgsl_type(self.dtype)
+            return f"vec4<{component}>" if self._in_fours else component
         if self._is_atomic:
             return "atomic<u32>"
         return f"vec{self._per_vector}<u32>" if self._in_fours else "u32"
@@ -89,7 +89,8 @@ class Array:
         f, per = self._f, self._per_word
         if per == 1:
             return f.emit(f"{self._component(index)} = {number.text};")
-        self._be_atomic()
+        assert not self._in_fours, "an array of which the size is given is written in fours"
+        self._is_atomic = True
         index = f.named("u32", index)
         shift = f.let("u32", f"({index} & {per - 1}u) * {32 // per}u")
         word = f.let("u32", f"{index} >> {per.bit_length() - 1}u")
@@ -128,7 +129,8 @@ class Array:
             return f.emit(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
         first = f.let("u32", f"{index} * 4u")
         for k, x in enumerate(numbers):
-            self._store_bounded(first, k, self.size, f"{self.name}[{first} + {k}u] = {x.text};")
+            statement = f"{self.name}[{first} + {k}u] = {x.text};"
+            f.emit(f"if ({first} + {k}u < {self.size}u) {{ {statement} }}" if k and self.size % 4 else statement)
         return None
 
     @staticmethod
@@ -137,11 +139,6 @@ class Array:
         if k == 0:
             return first
         return f"min({first} + {k}u, {size - 1}u)" if size % 4 else f"{first} + {k}u"
-
-    def _store_bounded(self, first: str, k: int, size: int, statement: str) -> None:
-        if k and size % 4:
-            statement = f"if ({first} + {k}u < {size}u) {{ {statement} }}"
-        self._f.emit(statement)
 
     # words
 
@@ -182,10 +179,6 @@ class Array:
         count = (self.size + 1) // 2
         return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
 
-    def _be_atomic(self) -> None:
-        assert not self._in_fours, "an array of which the size is given is written in fours"
-        self._is_atomic = True
-
     @property
     def accessors(self) -> list[str]:
         """Functions that load and store words of an array that is written."""
@@ -209,7 +202,7 @@ class Array:
         return Number(self.dtype, f.let("bool", f"{bits} != 0u") if category == "bool" else f.let("u32", bits))
 
     def _packed(self, numbers: Sequence[Number]) -> str:
-        """Numbers as a word."""
+        """Return numbers packed in a word."""
         width = 32 // self._per_word
         shifted_bits = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
         return self._f.let("u32", " | ".join(f"({p})" for p in shifted_bits))

@@ -417,7 +417,8 @@ def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Sh
     count_blocks(shader, _COUNTERS, reads, 1)
     rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
     bad = shader.buffer(_BAD, _UINT32, written=True).name
-    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\n{_scaled(each)}")
+    product = "times(a, b)" if each == 1 else "a * b"
+    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\nfn scaled(a: V, b: T) -> V {{ return {product}; }}")
     for tile in ("upper", "lower"):
         shader.workgroup(f"{tile}_tile", "V", size * (lanes + 1))
         shader.workgroup(f"{tile}_column", "V", 2 * lanes)
@@ -477,11 +478,6 @@ if (block_row >= block_column && (isOwn || step > 0u)) {{
 }}""",
     )
     return shader
-
-
-def _scaled(each: int) -> str:
-    """Return the function that multiplies an invocation's rows by a number."""
-    return f"fn scaled(a: V, b: T) -> V {{ return {'times(a, b)' if each == 1 else 'a * b'}; }}"
 
 
 def _entry(array: str, number: str, row: str, pitch: int, each: int) -> str:

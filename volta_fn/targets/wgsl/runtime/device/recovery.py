@@ -311,6 +311,9 @@ class Recovery:
         """
         with gpu.queue.lock:
             calls = self._needed(gpu, buffer)
+            if not calls:
+                assert buffer.origin is not None and buffer.origin.saved is not None
+                buffer.lease, buffer.readback = gpu.lease_of(gpu.put(buffer.origin.saved)), None
             uses = Counter([origin for call in calls for origin in call.arguments])
             buffers: dict[Origin, Buffer] = {}
             for call in calls:
@@ -344,13 +347,7 @@ class Recovery:
             if origin.call.number not in calls:
                 calls[origin.call.number] = origin.call
                 pending += origin.call.arguments
-        if not calls:
-            self._upload(gpu, buffer)
         return [calls[number] for number in sorted(calls)]
-
-    def _upload(self, gpu: Gpu, buffer: Buffer) -> None:
-        assert buffer.origin is not None and buffer.origin.saved is not None
-        buffer.lease, buffer.readback = gpu.lease_of(gpu.put(buffer.origin.saved)), None
 
     def _at_hand(self, gpu: Gpu, origin: Origin) -> bool:
         owner = origin.buffer()
