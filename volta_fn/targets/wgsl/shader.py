@@ -284,12 +284,12 @@ class Module:
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:
-        """Add a declaration or a function by name, unless it is there; return the name."""
+        """Add a declaration or a function, unless the name is declared; return the name."""
         self._declared.setdefault(name, declaration)
         return name
 
     def define(self, name: str, write: Callable[[], str]) -> str:
-        """Add the WGSL that `write` returns under a name, unless it is there."""
+        """Add the WGSL that `write` returns under a name, unless that is declared."""
         if name not in self._declared:
             self._declared[name] = ""  # functions may refer to each other
             self._declared[name] = write()
@@ -349,7 +349,7 @@ class Function(IndexText):
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Enclose what is written within ``with`` in braces after `head`.
+        """Enclose the statements written within ``with`` in braces after `head`.
 
         `head` is ``if (…)``, ``else``, ``for (…; …; …)``, …
         """

@@ -28,7 +28,7 @@ from volta_fn.targets.wgsl.scalars import supports
 # Describe the devices that programs are planned for.
 # ------------------------------------------------------------------------------
 
-#: WebGPU's names of limits, the fields of `TargetCapabilities`, and what every WebGPU device has.
+#: WebGPU's names of limits, with the fields of `TargetCapabilities`, and the values that every WebGPU device guarantees.
 LIMITS = {
     "maxStorageBuffersPerShaderStage": ("buffers", 8),
     "maxStorageBufferBindingSize": ("binding", 1 << 27),

@@ -129,7 +129,7 @@ def _maximum(f: Function, vectors: Sequence[str]) -> str:
 # With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 # logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
 # the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
-# several blocks of keys and accumulates what they contribute.
+# several blocks of keys and accumulates their contributions.
 # ------------------------------------------------------------------------------
 
 _INVOCATIONS = 64

@@ -170,7 +170,7 @@ class Integers:
 
     @functools.cached_property
     def array(self) -> Array:
-        """The buffer, which is bound if an integer is asked for."""
+        """The buffer, which is bound on first use."""
         return self.shader.buffer(self._number, self._dtype)
 
     def within(self, index: str, limit: int) -> tuple[str, str]:

@@ -238,7 +238,7 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
         for t, read in enumerate(readers):
             with shader.block(f"if ({word_number} == {t}u)"):
                 for k, key in enumerate(keys):
-                    # Later words are those of the elements that are there by then; before, these are the row's own.
+                    # Later words are read of the elements in their order so far.
                     next_key = read(shader.group, values[k] if len(readers) > 1 else inside[k])
                     shader.emit(f"{key} = select({LAST}, {next_key}, {numbers[k]} < {size}u);")
         bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{word_number}]")

@@ -97,7 +97,7 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
 #: The bits of a digit.
 BITS = 4
 
-#: ``rank(key)`` is the text of what elements are sorted by, for keys that may differ though they are equal.
+#: ``rank(key)`` is the expression that elements are sorted by: keys that count as equal may differ.
 Rank = Callable[[str], str]
 
 

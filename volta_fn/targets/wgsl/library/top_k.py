@@ -42,7 +42,7 @@ MOST = _TILE.size // 4
 #: ``fours(shader)`` binds buffers and gives ``read(chunk, number)``: four neighbours' keys, some key where there is none.
 Fours = Callable[[Shader], Callable[[str, str], list[str]]]
 
-#: ``numbers(shader)`` binds buffers and gives ``number(chunk, position)``, what goes with the key of an element.
+#: ``numbers(shader)`` binds buffers and returns ``number(chunk, position)``, which gives the index of an element.
 Numbers = Callable[[Shader], Callable[[str, str], str]]
 
 

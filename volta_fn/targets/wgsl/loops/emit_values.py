@@ -416,7 +416,7 @@ def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], 
 
     Loads may be along any of the spans, stores are along the first.
 
-    Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
+    Inputs without loads are left out, and so are those in `absent`, whose values the caller provides.
     """
     kernel = analysis.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)

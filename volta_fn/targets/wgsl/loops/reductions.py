@@ -165,7 +165,7 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([Number(d, self.shader.let(wgsl_type(d), name)) for d, name in zip(self.dtypes, variables, strict=True)])
 
     def add(self, variables: Sequence[str], state: State) -> None:
-        """Emit the combination of a state with what variables hold."""
+        """Emit the accumulation of a state in variables."""
         held = tuple([Number(d, name) for d, name in zip(self.dtypes, variables, strict=True)])
         for name, x in zip(variables, self.merge(held, state), strict=True):
             self.shader.emit(f"{name} = {x.text};")

@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader
 #
 # Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`WorkgroupReduction`), and
 # so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
-# elements is unrolled, and what a pass has computed stays in registers for the next one. Passes over a long row are loops, which read its
+# elements is unrolled, and the values of a pass stay in registers for the next one. Passes over a long row are loops, which read its
 # elements anew.
 # ------------------------------------------------------------------------------
 

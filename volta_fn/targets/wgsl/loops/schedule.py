@@ -64,7 +64,7 @@ class LoopOptions(NamedTuple):
     #: Whether elements are taken in fours, and in groups of 16 bytes, where memory allows.
     lanes: bool | None = None
     wide: bool | None = None
-    #: Invocations per row, and whether they go along it by loops.
+    #: Invocations per row, and whether they traverse it by loops.
     per_row: int | None = None
     loops: bool = False
     #: Elements, or groups of lanes, that an invocation of a kernel without reductions has.
@@ -81,10 +81,7 @@ PREFERRED = LoopOptions()
 
 
 def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
-    """Yield options that differ from what is preferred, each in turn.
-
-    Those of reductions are for every axis.
-    """
+    """Yield the preferred options and alternatives, for reductions along every axis."""
     yield PREFERRED
     if not analysis.reduces:
         yield from (

@@ -188,7 +188,7 @@ _SCHEDULES = (
 
 
 def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
-    """Yield options that differ from what is chosen."""
+    """Yield the default options and their alternatives."""
     work = working(c.target.dtype)
     yield CHOSEN
     if c.k:

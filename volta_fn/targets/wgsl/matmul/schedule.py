@@ -59,7 +59,7 @@ class Working:
     def padding(self, f: Function, type_: str) -> str:
         """Return zeros of this type or a vector in place of numbers out of bounds.
 
-        Compilers do not know them: where they know what is out of bounds, they would take its product with NaN for 0.
+        They are opaque: compilers would take the product of a literal zero with NaN for 0.
         """
         return f"{type_}({Lanes(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 

@@ -168,9 +168,9 @@ class Slice:
     # before the loop
 
     def prepare(self, stack: str, first: str, end: str, *, exact: bool) -> None:
-        """Compute what is loop-invariant.
+        """Compute the loop-invariant terms of addresses.
 
-        It is for the product number `stack`, and rows or columns from `first` on. The sum ends at `end`; `exact` slices never exceed it.
+        They are those of product `stack`, and rows or columns from `first` on. The sum ends at `end`; `exact` slices never exceed it.
         """
         f = self.f
         self.end, self.exact = end, exact

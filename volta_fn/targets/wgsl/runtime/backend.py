@@ -188,7 +188,7 @@ class GpuBackend:
 
     @property
     def counters(self) -> Counters:
-        """Return counts of what the device has done."""
+        """Return the counters of the device's work."""
         return self.gpu.counters
 
 

@@ -510,7 +510,7 @@ class Batch:
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
-    """Raise `CompilerError` unless dispatches bind what their shaders declare.
+    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
 
     Ranges lie in their slots, and all is within the limits of a device.
     """
@@ -576,7 +576,8 @@ def _fail(stage: str, problem: str, run: Run) -> NoReturn:
 def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
     """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
 
-    Each dispatch is in one of the new commands, after all earlier ones that write what it reads or writes, or read what it writes.
+    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
+    writes.
     """
     if [*map(id, before)] == [*map(id, after)]:
         return

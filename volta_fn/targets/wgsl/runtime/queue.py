@@ -29,7 +29,8 @@ from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 # unless set).
 # ------------------------------------------------------------------------------
 
-#: Commands in a batch, at most, and how many are worth submitting; batches in flight, at most; and bytes written between batches.
+#: The most commands of a batch, and the fewest that are worth submitting; the most batches in flight; and the most bytes written between
+#: batches.
 _COMMANDS = 256
 _WORTH_SUBMITTING = 64
 _MOST_IN_FLIGHT = 16

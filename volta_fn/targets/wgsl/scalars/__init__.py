@@ -1,4 +1,4 @@
-"""Scalars in shaders: what kernels and library routines compute with.
+"""Scalars in shaders: the arithmetic of kernels and library routines.
 
 In the order in which to read: `shader` (a compute shader under construction, and storage buffers as arrays), `number` (dtypes in shaders,
 and functions for what devices do not compute accurately), `values` (values with operators), and `operations` (every elementwise primitive

@@ -200,7 +200,7 @@ HALF: dict[str, Operation] = {
 
 
 # ------------------------------------------------------------------------------
-# Integers and bool: what each elementwise operation is for them.
+# Integers and bool: their elementwise operations.
 #
 # An operation takes the dtype and `Lanes`. Integers of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards.
 # ------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
 def _saturated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
     """Convert toward zero; NaN to 0, values out of range to the nearest bound.
 
-    The device converts only what is in range.
+    Values out of range are replaced before the conversion.
     """
     info = np.iinfo(new)
     low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))

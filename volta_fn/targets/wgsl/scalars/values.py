@@ -252,7 +252,7 @@ class Lanes(Values):
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
         """Return a function of the float between bounds, else `below` or `above`.
 
-        For NaN it is what the function is.
+        For NaN it is the function's result.
         """
         return self.below(low).select(below, self.above(high).select(above, function(self)))
 

@@ -132,7 +132,7 @@ class Blocks(NamedTuple):
     size: int
     pairs: int
     batch: int
-    #: Buffers: scale and norm of each matrix; counters, what sweeps left, and flags of pairs; products of rotations.
+    #: Buffers: scale and norm of each matrix; counters, remainders of sweeps, and flags of pairs; products of rotations.
     state: int
     marks: int
     products: int

@@ -209,7 +209,7 @@ if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value =
 
 
 def _common(shader: Shader, a: ShapedArray, n: int, blocks: Blocks) -> str:
-    """Return statements that load what two blocks of the matrix have in common."""
+    """Return statements that load the rows and columns of two blocks of the matrix."""
     x, size = shader.buffer(_BLOCK_MATRIX, a.dtype).name, blocks.size
     loads = together(
         4 * size * size,

@@ -27,7 +27,7 @@ _MOST_CONSTANTS = 1024
 
 
 class Counters(NamedTuple):
-    """Counts of what a device has done."""
+    """Counters of a device's work."""
 
     #: Copies from the device to the host.
     reads: int
@@ -212,7 +212,7 @@ class Gpu:
 
     @property
     def counters(self) -> Counters:
-        """Counts of what the device has done."""
+        """The counters of the device's work."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
 
 

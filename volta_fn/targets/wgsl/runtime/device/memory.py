@@ -81,7 +81,7 @@ SMALL_READBACK = 1024
 #: The reference count of a lease held by one buffer: that reference, and getrefcount's argument.
 _OWN = 2
 
-#: Numbers are unique across devices, so that what was recorded for a lost device never matches another one.
+#: Numbers are unique across devices, so that recordings for a lost device never match another one.
 _numbers = itertools.count(1)
 
 
