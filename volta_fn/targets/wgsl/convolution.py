@@ -69,7 +69,7 @@ def is_narrow(c: Correlation, dtype: np.dtype) -> bool:
 
 
 def narrow(c: Correlation, dtypes: _Dtypes, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch."""
+    """Return the dispatch of a correlation with few outputs."""
     return _Narrow(c, working(dtypes[2]), dtypes, device).dispatch()
 
 
@@ -133,9 +133,9 @@ class _Narrow:
                     f.emit(f"{sums[o]} = {self.work.fused(xs[p * down.stride + k * down.dilation], w, sums[o])};")
 
     def _read(self, base: str, offset_and_bound: tuple[str, str], exists: str) -> str:
-        f, (offset, there) = self.f, offset_and_bound
+        f, (offset, row_exists) = self.f, offset_and_bound
         value = self.work.read(f, self.x.load(f.let("u32", f"{base} + {offset}")))
-        return f.let(self.work.type, f"select({self.work.padding(f, self.work.type)}, {value}, {there} && {exists})")
+        return f.let(self.work.type, f"select({self.work.padding(f, self.work.type)}, {value}, {row_exists} && {exists})")
 
     def _stage(self, group: str, channel: str) -> None:
         """Load the taps of channels to workgroup memory, by channel, column and row."""
@@ -144,11 +144,11 @@ class _Narrow:
         with f.loop(self.channels * c.taps, "local", _INVOCATIONS) as number:
             further, j, k = digits(f, number, sizes)
             # Beyond the last channel: the last one.
-            one = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
-            at = walked(f, [group, one, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
-            found = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
-            four = ", ".join([*found, *[f"{work.type}()"] * (4 - c.outputs)])
-            f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else found[0]};")
+            existing = f.let("u32", f"min({total(f, channel, further)}, {c.channels - 1}u)")
+            at = walked(f, [group, existing, k, j], [c.w.strides[i] for i in (0, 2, 3, 4)], c.w.offset)
+            taps = [work.read(f, self.w.load(total(f, at, o * c.w.strides[1]))) for o in range(c.outputs)]
+            four = ", ".join([*taps, *[f"{work.type}()"] * (4 - c.outputs)])
+            f.emit(f"{self.taps}[{number}] = {f'{self.tap}({four})' if c.outputs > 1 else taps[0]};")
         f.emit("workgroupBarrier();")
 
     def _store(self, group: str, image: str, first: str, column: str) -> None:
@@ -243,11 +243,8 @@ class Shape:
         The alternatives are terms and outputs.
         """
         x, y = self.c.x.strides, self.c.y.strides
-        return x[1] == 1 if self._cuts_taps else x[2] != 1, y[2] != 1
-
-    @property
-    def _cuts_taps(self) -> bool:
-        return max(self.blocks[1:]) > 1
+        divides_taps = max(self.blocks[1:]) > 1
+        return x[1] == 1 if divides_taps else x[2] != 1, y[2] != 1
 
 
 def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device: TargetCapabilities, *, wanted: bool) -> Shape | None:
@@ -255,11 +252,11 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device
     if len(c.axes) != 2 or any((axis.stride, axis.dilation) != (1, 1) for axis in c.axes) or working(dtypes[2]).dtype != np.float32:
         return None
     taps, positions = (c.axes[0].taps, c.axes[1].taps), (c.axes[0].positions, c.axes[1].positions)
-    found = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
-    if not found:
-        found = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
-    found = [shape for shape in found if 4 * max(shape.sizes) <= device.binding]
-    best = min(found, key=lambda shape: shape.cost, default=None)
+    shapes = [Shape(c, n, taps[0]) for n in _POINTS.get(taps, ()) if n == 4 or taps != (3, 3) or c.channels <= _MANY]
+    if not shapes:
+        shapes = [Shape(c, n, n - positions[0] + 1) for n in _POINTS.get(positions, ())]
+    shapes = [shape for shape in shapes if 4 * max(shape.sizes) <= device.binding]
+    best = min(shapes, key=lambda shape: shape.cost, default=None)
     return best if best is not None and (wanted or best.cost < c.products) else None
 
 
@@ -361,9 +358,9 @@ class _Writer:
                 square.row([f.let("u32", f"{number} * {r}u + {i}u") for i in range(r)], check=axis.taps % r != 0)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, w, at), start)
             across = [of_taps(a, row, n) for row in rows]
-            found = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
+            columns = [of_taps(a, [row[j] for row in across], n) for j in range(n)]
             steps = (terms * c.outputs, c.outputs, 1) if shape.by_outputs else (terms * c.outputs, terms, 1)
-            self._scatter(f, out, found, walked(f, index, steps), c.groups * terms * c.outputs)
+            self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * c.outputs)
 
         return self._each((c.groups, terms, c.outputs) if shape.by_outputs else (c.groups, c.outputs, terms), write, f)
 
@@ -386,9 +383,9 @@ class _Writer:
                 square.row([f.let("u32", f"{first} + {(i - axis.low) % 2**32}u") for i in range(n)], check=True)
             a, rows = Arithmetic(f), square.read(lambda at: self._read(f, x, at), start)
             across = [of_input(a, row) for row in rows]
-            found = [of_input(a, [row[j] for row in across]) for j in range(n)]
+            columns = [of_input(a, [row[j] for row in across]) for j in range(n)]
             steps = (terms * count, count, 1) if shape.by_tiles[0] else (terms * count, terms, 1)
-            self._scatter(f, out, found, walked(f, index, steps), c.groups * terms * count)
+            self._scatter(f, out, columns, walked(f, index, steps), c.groups * terms * count)
 
         many = prod(shape.tiles)
         return self._each((c.groups, terms, many) if shape.by_tiles[0] else (c.groups, many, terms), write, f)
@@ -407,14 +404,14 @@ class _Writer:
             start, step = walked(f, index, steps), c.groups * c.outputs * shape.count
             read = [[products.load(total(f, start, (i * n + j) * step)).text for j in range(n)] for i in range(n)]
             rows = [to_outputs(a, row, m) for row in read]
-            found = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
+            columns = [to_outputs(a, [row[j] for row in rows], m) for j in range(m)]  # by column and row
             image, *corner = digits(f, tile, shape.tiles)
             first = [f.let("u32", f"{number} * {m}u") for number in corner]
             base = walked(f, [group, image, output, *first], c.y.strides, c.y.offset)
             for i in range(m):
                 for j in range(m):
                     with f.block(f"if ({first[0]} + {i}u < {sizes[0]}u && {first[1]} + {j}u < {sizes[1]}u)"):
-                        result = self.work.number(f, found[j][i], dtype)
+                        result = self.work.number(f, columns[j][i], dtype)
                         out.store(total(f, base, i * c.y.strides[3] + j * c.y.strides[4]), result)
 
         many = prod(shape.tiles)
@@ -433,7 +430,7 @@ class _Writer:
 
 
 class _Square:
-    """Elements at the crossings of some rows and columns; those outside are zero."""
+    """The elements of some rows and columns; those outside of the array are zero."""
 
     def __init__(self, f: Shader, strides: Sequence[int], sizes: Sequence[int]) -> None:
         self.f, self.strides, self.sizes = f, strides, sizes
@@ -447,19 +444,19 @@ class _Square:
         self.inside.append([f.let("bool", f"{at} < {self.sizes[axis]}u") for at in positions] if check else [])
 
     def read(self, load: Callable[[str], str], start: str) -> list[list[str]]:
-        """Load all of them."""
+        """Load all elements, by row and column."""
         f, (rows, columns), (above, left) = self.f, self.offsets, self.inside
 
-        def one(i: int, j: int) -> str:
+        def load_element(i: int, j: int) -> str:
             tests = [row[k] for row, k in ((above, i), (left, j)) if row]
             index = f"{start} + {rows[i]} + {columns[j]}"
             if not tests:
                 return load(f.let("u32", index))
-            there = f.let("bool", " && ".join(tests))
-            value = load(f.let("u32", f"select(0u, {index}, {there})"))
-            return f.let("f32", f"select(0.0f, {value}, {there})")
+            is_inside = f.let("bool", " && ".join(tests))
+            value = load(f.let("u32", f"select(0u, {index}, {is_inside})"))
+            return f.let("f32", f"select(0.0f, {value}, {is_inside})")
 
-        return [[one(i, j) for j in range(len(columns))] for i in range(len(rows))]
+        return [[load_element(i, j) for j in range(len(columns))] for i in range(len(rows))]
 
 
 # ------------------------------------------------------------------------------

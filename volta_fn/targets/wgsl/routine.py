@@ -51,7 +51,7 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Routine:
-    """What to run for a kernel or an equation."""
+    """The dispatches of a kernel or an equation."""
 
     dispatches: tuple[Dispatch, ...]
     #: Bytes of each workspace, a buffer with undefined contents.
@@ -66,12 +66,12 @@ class Workspaces:
         self.sizes: list[int] = []
 
     def new(self, size: int) -> int:
-        """Add a workspace of so many bytes, and return its buffer's number."""
+        """Add a workspace of `size` bytes, and return its buffer's number."""
         self.sizes.append(size)
         return self._first + len(self.sizes) - 1
 
     def words(self, count: int) -> int:
-        """Add a workspace of so many words of 32 bits, and return its buffer's number."""
+        """Add a workspace of `count` words of 32 bits, and return its buffer's number."""
         return self.new(4 * count)
 
     def size_of(self, number: int) -> int:

@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
 
-#: How an equation becomes a routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
+#: A function that generates an equation's routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.

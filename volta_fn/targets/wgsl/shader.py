@@ -33,17 +33,17 @@ def tokenize(text: str) -> tuple[str, ...]:
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
     """Rename identifiers, except members of structures and vectors (``x.name``)."""
-    found, before = [], ""
+    output, before = [], ""
     for token in tokenize(text):
-        found.append(names.get(token, token) if before != "." else token)
+        output.append(names.get(token, token) if before != "." else token)
         before = token
-    return "".join(found)
+    return "".join(output)
 
 
 def closing(tokens: Sequence[str], start: int, depth: int = 0) -> int:
     """Return the position of the bracket that closes the one at `start`.
 
-    With `depth`, so many brackets are open before `start`, and the outermost one counts.
+    If `depth` brackets are open before `start`, it is the outermost of them.
     """
     for position in range(start, len(tokens)):
         depth += (tokens[position] in _OPENING) - (tokens[position] in _CLOSING)
@@ -70,26 +70,26 @@ def skip_space(tokens: Sequence[str], position: int) -> int:
 
 def _module_scope(text: str) -> list[str]:
     """Return the tokens outside of all braces, without white space."""
-    found, depth = [], 0
+    tokens, depth = [], 0
     for token in tokenize(text):
         depth += (token == "{") - (token == "}")
         if not depth and not token.isspace():
-            found.append(token)
-    return found
+            tokens.append(token)
+    return tokens
 
 
 def declared_names(text: str) -> list[str]:
     """Return the functions, constants and variables declared at module scope."""
-    tokens, found = _module_scope(text), []
+    tokens, names = _module_scope(text), []
     for position, token in enumerate(tokens):
         if token in ("fn", "const"):
-            found.append(tokens[position + 1])
+            names.append(tokens[position + 1])
         elif token == "var":
             following = position + 1
             if tokens[following] == "<":
                 following = tokens.index(">", following) + 1
-            found.append(tokens[following])
-    return found
+            names.append(tokens[following])
+    return names
 
 
 def declares_types(text: str) -> bool:
@@ -205,10 +205,10 @@ class ShaderModule:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names that the module declares outside of functions."""
-        found: list[str] = []
+        names: list[str] = []
         for declaration in self.declarations:
-            found += declared_names(declaration) if isinstance(declaration, str) else [declaration.name]
-        return tuple(found)
+            names += declared_names(declaration) if isinstance(declaration, str) else [declaration.name]
+        return tuple(names)
 
     @cached_property
     def has_types(self) -> bool:
@@ -262,8 +262,8 @@ class IndexText(IndexArithmetic[str]):
 
     def sum(self, terms: Iterable[str]) -> str:
         """Return the sum of all terms that are not 0."""
-        kept = [x for x in terms if x != "0u"]
-        return kept[0] if len(kept) == 1 else f"({' + '.join(kept)})" if kept else "0u"
+        nonzero = [x for x in terms if x != "0u"]
+        return nonzero[0] if len(nonzero) == 1 else f"({' + '.join(nonzero)})" if nonzero else "0u"
 
 
 #: Index arithmetic without a function.
@@ -284,14 +284,14 @@ class Module:
         self._declared: dict[str, str | WorkgroupVariable] = {}
 
     def declare(self, name: str, declaration: str | WorkgroupVariable) -> str:
-        """Add a declaration or a function by name, unless it is there; return the name."""
+        """Add a declaration or a function, unless the name is declared; return the name."""
         self._declared.setdefault(name, declaration)
         return name
 
     def define(self, name: str, write: Callable[[], str]) -> str:
-        """Add the WGSL that `write` returns under a name, unless it is there."""
+        """Add the WGSL that `write` returns under a name, unless that is declared."""
         if name not in self._declared:
-            self._declared[name] = ""  # so that functions may refer to each other
+            self._declared[name] = ""  # functions may refer to each other
             self._declared[name] = write()
         return name
 
@@ -349,7 +349,7 @@ class Function(IndexText):
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Enclose what is written within ``with`` in braces after `head`.
+        """Enclose the statements written within ``with`` in braces after `head`.
 
         `head` is ``if (…)``, ``else``, ``for (…; …; …)``, …
         """

@@ -28,7 +28,7 @@ from volta_fn.targets.wgsl.scalars import supports
 # Describe the devices that programs are planned for.
 # ------------------------------------------------------------------------------
 
-#: WebGPU's names of limits, the fields of `TargetCapabilities`, and what every WebGPU device has.
+#: WebGPU's names of limits, with the fields of `TargetCapabilities`, and the values that every WebGPU device guarantees.
 LIMITS = {
     "maxStorageBuffersPerShaderStage": ("buffers", 8),
     "maxStorageBufferBindingSize": ("binding", 1 << 27),
@@ -46,7 +46,7 @@ _PHONE_MEMORY = 3 << 28
 
 
 class DeviceProfile(NamedTuple):
-    """What a program may use of a device."""
+    """The resources of a device that a program may use."""
 
     name: str
     capabilities: TargetCapabilities
@@ -55,13 +55,13 @@ class DeviceProfile(NamedTuple):
     memory: int | None = None
 
 
-#: Nothing is known of a page's GPU: it may round a fused multiply-add twice, and flush subnormal numbers.
+#: A page's GPU is unknown: it may round a fused multiply-add twice, and flush subnormal numbers.
 WEBGPU = DeviceProfile("webgpu", TargetCapabilities(fma=False, subnormals=False))
 PHONE = WEBGPU._replace(name="phone", memory=_PHONE_MEMORY)
 
 
 def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> DeviceProfile:
-    """Return the profile that a user means.
+    """Return the profile of a device, by a name, limits, or a device.
 
     Args:
         limits: "webgpu", what every WebGPU device has; "phone", the same with the memory that browsers give a page there; limits by
@@ -79,13 +79,14 @@ def profile_of(limits: str | Mapping[str, int] | Device | DeviceProfile) -> Devi
         return _changed(limits)
     if isinstance(limits, Device):
         return _of_device(limits)
-    if known := {profile.name: profile for profile in (WEBGPU, PHONE)}.get(limits):
-        return known
-    found = _gpus()
-    for device in found:
+    profiles = {profile.name: profile for profile in (WEBGPU, PHONE)}
+    if limits in profiles:
+        return profiles[limits]
+    gpus = _gpus()
+    for device in gpus:
         if str(limits).lower() in device.device_kind.lower():
             return _of_device(device)
-    names = [device.device_kind for device in found]
+    names = [device.device_kind for device in gpus]
     raise ArgumentError(f"limits: expected 'webgpu', 'phone', limits by name, or a GPU of this machine ({names}), got {limits!r}")
 
 
@@ -122,7 +123,7 @@ _KERNEL_BUFFERS = 24
 #: The most buffers of a kernel whose further outputs save copies.
 _MOST_BUFFERS = 32
 
-#: Products that no other depends on are deferred if there are at least so many, and while what they read is at most so many bytes.
+#: The fewest products without dependents that are deferred, and the most bytes that deferred products may read in total.
 _DEFERRED, _DEFERRED_BYTES = 8, 1 << 28
 
 
@@ -163,7 +164,7 @@ class WgslTarget(Target):
         device = self.capabilities
         most = min(device.buffers, _MOST_BUFFERS)
         small = partial(is_small, device=device)
-        found: list[Pass] = [
+        passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms", "Expand Fourier transforms to products with small matrices.", expand_fourier_transforms, True
             ),
@@ -192,10 +193,10 @@ class WgslTarget(Target):
         if device.buffers >= 3 * _DEFERRED:  # so that a dispatch can bind the buffers of several products
             policy = DeferralPolicy(partial(matmul.is_little, device=device), _DEFERRED_BYTES, _DEFERRED)
             run = partial(defer_products, policy=policy)
-            found.append(
+            passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)
             )
-        return [*found, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
+        return [*passes, CommandPass("horizontal fusion", "Fuse independent dispatches into one.", fuse_horizontally)]
 
     def _attends(self, avals: tuple[ShapedArray, ...], form: Any) -> bool:
         return attention.worthwhile(avals, form, self.capabilities)

@@ -31,7 +31,7 @@ from volta_fn.targets.wgsl.shader import (
 #: The built-in values that a shader may use: it sees its own workgroups as if they were alone in the grid.
 _GROUP = "workgroup_id"
 _LOCAL = "local_invocation_index"
-_KNOWN = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_invocation_id", "num_subgroups"})
+_FUSIBLE_BUILTINS = frozenset({_GROUP, _LOCAL, "subgroup_id", "subgroup_size", "subgroup_invocation_id", "num_subgroups"})
 
 
 @functools.lru_cache(maxsize=4096)
@@ -40,7 +40,7 @@ def is_fusible(shader: ShaderModule) -> bool:
 
     It declares no types, and sees no more of the grid than its workgroup's index.
     """
-    return {b.value for b in shader.builtins} <= _KNOWN and not shader.has_types
+    return {b.value for b in shader.builtins} <= _FUSIBLE_BUILTINS and not shader.has_types
 
 
 def fused_size(shaders: Sequence[ShaderModule]) -> int:
@@ -132,8 +132,8 @@ class _WorkgroupMemory:
         for name, element, length in shader.workgroup_variables:
             kind = "".join([c if c.isalnum() else "_" for c in (f"{element}s" if length else element)])
             room = next(r for k in itertools.count() if (r := f"shared{k}_{kind}") not in names.values())
-            known = self.variables.get(room)
-            self.variables[room] = WorkgroupVariable(room, element, max(length, known.length if known else 0))
+            variable = self.variables.get(room)
+            self.variables[room] = WorkgroupVariable(room, element, max(length, variable.length if variable else 0))
             names[name] = room
         return names
 
@@ -189,8 +189,8 @@ def _accessors(binding: Binding, count: int, selected: str) -> list[str]:
     cases = [(f"case {k}u" if k + 1 < count else "default", f"{name}_{k}[i]") for k in range(count)]
     loads = " ".join([f"{case}: {{ return {element}; }}" for case, element in cases])
     stores = " ".join([f"{case}: {{ {element} = x; }}" for case, element in cases])
-    found = [f"fn {name}_get(i: u32) -> {type_} {{ switch {selected} {{ {loads} }} }}\n"]
-    return [*found, *([f"fn {name}_set(i: u32, x: {type_}) {{ switch {selected} {{ {stores} }} }}\n"] if binding.written else [])]
+    functions = [f"fn {name}_get(i: u32) -> {type_} {{ switch {selected} {{ {loads} }} }}\n"]
+    return [*functions, *([f"fn {name}_set(i: u32, x: {type_}) {{ switch {selected} {{ {stores} }} }}\n"] if binding.written else [])]
 
 
 def _by_accessors(tokens: Sequence[str], names: frozenset[str]) -> str:
@@ -223,7 +223,7 @@ def _by_accessors(tokens: Sequence[str], names: frozenset[str]) -> str:
 
 
 def can_run_in_portions(shader: ShaderModule) -> bool:
-    """Return whether a shader computes its workgroup's index in a way we can change."""
+    """Return whether `portion` can change the index of a shader's workgroup."""
     return shader.group is not None
 
 
@@ -351,9 +351,9 @@ class _Split:
         """Return a call of an atomic operation."""
         word, name = self.type[7:-1], f"{self.name}_{operation}"
         returned, keyword = ("", "") if operation == "atomicStore" else (f" -> {word}", "return ")
-        given, passed = (f", value: {word}", ", value") if value else ("", "")
+        parameter, passed = (f", value: {word}", ", value") if value else ("", "")
         bodies = [f"{keyword}{operation}(&{section}{passed});" for section in self.sections]
-        self.functions[name] = self._function(f"fn {name}(i: u32{given}){returned}", bodies)
+        self.functions[name] = self._function(f"fn {name}(i: u32{parameter}){returned}", bodies)
         return f"{name}({index}{', ' + value if value else ''})"
 
     def _function(self, head: str, bodies: list[str]) -> str:

@@ -51,7 +51,7 @@ def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gpu.queue, "write", lambda *args: None)
     patch.setattr(gpu.pipelines, "make", lambda *args: Pipeline(None, None))
     patch.setattr(Program, "_again", lambda *args: True)
-    patch.setattr(call_module.Call, "run", lambda *args: None)
+    patch.setattr(call_module.Call, "execute", lambda *args: None)
 
 
 def reported_peak(gpu: Gpu, lowered: Any) -> int:

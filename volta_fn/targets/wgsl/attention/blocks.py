@@ -77,7 +77,7 @@ class Matrix(NamedTuple):
 
 
 # ------------------------------------------------------------------------------
-# Emit logits: scaled products, and which query sees which key.
+# Emit logits: scaled products, masked where a query does not see a key.
 # ------------------------------------------------------------------------------
 
 #: Less than any logit, including those of keys that are not seen.
@@ -152,9 +152,9 @@ def logits(b: AttentionShader, products: Patch, position: BlockPosition) -> Patc
 
 
 def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
-    """Return whether a query may see a key, as an expression; empty if all see all.
+    """Return the condition that a query sees a key, as an expression.
 
-    It is arbitrary beyond the last query or key.
+    It is empty if every query sees every key, and arbitrary beyond the last query or key.
     """
     f, a = b.f, b.a
     conditions = [f"{key} <= {query}"] if a.causal else []
@@ -306,13 +306,13 @@ class AttentionShader:
     def _loads(self, m: Matrix, size: int, layout: PaddedRows, start: int) -> list[_Load]:
         """Return an invocation's loads of a slice of `size` rows, stored from `start` on."""
         f, s = self.f, self.schedule
-        found = []
+        loads = []
         for n in range(size * s.depth // 4 // s.invocations):
             number = f.let("u32", f"local + {n * s.invocations}u")
             group, row = f.let("u32", f"{number} % {s.depth // 4}u"), f.let("u32", f"{number} / {s.depth // 4}u")
             stored = f.let("u32", f"{start}u + {group} * {layout.group}u + {row} / 4u")
-            found.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, stored))
-        return found
+            loads.append(_Load(m, size, layout.length, f.let("u32", f"{group} * 4u"), row, stored))
+        return loads
 
     def _multiply(self, sums: Patch, count: int, left: _Factor, right: _Factor) -> None:
         """Add the outer products of `count` pairs of lines."""
@@ -350,26 +350,26 @@ class AttentionShader:
         The rows begin at `first`; the first of them are `loaded`.
         """
         s = self.schedule
-        summed, kept = _Axis(self.x, s.x, s.across, s.by_column), _Axis(self.y, s.y, s.down, s.by_row)
+        summed, free = _Axis(self.x, s.x, s.across, s.by_column), _Axis(self.y, s.y, s.down, s.by_row)
         if transposed:
-            summed, kept = kept, summed
+            summed, free = free, summed
         count = summed.lanes // s.passes
         for block in range(summed.vectors):
-            vectors = [*self._weight_vectors(weights, block, kept.vectors, transposed=transposed)]
+            vectors = [*self._weight_vectors(weights, block, free.vectors, transposed=transposed)]
             with self.f.loop(s.passes) as step:
                 with self._lanes_of_pass(summed.lane, count, step):
-                    self._store_weights(vectors, summed, kept, count)
+                    self._store_weights(vectors, summed, free, count)
                 start = self.f.let("u32", f"{first} + ({block * summed.lanes}u + {step} * {count}u) * 4u")
                 self._multiply_rows(sums, m, start, loaded, 4 * count, summed.layout)
 
-    def _store_weights(self, vectors: Sequence[tuple[int, int, str]], summed: _Axis, kept: _Axis, count: int) -> None:
+    def _store_weights(self, vectors: Sequence[tuple[int, int, str]], summed: _Axis, free: _Axis, count: int) -> None:
         """Store an invocation's vectors of weights.
 
         They belong to one of `count` lanes of the axis that is summed.
         """
         for number, vector, weight in vectors:
-            offset = number * summed.layout.length + vector * kept.lanes
-            target = f"{summed.lane} % {count}u * {summed.layout.group}u + {kept.lane} + {offset}u"
+            offset = number * summed.layout.length + vector * free.lanes
+            target = f"{summed.lane} % {count}u * {summed.layout.group}u + {free.lane} + {offset}u"
             self.f.emit(f"{self.memory}[{target}] = {weight};")
 
     def _weight_vectors(self, weights: Patch, block: int, vectors: int, *, transposed: bool) -> Iterator[tuple[int, int, str]]:
@@ -392,12 +392,12 @@ class AttentionShader:
         """Return an invocation's vectors of the rows from `first` on, as expressions."""
         f, s = self.f, self.schedule
         vectors = s.x * s.vectors(m.rows.width)
-        found = []
+        loads = []
         for n in range(s.value_rows * vectors // s.invocations):
             number = f.let("u32", f"local + {n * s.invocations}u")
             row = f.let("u32", f"{first} + {number} / {vectors}u")
-            found.append(m.vector(row, f.let("u32", f"{number} % {vectors}u * 4u"), gcd(s.rows, s.columns), 4 * vectors))
-        return found
+            loads.append(m.vector(row, f.let("u32", f"{number} % {vectors}u * 4u"), gcd(s.rows, s.columns), 4 * vectors))
+        return loads
 
     def _multiply_rows(self, sums: Patch, m: Matrix, first: str, loaded: list[str], count: int, layout: PaddedRows) -> None:
         """Add the products of weights in memory with the rows from `first` on.

@@ -129,7 +129,7 @@ def _maximum(f: Function, vectors: Sequence[str]) -> str:
 # With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 # logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
 # the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
-# several blocks of keys and accumulates what they contribute.
+# several blocks of keys and accumulates their contributions.
 # ------------------------------------------------------------------------------
 
 _INVOCATIONS = 64
@@ -241,13 +241,13 @@ class _Writer:
             position = BlockPosition(False, query, begin, b.row_numbers(begin), b.column_numbers(query), mask)
             products = b.products(for_weights, begin, query)
             cotangents = b.load_rows(cotangent, query)
-            known = self._known(b, head, position.columns)
-            weights = _weights(b, logits(b, products, position), position, known)
+            statistics = self._load_statistics(b, head, position.columns)
+            weights = _weights(b, logits(b, products, position), position, statistics)
             b.load(for_slopes, begin, query)
             b.add_products(sums[1], weights, cotangent, query, cotangents)
             products = b.products(for_slopes, begin, query)
             queries = b.load_rows(q, query)
-            slopes = _slopes(b, weights, products, position, known)
+            slopes = _slopes(b, weights, products, position, statistics)
             b.add_products(sums[0], slopes, q, query, queries)
             keys = b.load_rows(k, begin)
             b.load(for_weights, begin, f.let("u32", f"{query} + {s.columns}u"))
@@ -287,34 +287,34 @@ class _Writer:
             Matrix.of(f, self.gradients, a.q, head, written=True).store(row, f.let("u32", f"{vector} * 4u"), sum_)
         return f.dispatch(-(-self.partial // _INVOCATIONS))
 
-    def _known(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
+    def _load_statistics(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
         """Load the statistics of some queries of a head, by number.
 
         Queries beyond the last one get its statistics.
         """
         f, a = b.f, self.a
         partial = f.buffer(self.work, FLOAT, True, self.floats)
-        found = {}
+        statistics = {}
         for query in queries:
             at = f.let("u32", f"{self.chunks * self.partial}u + {head} * {a.queries}u + min({query}, {a.queries - 1}u)")
-            found[query] = _Statistics(*[x.text for x in partial.load4(at)[:3]])
-        return found
+            statistics[query] = _Statistics(*[x.text for x in partial.load4(at)[:3]])
+        return statistics
 
 
-def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+def _weights(b: AttentionShader, patch: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
     """Replace the logits of an invocation's patch by weights."""
     for r, c in product(range(len(patch)), range(len(position.columns))):
-        x, query = component(patch, r, c), known[position.at(r, c)[0]]
+        x, query = component(patch, r, c), statistics[position.at(r, c)[0]]
         b.f.emit(f"{x} = exp({x} - {query.maximum}) * {query.inverse_total};")
     return patch
 
 
-def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, known: dict[str, _Statistics]) -> Patch:
+def _slopes(b: AttentionShader, weights: Patch, products: Patch, position: BlockPosition, statistics: dict[str, _Statistics]) -> Patch:
     """Replace the weights by the cotangents of logits (times the scale)."""
     f, scale = b.f, literal("f32", b.a.scale)
     for r, c in product(range(len(weights)), range(len(position.columns))):
         x, (query, key) = component(weights, r, c), position.at(r, c)
-        slope = f"{x} * ({component(products, r, c)} - {known[query].delta}) * {scale}"
+        slope = f"{x} * ({component(products, r, c)} - {statistics[query].delta}) * {scale}"
         if b.a.mask is not None:
             slope = f"select(0.0f, {slope}, {seen(b, query, key, position.mask)})"
         f.emit(f"{x} = {slope};")

@@ -279,13 +279,13 @@ def _first(
     """Return the first schedule that gives many blocks, or else the usual one."""
     width = max(a.q.width, a.v.width)
     fitting = [s.fitted(width, device, transposed=transposed) for s in schedules if rows >= _MANY * s.rows]
-    found = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, device, transposed=transposed)
-    assert found is not None, "the usual schedule fits all devices"
-    return found
+    schedule = next((s for s in fitting if s is not None), None) or _USUAL.fitted(width, device, transposed=transposed)
+    assert schedule is not None, "the usual schedule fits all devices"
+    return schedule
 
 
 def chunks(a: Attention, schedule: AttentionSchedule, device: TargetCapabilities) -> int:
-    """Return among how many workgroups to divide the blocks of keys of a head, evenly.
+    """Return the number of workgroups that share the blocks of keys of a head evenly.
 
     Each accumulates a gradient of all of Q.
     """

@@ -38,7 +38,7 @@ class Scan(CumulativeOp):
         return supports(self.reduction.step, (self.dtype, self.dtype), {}, device)
 
     def combine(self, f: Function, x: Number, y: Number) -> Number:
-        """Emit `x`, which came before, combined with `y`."""
+        """Emit the combination of `x` with a later `y`."""
         return combine(f, self.reduction, x, y)
 
     def neutral(self) -> Number:
@@ -46,9 +46,9 @@ class Scan(CumulativeOp):
         return constant(self.dtype, self.reduction.start(self.dtype))
 
     def offset(self, row: str, i: str) -> str:
-        """Return the offset of the element of a row that comes as number `i`."""
-        turned = f"({self.size - 1}u - {i})" if self.reverse else i
-        return row_offset(TEXT, row, turned, self.size, self.columns)
+        """Return the offset of the i-th element of a row in the order of the scan."""
+        position = f"({self.size - 1}u - {i})" if self.reverse else i
+        return row_offset(TEXT, row, position, self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
@@ -57,12 +57,12 @@ def variable(f: Function, value: Number) -> Number:
 
 
 def accumulate(f: Function, scan: Scan, total: Number, value: Number) -> None:
-    """Emit the combination of a variable with what comes next."""
+    """Emit the combination of a variable with the next value."""
     f.emit(f"{total.text} = {scan.combine(f, total, value).text};")
 
 
 def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[Number], list[Number]]:
-    """Emit the values of all earlier invocations combined, and those of all.
+    """Emit the exclusive scan of values over a workgroup, and the totals.
 
     All invocations must execute this.
     """
@@ -95,10 +95,11 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
 # ------------------------------------------------------------------------------
 # Cumulative sums, products, extrema and log-sum-exps.
 #
-# Long contiguous rows are split into tiles, which workgroups scan: first the tiles' totals are found, then these are scanned (if they
-# are not few), and then the tiles, given what came before each. Else every invocation goes along a row, or a chunk of one, given the
-# totals of the chunks before. Products of floats are computed one by one, since products of chunks might overflow where the result does
-# not; long rows in stretches, since drivers take a GPU for hung, and some in software end a loop, that goes on for too long.
+# Long contiguous rows are split into tiles, which workgroups scan: a first dispatch computes the tiles' totals, a second one scans these
+# (if they are not few), and the last one scans the tiles, each beginning with the total before it. Otherwise every invocation accumulates a
+# row, or a chunk of one, beginning with the totals of the chunks before. Products of floats are computed sequentially, since products of
+# chunks might overflow where the result does not; those of long rows in stretches, since drivers reset a GPU, and some in software end a
+# loop, that is busy for too long.
 #
 # float16 and bfloat16 accumulate in float32.
 # ------------------------------------------------------------------------------
@@ -107,20 +108,20 @@ _UINT32 = np.dtype(np.uint32)
 
 _OPERAND, _RESULT, _TOTALS, _POSITIONS = range(4)
 
-#: From this size on contiguous rows are cut into tiles, of so many elements for each invocation; of rows of many tiles, of more.
+#: The fewest elements of contiguous rows that are cut into tiles; elements of an invocation, and those where rows have many tiles.
 _LONG = 256
 _EACH = 8
 _EACH_OF_MANY = 16
 
-#: Tiles of a row whose totals everyone sums.
+#: The most tiles of a row whose totals every workgroup sums.
 _FEW_TILES = 1024
 
-#: Rows are split until there is work for so many invocations; a chunk has at least so many elements.
+#: Rows are split until there is work for `_ENOUGH` invocations; a chunk has at least `_CHUNK` elements.
 _ENOUGH = 1 << 14
 _CHUNK = 32
 _MOST_CHUNKS = 256
 
-#: Elements of a line that an invocation goes along in a dispatch, at most.
+#: The most elements of a row that an invocation accumulates in a dispatch.
 _STRETCH = 1 << 15
 
 
@@ -138,7 +139,8 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
         return _Tiles(scan, device).routine()
     if one_by_one and scan.size > _STRETCH:
         return _stretches(scan, device)
-    return _scan_rows(scan, 1 if one_by_one else _chunk_count(scan), device)
+    length = -(-scan.size // (1 if one_by_one else _chunk_count(scan)))
+    return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
 # lines
@@ -148,16 +150,10 @@ def _chunk_count(scan: Scan) -> int:
     return max(1, min(_ENOUGH // scan.row_count, scan.size // _CHUNK, _MOST_CHUNKS), -(-scan.size // _STRETCH))
 
 
-def _scan_rows(scan: Scan, chunks: int, device: TargetCapabilities) -> Routine:
-    """Return the routine that goes along rows, each in so many chunks."""
-    length = -(-scan.size // chunks)
-    return _RowScan(scan, length, -(-scan.size // length), device).routine()
-
-
 class _RowScan:
-    """Rows in chunks of a length, with an invocation for each.
+    """A scan of rows in chunks of `length`, with an invocation for each.
 
-    It has the totals of all chunks but the last, and then the results.
+    One dispatch computes the totals of all chunks but the last, a second one the results.
     """
 
     def __init__(self, scan: Scan, length: int, chunks: int, device: TargetCapabilities) -> None:
@@ -215,7 +211,7 @@ class _RowScan:
 
 
 def _stretches(scan: Scan, device: TargetCapabilities) -> Routine:
-    """Return the routine whose dispatches go along all rows for a stretch each.
+    """Return the routine whose dispatches accumulate all rows, one stretch each.
 
     Each begins where the one before it ended, with its totals.
     """
@@ -252,7 +248,7 @@ class _Tiles:
         self.each = _EACH if scan.size <= _EACH * self.invocations else _EACH_OF_MANY
         self.tile = self.invocations * self.each
         self.tiles = -(-scan.size // self.tile)
-        #: Whether a tile's workgroup sums what came before it itself.
+        #: Whether a tile's workgroup sums the totals before it itself.
         self.few = self.tiles <= _FEW_TILES and scan.dtype.itemsize <= 4
         #: Whether all rows begin with a four, so that an invocation's elements are fours.
         self.in_fours = scan.size % 4 == 0
@@ -265,10 +261,10 @@ class _Tiles:
         return Routine((self._sum(), *totals, self._scan()), (self.scan.rows * self.tiles * self.scan.dtype.itemsize,))
 
     def _begin(self, number: str) -> tuple[Shader, Array, str, list[str]]:
-        """Return a shader with a workgroup for every tile, and what the tile is.
+        """Return a shader with a workgroup for every tile.
 
-        That is the operand, the row, and where fours of an invocation's elements begin. Neighbouring invocations have neighbouring fours,
-        and further ones after those of all others.
+        The operand, the tile's row, and the first elements of an invocation's fours come with it. Neighbouring invocations have
+        neighbouring fours. The second four of each comes after the first ones of all.
         """
         shader = Shader(self.device, self.invocations)
         source = shader.buffer(_OPERAND, self.scan.stored, size=self.elements)
@@ -279,7 +275,7 @@ class _Tiles:
 
     def _read(self, shader: Shader, source: Array, row: str, positions: list[str]) -> list[list[Number]]:
         """Emit the loads of an invocation's fours; beyond the row's end are identities."""
-        found: list[list[Number]] = []
+        fours: list[list[Number]] = []
         neutral = self.scan.neutral()
         for i in positions:
             read = [variable(shader, neutral) for _ in range(4)]
@@ -291,16 +287,16 @@ class _Tiles:
                 for n, x in enumerate(read):
                     with shader.block(f"if ({i} + {n}u < {self.scan.size}u)"):
                         self._set(shader, [x], [source.load(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")))])
-            found.append(read)
-        return found
+            fours.append(read)
+        return fours
 
     def _set(self, shader: Shader, variables: list[Number], values: list[Number]) -> None:
         for x, value in zip(variables, values, strict=True):
             shader.emit(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
 
     def _four(self, row: str, i: str) -> str:
-        turned = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
-        return f"({plus(times(row, self.scan.size), turned)}) / 4u"
+        position = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
+        return f"({plus(times(row, self.scan.size), position)}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
@@ -313,10 +309,10 @@ class _Tiles:
                     target.store(shader.let("u32", self.scan.offset(row, f"({i} + {n}u)")), x)
 
     def _sums(self, shader: Shader, numbers: list[Number]) -> list[Number]:
-        found = numbers[:1]
+        sums = numbers[:1]
         for x in numbers[1:]:
-            found.append(self.scan.combine(shader, found[-1], x))
-        return found
+            sums.append(self.scan.combine(shader, sums[-1], x))
+        return sums
 
     def _sum(self) -> Dispatch:
         shader, source, row, positions = self._begin(Shader.group)
@@ -328,7 +324,7 @@ class _Tiles:
         return shader.dispatch(self.scan.rows * self.tiles)
 
     def _scan_totals(self) -> Dispatch:
-        """Return the dispatch that makes of a row's totals what came before each tile."""
+        """Return the dispatch that replaces a row's totals by their exclusive scan."""
         scan = self.scan
         shader = Shader(self.device, self.invocations)
         totals = shader.buffer(_TOTALS, scan.dtype, written=True)
@@ -352,9 +348,9 @@ class _Tiles:
         return shader.dispatch(scan.rows)
 
     def _scan(self) -> Dispatch:
-        """Return the dispatch of every tile's results, given what came before.
+        """Return the dispatch of every tile's results, given the totals before it.
 
-        The last tile comes first: its elements, read before, are likely still in the cache.
+        The last tile comes first: its elements were read last, and are likely still in the cache.
         """
         scan, count = self.scan, self.scan.rows * self.tiles
         number = f"({count - 1}u - {Shader.group})"
@@ -375,13 +371,13 @@ class _Tiles:
 
     def _earlier(self, shader: Shader, number: str) -> Number:
         """Emit an invocation's share of the totals of the tiles before one."""
-        totals, found = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
+        totals, total = shader.buffer(_TOTALS, self.scan.dtype), variable(shader, self.scan.neutral())
         tile = shader.let("u32", remainder(number, self.tiles))
         for k in range(0, self.tiles, self.invocations):
             i = shader.let("u32", f"{shader.local} + {k}u")
             with shader.block(f"if ({i} < {tile})"):
-                accumulate(shader, self.scan, found, totals.load(f"{number} - {tile} + {i}"))
-        return found
+                accumulate(shader, self.scan, total, totals.load(f"{number} - {tile} + {i}"))
+        return total
 
 
 # ------------------------------------------------------------------------------
@@ -397,21 +393,21 @@ def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
     axes = (*windows.vertical, windows.across)
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in axes]])
 
-    def meet(axis: Axis, at: str, go_on: Body) -> None:
+    def meet(axis: Axis, at: str, inner_body: Body) -> None:
         if axis.plain:
-            return go_on(at)
+            return inner_body(at)
         with f.loop(axis.taps) as k:
-            # Less than zero is very much, which is out of range, too.
+            # Negative positions wrap to large numbers, which are out of range, too.
             element = (
                 f.let("u32", f"{plus(times(at, axis.stride), times(k, axis.dilation))} - {axis.low}u")
                 if axis.low >= 0
                 else f.let("u32", plus(times(at, axis.stride), times(k, axis.dilation), f"{-axis.low}u"))
             )
             if axis.inside:
-                return go_on(element)
+                return inner_body(element)
             divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
             with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
-                return go_on(quotient(element, axis.base))
+                return inner_body(quotient(element, axis.base))
 
     _nested(axes, position, outer, [axis.size for axis in axes], meet, body)
 
@@ -421,9 +417,9 @@ def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None
     axes = (*windows.vertical, windows.across)
     outer, *element = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
 
-    def meet(axis: Axis, at: str, go_on: Body) -> None:
+    def meet(axis: Axis, at: str, inner_body: Body) -> None:
         if axis.plain:
-            return go_on(at)
+            return inner_body(at)
         # The element is `reach` after the first window's first tap.
         sign = "+" if axis.low >= 0 else "-"
         reach = f.let("u32", f"{times(at, axis.base)} {sign} {abs(axis.low)}u")
@@ -431,7 +427,7 @@ def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None
             start = f.let("u32", f"{reach} - {times(k, axis.dilation)}")
             divisible = f" && {start} % {axis.stride}u == 0u" if axis.stride > 1 else ""
             with f.block(f"if ({start} <= {(axis.positions - 1) * axis.stride}u{divisible})"):
-                return go_on(quotient(start, axis.stride))
+                return inner_body(quotient(start, axis.stride))
 
     _nested(axes, element, outer, [axis.positions for axis in axes], meet, body)
 
@@ -444,7 +440,7 @@ def _nested(
     meet: Callable[[Axis, str, Body], None],
     body: Body,
 ) -> None:
-    """Emit loops along all axes, which build the number from what is met along each."""
+    """Emit nested loops along all axes; the body gets the number of their indices."""
 
     def level(depth: int, number: str) -> None:
         if depth == len(axes):
@@ -455,11 +451,11 @@ def _nested(
 
 
 def iterations_of(windows: Windows) -> int:
-    """Return the iterations of the loops along a window's axes, with their last ones."""
-    found = 0
+    """Return the iterations of the loops along a window's axes, with the last ones."""
+    iterations = 0
     for axis in (windows.across, *reversed(windows.vertical)):
-        found = found if axis.plain else axis.taps * (1 + found) + 1
-    return found
+        iterations = iterations if axis.plain else axis.taps * (1 + iterations) + 1
+    return iterations
 
 
 def window_count(windows: Windows) -> int:
@@ -476,7 +472,7 @@ def element_count(windows: Windows) -> int:
 # Reductions of windows, and the tangents and cotangents of their extrema.
 #
 # A window's *winner* is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers.
-# What a winner gets is summed by the winner, window after window, so that sums are the same in every run.
+# An element sums the values of the windows that it wins, window after window, so that sums are the same in every run.
 # ------------------------------------------------------------------------------
 
 
@@ -486,7 +482,7 @@ _NONE = 0xFFFFFFFF
 #: Windows that an invocation has at most: those whose results are packed in a word.
 _AT_ONCE = 4
 
-#: So many elements are few to be looked at.
+#: The most elements that it is cheaper to read again than to store a winner.
 _FEW = 16
 
 
@@ -503,7 +499,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     shader = Shader(device, INVOCATIONS)
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
-    def reduced(number: str) -> Number:
+    def reduce_one_window(number: str) -> Number:
         start = constant(dtype, reduction.start(dtype))
         total = Number(dtype, shader.var(start.type, start.text))
 
@@ -514,11 +510,11 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
         over_taps(shader, windows, number, add)
         return convert(shader, total, operand.dtype)
 
-    return Routine((fill(shader, target, count, reduced),))
+    return Routine((fill(shader, target, count, reduce_one_window),))
 
 
 def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Windows | None:
-    """Return the windows, if their winners can be found and values can be moved."""
+    """Return the windows; None if the device cannot compare or add these dtypes."""
     fits = all(supports("max", (d, d), {}, device) for d in (operand.dtype, moved.dtype))
     if moved.dtype not in dtypes.FLOATS or operand.dtype.kind in "cb" or not fits:
         return None
@@ -556,20 +552,20 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     rates, values = shader.buffer(0, tangents.dtype), shader.buffer(1, operand.dtype)
     zero = constant(tangents.dtype, 0)
 
-    def brought(number: str) -> Number:
+    def gather_tangent(number: str) -> Number:
         at = _winner(shader, windows, values, params["select"], number)
         if not operand.size:
             return zero
         rate = rates.load(shader.let("u32", f"min({at}, {operand.size - 1}u)"))
         return Number(rate.dtype, shader.let(rate.type, f"select({rate.text}, {zero.text}, {at} == {_NONE}u)"))
 
-    return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, brought),))
+    return Routine((fill(shader, result_array(shader, 2, tangents.dtype, count), count, gather_tangent),))
 
 
 def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
     """Return the routine: elements get the values of the windows that they win.
 
-    First all windows' winners are found, unless every element meets so few that it may as well look for them itself.
+    A first dispatch stores all windows' winners, unless every element meets few windows: then it searches for their winners itself.
     """
     source, operand = avals
     windows = _windows(source, operand, params, device)
@@ -582,11 +578,11 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     target = result_array(shader, 2, source.dtype, size)
     if not count:
         return Routine((fill(shader, target, size, lambda _: constant(source.dtype, 0)),))
-    given = shader.buffer(0, source.dtype)
+    cotangents = shader.buffer(0, source.dtype)
     at_once = _searches(windows) <= _FEW
     winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
-    def summed(number: str) -> Number:
+    def sum_cotangents(number: str) -> Number:
         zero = constant(dtype, 0)
         total = Number(dtype, shader.var(zero.type, zero.text))
 
@@ -594,22 +590,22 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
             window = shader.let("u32", window)
             winner = _winner(shader, windows, winners, params["select"], window) if at_once else winners.load(window).text
             with shader.block(f"if ({winner} == {number})"):
-                value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, given.load(window), dtype))
+                value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, cotangents.load(window), dtype))
                 shader.emit(f"{total.text} = {value.text};")
 
         over_windows(shader, windows, number, add)
         return convert(shader, total, source.dtype)
 
-    sums = fill(shader, target, size, summed)
+    sums = fill(shader, target, size, sum_cotangents)
     if at_once:
         return Routine((sums,))
     finder = Shader(device, INVOCATIONS)
     values = finder.buffer(1, operand.dtype)
     elements = finder.buffer(3, _UINT32, written=True)
-    found = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
-    return Routine((found, sums), (4 * count,))
+    search = fill(finder, elements, count, lambda i: Number(_UINT32, _winner(finder, windows, values, params["select"], i)))
+    return Routine((search, sums), (4 * count,))
 
 
 def _searches(windows: Windows) -> int:
-    """Return how many elements are read if each looks for its windows' winners."""
+    """Return the elements that an element reads to find its windows' winners."""
     return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))

@@ -1,4 +1,4 @@
-"""Elements moved without looking at them: paddings, gathers, dynamic slices."""
+"""Data movement: paddings, gathers, dynamic slices, and casts by bits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_su
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
 # ------------------------------------------------------------------------------
-# Elements moved without looking at them, in units of 16, 4, 2 or 1 bytes.
+# Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
 #
-# Neighbouring bytes that move together are one unit, the larger the better: rows of 64 bytes move in fours of words, whatever their
-# dtype. A unit's value is a list: its four words, or one number.
+# Neighbouring bytes that move together are one unit, as large as possible: rows of 64 bytes move in fours of words, whatever their dtype. A
+# unit's value is a list: its four words, or one number.
 # ------------------------------------------------------------------------------
 
 Unit = list[Number]
@@ -39,8 +39,8 @@ _DTYPES: dict[int, np.dtype] = {16: np.dtype(np.uint32), 4: np.dtype(np.uint32),
 def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -> tuple[int, tuple[Dims, ...]]:
     """Return the bytes of a unit, and loops over elements as loops over units.
 
-    Loops are sizes and strides of several arrays. The first two strides are those of arrays of bytes; any more are of something else, in
-    which a unit is no step. `others` are further distances, in elements, that must be multiples of units.
+    Loops are sizes and strides of several arrays. The first two lists of strides count elements; any further ones do not change within a
+    unit. `others` are further distances, in elements, that must be multiples of units.
     """
     sizes, *strides = loops
     in_bytes = [tuple([s * itemsize for s in steps]) for steps in strides[:2]]
@@ -55,7 +55,7 @@ def in_units(itemsize: int, loops: Sequence[Dims], others: Sequence[int] = ()) -
 
 
 def unit_array(shader: Shader, number: int, unit: int, size: int, written: bool = False) -> Array:
-    """Return the buffer of a number, of so many bytes, in units."""
+    """Return buffer `number`, of `size` bytes, as an array of units."""
     dtype = _DTYPES[unit]
     return shader.buffer(number, dtype, written, size // dtype.itemsize if unit != 4 else 0)
 
@@ -103,7 +103,7 @@ def invocation(shader: Shader) -> str:
 
 
 def for_each(shader: Shader, count: int, body: Callable[[str], None]) -> Dispatch:
-    """Return the dispatch that does the body for the numbers below `count`."""
+    """Return the dispatch with an invocation for each number below `count`."""
     number = invocation(shader)
     with shader.block(f"if ({number} < {count}u)"):
         body(number)
@@ -132,7 +132,7 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
     each = TOGETHER if count >= MANY else 1
     first = shader.let("u32", f"{shader.group} * {shader.invocations * each}u + {shader.local}")
     positions = [shader.let("u32", plus(first, f"{k * shader.invocations}u" if k else "0u")) for k in range(each)]
-    # All are in flight together: what is loaded does not wait for what is stored.
+    # All loads precede the first store, so that they are in flight together.
     values = [element(shader.let("u32", f"min({position}, {count - 1}u)")) for position in positions]
     for position, value in zip(positions, values, strict=True):
         with shader.block(f"if ({position} < {count}u)"):
@@ -141,7 +141,7 @@ def fill_units(shader: Shader, target: Array, unit: int, count: int, element: Ca
 
 
 def copy(shader: Shader, source: int, target: int, size: int) -> Dispatch:
-    """Return the dispatch that copies so many bytes from one buffer to another."""
+    """Return the dispatch that copies `size` bytes from one buffer to another."""
     words = -(-size // 4)
     unit = 4 if words % 4 else 16
     read, write = unit_array(shader, source, unit, words * 4), unit_array(shader, target, unit, words * 4, written=True)
@@ -170,11 +170,11 @@ class Integers:
 
     @functools.cached_property
     def array(self) -> Array:
-        """The buffer, which is bound if an integer is asked for."""
+        """The buffer, which is bound on first use."""
         return self.shader.buffer(self._number, self._dtype)
 
     def within(self, index: str, limit: int) -> tuple[str, str]:
-        """Emit an integer clamped to [0, limit], and whether it was there already."""
+        """Emit an integer clamped to [0, limit], and whether it was in this range."""
         f = self.shader
         if self.wide:
             low, high = (self.array.load(plus(times(index, 2), f"{k}u")).text for k in (0, 1))
@@ -191,13 +191,13 @@ class Integers:
 
 def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> WindowStart[str]:
     """Emit the start of the window of a number, in elements."""
-    found = window_start(shader, starts, indices.within, "{} && {}".format, number)
-    valid = None if found.valid is None else shader.let("bool", found.valid)
-    return found._replace(valid=valid, offset=shader.let("u32", found.offset))
+    start = window_start(shader, starts, indices.within, "{} && {}".format, number)
+    valid = None if start.valid is None else shader.let("bool", start.valid)
+    return start._replace(valid=valid, offset=shader.let("u32", start.offset))
 
 
 # ------------------------------------------------------------------------------
-# Gather: every unit of the result finds the window that it belongs to.
+# Gather: each unit of the result is read at an offset from its window's start.
 # ------------------------------------------------------------------------------
 
 
@@ -242,14 +242,16 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     """
     sizes, strides = layout.batch
     batch = [(n, s, 0, step) for n, s, step in zip(sizes, strides, row_major(sizes), strict=True)]
-    inside = [(n, here, there, 0) for dims in (layout.lead, layout.rest) for n, here, there in zip(*dims, strict=True)]
+    inside = [
+        (n, stride, operand_stride, 0) for dims in (layout.lead, layout.rest) for n, stride, operand_stride in zip(*dims, strict=True)
+    ]
     loops = sorted([*batch, *inside], key=lambda loop: -loop[1])
     columns = tuple(zip(*loops, strict=True))
     return columns or ((), (), (), ())
 
 
 # ------------------------------------------------------------------------------
-# Blocks read or replaced at positions that are known when the program runs.
+# Blocks read or replaced at positions that are computed at run time.
 # ------------------------------------------------------------------------------
 
 
@@ -305,7 +307,7 @@ def dynamic_update_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any],
 
 
 class _Corner:
-    """Where a block begins.
+    """The offset of a block that begins at given positions.
 
     If a shader cannot bind all starts, other shaders add up some of them first.
     """
@@ -347,8 +349,8 @@ class _Corner:
 
     def _partial_sum(self, starts: Sequence[tuple[int, np.dtype, int, int]], number: int) -> Dispatch:
         shader = Shader(self._device, 1)
-        found = shader.buffer(self._workspace, _UINT32, written=True)
-        shader.emit(f"{found.name}[{number}] = {self._sum(shader, starts)};")
+        sums = shader.buffer(self._workspace, _UINT32, written=True)
+        shader.emit(f"{sums.name}[{number}] = {self._sum(shader, starts)};")
         return shader.dispatch(1)
 
     @staticmethod
@@ -359,8 +361,8 @@ class _Corner:
     def offset(self, shader: Shader, itemsize: int, unit: int) -> str:
         """Emit the number of the block's first unit."""
         if self._partial_sums:
-            found = shader.buffer(self._workspace, _UINT32)
-            total = plus(*[f"{found.name}[{k}]" for k in range(self._partial_sums)])
+            sums = shader.buffer(self._workspace, _UINT32)
+            total = plus(*[f"{sums.name}[{k}]" for k in range(self._partial_sums)])
         else:
             total = self._sum(shader, self._starts)
         scaled = times(total, itemsize // unit) if itemsize >= unit else f"({total} / {unit // itemsize}u)"
@@ -390,13 +392,13 @@ def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
         positions, inside = [], []
         at_all = shader.coordinates(index, result.shape)
         for at, size, (low, _, interior) in zip(at_all, operand.shape, params["padding_config"], strict=True):
-            # Less than zero is very much, which is outside, too.
+            # Negative positions wrap to large numbers, which are outside, too.
             position, step = shader.let("u32", f"{at} + {-low % 2**32}u"), interior + 1
             inside.append(f"{position} <= {(size - 1) * step}u" + (f" && {position} % {step}u == 0u" if interior else ""))
             positions.append(quotient(position, step))
-        there = shader.let("bool", " && ".join(inside) or "true")
-        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {there})"))
-        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {there})"))
+        is_inside = shader.let("bool", " && ".join(inside) or "true")
+        x = source.load(shader.let("u32", f"select(0u, {dotted(positions, row_major(operand.shape))}, {is_inside})"))
+        return Number(x.dtype, shader.let(x.type, f"select({between.load('0u').text}, {x.text}, {is_inside})"))
 
     return Routine((fill(shader, target, result.size, element),))
 

@@ -45,7 +45,7 @@ from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, time
 
 
 class ScatterRow(NamedTuple):
-    """A row: its offsets in updates and operand, and if it is valid (None: it is)."""
+    """A row: its offsets in updates and operand, and the condition that it is valid."""
 
     source: str
     target: str
@@ -101,7 +101,7 @@ class ScatterRows(NamedTuple):
         return -(-self.size // self.spacing)
 
     def scaled(self, itemsize: int, unit: int, block: tuple[Dims, ...]) -> ScatterRows:
-        """Return the same rows in units of so many bytes, with the block's loops in these."""
+        """Return the same rows in units of `unit` bytes, with the block's loops in units."""
 
         def scale(strides: Dims) -> Dims:
             return tuple([s * itemsize // unit for s in strides])
@@ -155,7 +155,7 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
     moving = {d for d, _, limit in starts.addressed if limit and sizes[d] > 1}
     splits, block = ([loop for d, loop in loops.items() if (d in moving) == is_split] for is_split in (True, False))
     added = operand.shape[numbers.scatter_dims_to_operand_dims[0]] if wraps else 0
-    # Blocks are gone through as the updates lie in memory.
+    # Blocks are traversed in the memory order of the updates.
     block.sort(key=lambda loop: -loop[1])
     columns = tuple(zip(*splits, strict=True)) or ((), (), ())
     merged_block = merged(*(zip(*block, strict=True) if block else ((), (), ())))
@@ -175,16 +175,16 @@ _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
 _UINT32 = np.dtype(np.uint32)
 _SHORTEST = 64
 
-#: Elements of long rows. An invocation goes through so many of them, no fewer and no more, and through as many as keep so many busy.
+#: The fewest elements of long rows; the fewest and the most such rows that an invocation walks; and the invocations that keep a GPU busy.
 _LONG, _WALKED, _BUSY = 32, (16, 128), 1 << 15
 
-#: Rows that are on their way together.
+#: Rows whose loads are in flight together.
 _AT_ONCE = 8
 
-#: ``is_same(i)`` is the text of whether a number has the slot.
+#: ``is_same(i)`` is the condition that row i has the slot.
 Test = Callable[[str], str]
 
-#: ``load(i)`` gives what has a number.
+#: ``load(i)`` returns the values of row i.
 Load = Callable[[str], list[Number]]
 
 
@@ -221,7 +221,7 @@ class _Segments:
         self.sizes = {_RESULT: avals[0].size, _UPDATES: avals[2].size}
         self.dtype = wide_dtype(self.stored)
         self.slots, self.order = workspaces.words(rows.number), workspaces.words(rows.number)
-        # Some more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
+        # A few more chunks than rows in a chunk. Products are not split: partial ones might overflow where the result does not.
         length = max(_SHORTEST, 1 << (rows.number.bit_length() // 2 - 1))
         if rows.elements >= _LONG:
             length = min(max(rows.number * rows.elements // _BUSY, _WALKED[0]), _WALKED[1])
@@ -233,7 +233,7 @@ class _Segments:
         self.sizes[self.partials] = count
 
     def key(self, shader: Shader) -> Any:
-        """Return the slots as keys; rows that go nowhere come last."""
+        """Return the slots as keys; invalid rows come last."""
         indices = self.rows.indices(shader, _INDICES)
 
         def read(_: str, number: str) -> str:
@@ -261,30 +261,30 @@ class _Segments:
         return [convert(shader, x, self.dtype) for x in read]
 
     def _store(self, shader: Shader, array: Array, at: str, values: list[Number]) -> None:
-        made = [convert(shader, x, array.dtype) for x in values]
+        converted = [convert(shader, x, array.dtype) for x in values]
         if self.lanes == 4:
-            array.store4(at, made)
+            array.store4(at, converted)
         else:
-            array.store(at, made[0])
+            array.store(at, converted[0])
 
     def _variables(self, shader: Shader, values: list[Number]) -> list[Number]:
         return [Number(self.dtype, shader.var(x.type, x.text)) for x in values]
 
     def _combine(self, shader: Shader, totals: list[Number], first: list[Number], then: list[Number]) -> None:
-        """Set variables to one thing combined with the other."""
+        """Set variables to the combinations of two lists of values."""
         for total, x, y in zip(totals, first, then, strict=True):
             shader.emit(f"{total.text} = {combine(shader, self.op, x, y).text};")
 
-    def _go_on(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
-        """Combine with variables the rows from `next_` on, up to the end or another slot."""
+    def _combine_run(self, shader: Shader, totals: list[Number], next_: str, end: str, is_same: Test, load: Load) -> None:
+        """Combine variables with the rows from `next_` on, up to the end or another slot."""
         with shader.block(f"while ({next_} < {end})"):
             following = [shader.let("u32", f"min({next_} + {k}u, {end} - 1u)") for k in range(_AT_ONCE)]
-            # All are looked at together: none waits for the answer about another.
-            found = [shader.let("bool", is_same(number)) for number in following]
+            # All conditions are evaluated before the first is used, so that their loads are in flight together.
+            matches = [shader.let("bool", is_same(number)) for number in following]
             numbers, same = [], "true"
-            for k, (number, one) in enumerate(zip(following, found, strict=True)):
-                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {one}")
-                # What is not wanted is not read, either.
+            for k, (number, match) in enumerate(zip(following, matches, strict=True)):
+                same = shader.let("bool", f"{same} & ({next_} + {k}u < {end}) & {match}")
+                # Rows of other slots are not read.
                 numbers.append((shader.let("u32", f"select({next_}, {number}, {same})"), same))
             shader.emit(f"if (!{numbers[0][1]}) {{ break; }}")
             values = [load(number) for number, _ in numbers]
@@ -307,19 +307,19 @@ class _Segments:
             begins = shader.let("bool", f"({first} == 0u) | ({slots.name}[max({first}, 1u) - 1u] != {slot})")
             cut = f" || {first} % {self.length}u == 0u" if partials else ""
             with shader.block(f"if ({slot} < {rows.slots}u && ({begins}{cut}))"):
-                here, there = rows.within(shader, element)
-                at = shader.let("u32", plus(times(slot, rows.spacing), there))
+                source_offset, target_offset = rows.within(shader, element)
+                at = shader.let("u32", plus(times(slot, rows.spacing), target_offset))
 
                 def update(number: str) -> list[Number]:
                     begin = rows.source(shader, order.load(number).text)
-                    return self._load(shader, source, shader.let("u32", plus(begin, here)))
+                    return self._load(shader, source, shader.let("u32", plus(begin, source_offset)))
 
                 totals = self._variables(shader, update(first))
                 with shader.block(f"if ({begins})"):
                     self._combine(shader, totals, self._load(shader, target, at), totals)
                 end = shader.let("u32", f"min(({first} / {self.length}u + 1u) * {self.length}u, {rows.number}u)")
                 next_ = shader.var("u32", f"{first} + 1u")
-                self._go_on(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
+                self._combine_run(shader, totals, next_, end, lambda i: f"{slots.name}[{i}] == {slot}", update)
                 if not partials:
                     return self._store(shader, target, at, totals)
                 following = f"{slots.name}[min({end}, {rows.number - 1}u)] == {slot}"
@@ -334,12 +334,12 @@ class _Segments:
         return for_each(shader, rows.number * rows.elements, reduce)
 
     def walk_chunks(self) -> Dispatch:
-        """Return the same for long rows: an invocation walks along all rows of a chunk."""
+        """Return `combine_chunks` for long rows: an invocation walks along a chunk."""
         shader = Shader(self.device, INVOCATIONS)
         return for_each(shader, self.chunks * self.rows.elements, lambda index: _Walk(self, shader, index).write())
 
     def combine_tails(self) -> Dispatch:
-        """Return the dispatch that combines what began in a chunk and went on in others."""
+        """Return the dispatch that combines tails with the heads that follow them."""
         shader, rows = Shader(self.device, INVOCATIONS), self.rows
         slots, partials = shader.buffer(self.slots, _UINT32), self._array(shader, self.partials, self.dtype)
         target = self._array(shader, _RESULT, self.stored, written=True)
@@ -352,7 +352,7 @@ class _Segments:
             goes_on = f"{slots.name}[{following}] == {slot}"
             began = f"({chunk} == 0u || {slots.name}[max({chunk} * {self.length}u, 1u) - 1u] != {slot})"
             with shader.block(f"if ({slot} < {rows.slots}u && {goes_on} && {began})"):
-                _, there = rows.within(shader, element)
+                _, target_offset = rows.within(shader, element)
 
                 def partial(number: str) -> list[Number]:
                     return self._load(shader, partials, shader.let("u32", f"{number} * {rows.elements}u + {element}"))
@@ -363,8 +363,8 @@ class _Segments:
                 def is_same(number: str) -> str:
                     return f"{slots.name}[{number} * {self.length}u] == {slot}"
 
-                self._go_on(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
-                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), there)), totals)
+                self._combine_run(shader, totals, next_, f"{self.chunks}u", is_same, lambda i: partial(f"({i} * 2u)"))
+                self._store(shader, target, shader.let("u32", plus(times(slot, rows.spacing), target_offset)), totals)
 
         return for_each(shader, (self.chunks - 1) * rows.elements, reduce)
 
@@ -380,11 +380,11 @@ class _Walk:
         self.target = s._array(shader, _RESULT, s.stored, written=True)
         self.partials = s._array(shader, s.partials, s.dtype, written=True)
         self.chunk, self.element = [shader.let("u32", f(index, rows.elements)) for f in (quotient, remainder)]
-        #: Where the element is in a row of updates, and in a slot.
-        self.here, self.there = rows.within(shader, self.element)
+        #: The offsets of the element in a row of updates, and in a slot.
+        self.source_offset, self.slot_offset = rows.within(shader, self.element)
         self.first = shader.let("u32", f"{self.chunk} * {s.length}u")
         self.end = shader.let("u32", f"min({self.first} + {s.length}u, {rows.number}u)")
-        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and what they give so far.
+        #: The slot of the rows that are being combined, whether the first of them is in this chunk, and their totals so far.
         self.slot = shader.var("u32", self.slots.load(f"max({self.first}, 1u) - 1u").text)
         self.began = shader.var("bool", "false")
         self.totals = s._variables(shader, [constant(s.dtype, 0)] * s.lanes)
@@ -405,11 +405,11 @@ class _Walk:
         slots = [shader.let("u32", self.slots.load(i).text) for i in numbers]
         begins = [shader.let("bool", f"{x} != {y}") for x, y in zip(slots, [self.slot, *slots], strict=False)]
         begins[0] = shader.let("bool", f"{begins[0]} || {at} == 0u")
-        # Where no slot begins, the first one is loaded, and not used.
+        # Where no slot begins, slot 0 is loaded, and not used.
         begun = [shader.let("u32", f"select(0u, {x}, {new} & ({x} < {rows.slots}u))") for x, new in zip(slots, begins, strict=True)]
         starts = [s._load(shader, self.target, self._target_offset(x)) for x in begun]
         sources = [rows.source(shader, self.order.load(i).text) for i in numbers]
-        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.here))) for x in sources]
+        values = [s._load(shader, self.source, shader.let("u32", plus(x, self.source_offset))) for x in sources]
         for k, (start, value) in enumerate(zip(starts, values, strict=True)):
             with shader.block(f"if ({at} + {k}u < {self.end})"):
                 with shader.block(f"if ({begins[k]})"):
@@ -425,9 +425,9 @@ class _Walk:
             self.shader.emit(f"if ({at} == {self.first}) {{ {' '.join(only)} }}")
 
     def _begin(self, slot: str, start: list[Number], value: list[Number]) -> None:
-        """Store what was combined so far, and begin another slot.
+        """Store the totals so far, and begin another slot.
 
-        Before the first row of a chunk, what is stored is never read.
+        What is stored before the first row of a chunk is never read.
         """
         self._store("false")
         self.segments._combine(self.shader, self.totals, start, value)
@@ -435,10 +435,10 @@ class _Walk:
         self.shader.emit(f"{self.began} = true;")
 
     def _target_offset(self, slot: str) -> str:
-        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.there))
+        return self.shader.let("u32", plus(times(slot, self.rows.spacing), self.slot_offset))
 
     def _store(self, goes_on: str) -> None:
-        """Store what was combined: all of a slot to the result, else as a partial result."""
+        """Store the totals of a slot, as a partial result unless they are complete."""
         s, shader = self.segments, self.shader
         with shader.block(f"if ({self.slot} < {self.rows.slots}u)"):
             with shader.block(f"if ({self.began} && !{goes_on})"):
@@ -453,9 +453,9 @@ class _Walk:
 #
 # Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
 # one slot must not conflict: of replacements only the last row of each slot is written. Integers that are added or compared may come in
-# any order, atomically; many that go to few elements are combined in the memory of workgroups first. Else one invocation does all rows
-# of a slot: a few rows are searched by all of them, more are sorted by their slots. Of sorted rows, those of a slot that are many are
-# combined in chunks. float16 and bfloat16 are combined in float32, and rounded once.
+# any order, atomically; many that go to few elements are combined in the memory of workgroups first. Otherwise one invocation combines all
+# rows of a slot: every invocation searches a few rows; more are sorted by their slots. Many sorted rows are combined in chunks. float16 and
+# bfloat16 are combined in float32, and rounded once.
 # ------------------------------------------------------------------------------
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
@@ -465,10 +465,10 @@ _GROUP = 256
 
 _ATOMIC = {"add": "atomicAdd", "min": "atomicMin", "max": "atomicMax"}
 
-#: Up to so many rows are looked through.
+#: The most rows that every invocation searches.
 _FEW = 32
 
-#: Elements that workgroups have in their own memory, to which they bring so many rows each.
+#: The most elements of which workgroups hold a copy in their own memory, and the rows that each of them adds to its copy.
 _FEW_ELEMENTS, _ROWS_OF_GROUP = 2048, 4096
 
 
@@ -495,7 +495,7 @@ def scatter(
     if combines is None:
         dispatches, spaces = _replace(avals, rows, alone, device)
     elif alone or rows.number <= _FEW:
-        dispatches = [_few(avals, rows, combines, alone, device)]
+        dispatches = [_combine_few(avals, rows, combines, alone, device)]
     elif combines.step in _ATOMIC and operand.dtype.kind in "iu" and operand.dtype.itemsize == 4:
         few = rows.elements == 1 and operand.size <= _FEW_ELEMENTS and rows.number >= 4 * _ROWS_OF_GROUP
         dispatches = [(_atomic_in_groups if few else _atomic)(avals, rows, combines, device)]
@@ -504,13 +504,14 @@ def scatter(
     return Routine((copied, *dispatches), spaces)
 
 
-def _later(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
-    found = shader.var("bool", "false")
+def _is_overwritten(shader: Shader, rows: ScatterRows, number: str, target: str, indices: Any) -> str:
+    """Emit whether a later valid row than `number` has the same target."""
+    is_overwritten = shader.var("bool", "false")
     with shader.loop(rows.number, f"{number} + 1u") as other:
         row = rows.row(shader, indices, other)
         valid = f" && {row.valid}" if row.valid else ""
-        shader.emit(f"{found} = {found} || ({row.target} == {target}{valid});")
-    return found
+        shader.emit(f"{is_overwritten} = {is_overwritten} || ({row.target} == {target}{valid});")
+    return is_overwritten
 
 
 def _replace(
@@ -535,11 +536,11 @@ def _replace(
         if last:
             conditions.append(f"{last.load(quotient(row.target, moved.spacing)).text} == {number} + 1u")
         elif not alone:
-            conditions.append(f"!{_later(shader, moved, number, row.target, indices)}")
+            conditions.append(f"!{_is_overwritten(shader, moved, number, row.target, indices)}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
-            here, there = moved.within(shader, remainder(index, moved.elements))
-            value = load_unit(source, unit, shader.let("u32", plus(row.source, here)))
-            store_unit(target, unit, shader.let("u32", plus(row.target, there)), value)
+            source_offset, target_offset = moved.within(shader, remainder(index, moved.elements))
+            value = load_unit(source, unit, shader.let("u32", plus(row.source, source_offset)))
+            store_unit(target, unit, shader.let("u32", plus(row.target, target_offset)), value)
 
     dispatches = [for_each(shader, moved.number * moved.elements, write)]
     if not many:
@@ -571,9 +572,9 @@ def _atomic(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reducti
     def write(index: str) -> None:
         row = rows.row(shader, indices, shader.let("u32", quotient(index, rows.elements)))
         with shader.block(f"if ({row.valid or 'true'})"):
-            here, there = rows.within(shader, remainder(index, rows.elements))
-            value = source.load(shader.let("u32", plus(row.source, here)))
-            shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, there)}], {value.text});")
+            source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
+            value = source.load(shader.let("u32", plus(row.source, source_offset)))
+            shader.emit(f"{_ATOMIC[combines.step]}(&{target.name}[{plus(row.target, target_offset)}], {value.text});")
 
     return for_each(shader, rows.number * rows.elements, write)
 
@@ -584,23 +585,25 @@ def _atomic_in_groups(avals: tuple[ShapedArray, ...], rows: ScatterRows, combine
     dtype, size = avals[OPERAND].dtype, avals[OPERAND].size
     target, source, indices = shader.atomics(RESULT, dtype), shader.buffer(UPDATES, dtype), rows.indices(shader, INDICES)
     neutral = constant(dtype, combines.start(dtype)).text
-    shader.workgroup("found", f"atomic<{wgsl_type(dtype)}>", size)
+    shader.workgroup("partials", f"atomic<{wgsl_type(dtype)}>", size)
     with shader.loop(size, shader.local, _GROUP) as i:
-        shader.emit(f"atomicStore(&found[{i}], {neutral});")
+        shader.emit(f"atomicStore(&partials[{i}], {neutral});")
     shader.emit("workgroupBarrier();")
     first = shader.let("u32", f"{shader.group} * {_ROWS_OF_GROUP}u")
     with shader.loop(f"min({first} + {_ROWS_OF_GROUP}u, {rows.number}u)", f"{first} + {shader.local}", _GROUP) as number:
         row = rows.row(shader, indices, number)
         with shader.block(f"if ({row.valid or 'true'})"):
-            shader.emit(f"{_ATOMIC[combines.step]}(&found[{row.target}], {source.load(row.source).text});")
+            shader.emit(f"{_ATOMIC[combines.step]}(&partials[{row.target}], {source.load(row.source).text});")
     shader.emit("workgroupBarrier();")
     with shader.loop(size, shader.local, _GROUP) as i:
-        one = shader.let(wgsl_type(dtype), f"atomicLoad(&found[{i}])")
-        shader.emit(f"if ({one} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {one}); }}")
+        value = shader.let(wgsl_type(dtype), f"atomicLoad(&partials[{i}])")
+        shader.emit(f"if ({value} != {neutral}) {{ {_ATOMIC[combines.step]}(&{target.name}[{i}], {value}); }}")
     return shader.dispatch(-(-rows.number // _ROWS_OF_GROUP))
 
 
-def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities) -> Dispatch:
+def _combine_few(
+    avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction, alone: bool, device: TargetCapabilities
+) -> Dispatch:
     """Return the dispatch in which the first row of each slot combines the later ones."""
     shader = Shader(device, INVOCATIONS)
     stored = avals[OPERAND].dtype
@@ -615,18 +618,18 @@ def _few(avals: tuple[ShapedArray, ...], rows: ScatterRows, combines: Reduction,
             earlier = shader.var("bool", "false")
             with shader.loop(number) as other:
                 before = rows.row(shader, indices, other)
-                # One that is not valid was moved inside, but does not count.
+                # The offset of an invalid row is clamped into the array, but does not count.
                 valid = f" && {before.valid}" if before.valid else ""
                 shader.emit(f"{earlier} = {earlier} || ({before.target} == {row.target}{valid});")
             conditions.append(f"!{earlier}")
         with shader.block(f"if ({' && '.join(conditions) or 'true'})"):
-            here, there = rows.within(shader, remainder(index, rows.elements))
-            at = shader.let("u32", plus(row.target, there))
+            source_offset, target_offset = rows.within(shader, remainder(index, rows.elements))
+            at = shader.let("u32", plus(row.target, target_offset))
             start = convert(shader, target.load(at), dtype)
             total = Number(dtype, shader.var(start.type, start.text))
 
             def add(other_source: str) -> None:
-                value = convert(shader, source.load(shader.let("u32", plus(other_source, here))), dtype)
+                value = convert(shader, source.load(shader.let("u32", plus(other_source, source_offset))), dtype)
                 shader.emit(f"{total.text} = {combine(shader, combines, total, value).text};")
 
             add(row.source)

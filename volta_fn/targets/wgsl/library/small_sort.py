@@ -53,7 +53,7 @@ class KeyWord(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """How many bits distinguish numbers."""
+        """The number of bits that distinguish keys."""
         return 1 if self.dtype.kind == "b" else min(32, 8 * self.dtype.itemsize)
 
 
@@ -76,11 +76,11 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
     """
     if which.dtype.itemsize == 8:
         low, high = (array.load(f"{index} * {which.words}u + {which.first + k}u").text for k in (0, 1))
-        found = _word_of_two(shader, which, low, high)
+        key = _word_of_two(shader, which, low, high)
     else:
         bits = array.load(f"{index} * {which.words}u + {which.first}u" if which.words > 1 else index).text
-        found = key_of(shader, which.dtype, bits, faithful)
-    return f"({found} ^ {(1 << which.bits) - 1}u)" if falling else found
+        key = key_of(shader, which.dtype, bits, faithful)
+    return f"({key} ^ {(1 << which.bits) - 1}u)" if falling else key
 
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
@@ -114,7 +114,7 @@ def lesser_zero(dtype: np.dtype) -> int | None:
 # Sorting problems: rows of elements with keys of 32 bits.
 # ------------------------------------------------------------------------------
 
-#: The key of what is beyond a row's end: it comes last, since it is after all others at first.
+#: The key of padding beyond a row's end: it comes last, since the sort is stable and padding is last at first.
 LAST = "0xffffffffu"
 
 #: ``key(shader)`` binds buffers and gives ``read(row, value)``, the key of the element with that value.
@@ -165,7 +165,7 @@ class Sorting(NamedTuple):
 
 
 def variables(shader: Shader, count: int) -> list[str]:
-    """Declare so many variables for keys, or for values."""
+    """Declare `count` variables for keys, or for values."""
     return [shader.var("u32", LAST) for _ in range(count)]
 
 
@@ -197,7 +197,7 @@ def sort_short(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
 
 
 def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch in which each element counts those that come before it."""
+    """Return the dispatch in which each element counts those that precede it."""
     shader = Shader(device, INVOCATIONS)
     readers = [word.key(shader) for word in sorting.words]
     value, write = sorting.value(shader) if sorting.value else None, sorting.emit(shader)
@@ -205,7 +205,7 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
     def keys(row: str, i: str) -> list[str]:
         return [shader.let("u32", read(row, i)) for read in readers]
 
-    def put(index: str) -> None:
+    def sort_element(index: str) -> None:
         row, i = shader.let("u32", quotient(index, sorting.size)), shader.let("u32", remainder(index, sorting.size))
         mine, position = keys(row, i), shader.var("u32", "0u")
         with shader.loop(sorting.size) as j:
@@ -216,7 +216,7 @@ def _count_before(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
             shader.emit(f"{position} += select(0u, 1u, {before});")
         write(row, position, mine[0], value(row, i) if value else i)
 
-    return for_each(shader, sorting.rows * sorting.size, put)
+    return for_each(shader, sorting.rows * sorting.size, sort_element)
 
 
 def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
@@ -238,18 +238,18 @@ def _by_digits(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
         for t, read in enumerate(readers):
             with shader.block(f"if ({word_number} == {t}u)"):
                 for k, key in enumerate(keys):
-                    # Later words are those of the elements that are there by then; before, these are the row's own.
-                    found = read(shader.group, values[k] if len(readers) > 1 else inside[k])
-                    shader.emit(f"{key} = select({LAST}, {found}, {numbers[k]} < {size}u);")
+                    # Later words are read of the elements in their order so far.
+                    next_key = read(shader.group, values[k] if len(readers) > 1 else inside[k])
+                    shader.emit(f"{key} = select({LAST}, {next_key}, {numbers[k]} < {size}u);")
         bits = shader.let("u32", f"array({', '.join(f'{word.bits}u' for word in least_first)})[{word_number}]")
         if lanes:
             sort_by_ballots(shader, tile, keys, values, sorting.words[0].rank, bits)
         else:
             sort_tile(shader, tile, keys, values, sorting.words[0].rank, "0u", bits)
     write = sorting.emit(shader)
-    for number, key, brought in zip(numbers, keys, values, strict=True):
+    for number, key, sorted_value in zip(numbers, keys, values, strict=True):
         with shader.block(f"if ({number} < {size}u)"):
-            write(shader.group, number, key, brought)
+            write(shader.group, number, key, sorted_value)
     return shader.dispatch(sorting.rows)
 
 
@@ -286,7 +286,10 @@ def _by_comparisons(sorting: Sorting, device: TargetCapabilities) -> Dispatch:
 
 
 def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord) -> Callable[[Write], None]:
-    """Emit where keys go that differ though equal, and return what stores them."""
+    """Emit the positions of keys that differ though equal.
+
+    Returns the function that stores them.
+    """
     least = word.equals
     if least is None:
         return lambda write: None
@@ -298,7 +301,7 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
     equal, greater, less = bits(f"- {least}u < 2u"), bits(f"> {least}u"), bits(f"< {least}u")
     sums = exclusive(shader, f"(countOneBits({less}) | (countOneBits({equal}) << 16u))")
 
-    def put(write: Write) -> None:
+    def write_equals(write: Write) -> None:
         left = shader.var("u32", equal)
         position = shader.var("u32", f"({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
         with shader.block(f"while ({left} != 0u)"):
@@ -307,4 +310,4 @@ def _remember_equals(shader: Shader, tile: Tile, keys: list[str], word: SortWord
             shader.emit(f"{left} ^= {bit};")
             shader.emit(f"{position} += 1u;")
 
-    return put
+    return write_equals

@@ -15,7 +15,6 @@ from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill, result_arr
 from volta_fn.targets.wgsl.library.small_sort import (
     LAST,
     SHORT,
-    Emit,
     Key,
     KeyWord,
     Sorting,
@@ -58,12 +57,12 @@ _UINT32 = np.dtype(np.uint32)
 
 _DIGIT = 8
 
-#: What a workgroup sorts; and what it sorts where there are so many elements that workgroups have to wait. By ballots this
-#: takes more memory than every device has.
+#: The tile that a workgroup sorts; and the tile where there are more elements than resident workgroups can hold. With ballots, the larger
+#: one takes more memory than every device has.
 _TILE, _LARGE_TILE, _MUCH = Tile(256, 8), Tile(256, 12), 1 << 22
 _LARGE_ROOM = 20 << 10
 
-#: Counts that an invocation sums up together, at most.
+#: The most counts that an invocation sums at a time.
 _SUMMED = 12
 
 #: Tiles of a row whose digits every workgroup counts. (With a large tile there is no room for that.)
@@ -111,21 +110,23 @@ class _Long:
 
     def _passes(self) -> list[_Pass]:
         most = digit_bits(self.device) if self.ballots else _DIGIT
-        found: list[_Pass] = []
+        passes: list[_Pass] = []
         for word in reversed(self.sorting.words):
             for first in range(0, word.bits, most):
-                # Digits of half a pass are not worth while.
+                # Digits have a multiple of four bits.
                 bits = min(most, -(-(word.bits - first) // 4) * 4)
-                source = found[-1].target if found else None
-                found.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
-        found[-1] = found[-1]._replace(target=None)
-        return found
+                source = passes[-1].target if passes else None
+                passes.append(_Pass(word, first, bits, first == 0, source, 0 if source is None else 1 - source))
+        passes[-1] = passes[-1]._replace(target=None)
+        return passes
 
     def dispatches(self) -> list[Dispatch]:
         if self.counted is None:
             return [self._deal(step, None) for step in self.passes]
-        made = [(self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)) for step in self.passes]
-        return [shader for shaders in made for shader in shaders]
+        dispatches: list[Dispatch] = []
+        for step in self.passes:
+            dispatches += [self._count(step, self.counted[0]), self._sum(step, self.counted), self._deal(step, self.counted)]
+        return dispatches
 
     def _shader(self) -> tuple[Shader, str, str]:
         """Return a shader with a workgroup for every tile: row and first element, too."""
@@ -169,19 +170,19 @@ class _Long:
         shader, row, first = self._shader()
         read = self._reader(shader, step, values_too=False)
         counts = shader.buffer(number, _UINT32, written=True)
-        shader.workgroup("found", "atomic<u32>", step.buckets)
+        shader.workgroup("digit_counts", "atomic<u32>", step.buckets)
         mine = f"{shader.local} < {step.buckets}u"
         with shader.block(f"if ({mine})"):
-            shader.emit(f"atomicStore(&found[{shader.local}], 0u);")
+            shader.emit(f"atomicStore(&digit_counts[{shader.local}], 0u);")
         shader.emit("workgroupBarrier();")
         numbers = [shader.let("u32", f"{first} + {k * self.tile.invocations}u + {shader.local}") for k in range(self.tile.each)]
         digits = [shader.let("u32", self._digit(step, read(row, self._within(shader, i))[0])) for i in numbers]
         for i, digit in zip(numbers, digits, strict=True):
-            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&found[{digit}], 1u); }}")
+            shader.emit(f"if ({i} < {self.sorting.size}u) {{ atomicAdd(&digit_counts[{digit}], 1u); }}")
         shader.emit("workgroupBarrier();")
         with shader.block(f"if ({mine})"):
             at = self._count_offset(shader, step, row, shader.local)
-            shader.emit(f"{counts.name}[{at}] = atomicLoad(&found[{shader.local}]);")
+            shader.emit(f"{counts.name}[{at}] = atomicLoad(&digit_counts[{shader.local}]);")
         return shader.dispatch(self.sorting.rows * self.tiles)
 
     def _count_offset(self, shader: Shader, step: _Pass, row: str, digit: str) -> str:
@@ -190,9 +191,9 @@ class _Long:
         return plus(times(lists, self.tiles), remainder(shader.group, self.tiles))
 
     def _sum(self, step: _Pass, counted: tuple[int, int]) -> Dispatch:
-        """Return the dispatch that makes of each digit's counts the sums of earlier tiles.
+        """Return the dispatch that sums each digit's counts over earlier tiles.
 
-        It stores the totals, too.
+        It also stores the totals.
         """
         counts_tile = Tile(256, min(_SUMMED, -(-self.tiles // 256)))
         shader = Shader(self.device, counts_tile.invocations)
@@ -201,8 +202,10 @@ class _Long:
         with shader.loop(self.tiles, 0, counts_tile.size) as start:
             tiles = [shader.let("u32", f"{start} + {shader.local} + {k * counts_tile.invocations}u") for k in range(counts_tile.each)]
             positions = [shader.let("u32", f"{shader.group} * {self.tiles}u + min({tile}, {self.tiles - 1}u)") for tile in tiles]
-            found = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
-            sums = [shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(found, tiles, strict=True)]
+            tile_counts = [shader.let("u32", f"{counts.name}[{position}]") for position in positions]
+            sums = [
+                shader.var("u32", f"select(0u, {count}, {tile} < {self.tiles}u)") for count, tile in zip(tile_counts, tiles, strict=True)
+            ]
             collect(shader, counts_tile, sums)
             of_all = exclusive(shader, " + ".join(sums))
             total = shader.var("u32", f"{before} + {of_all}.x")
@@ -220,7 +223,7 @@ class _Long:
     def _deal(self, step: _Pass, counted: tuple[int, int] | None) -> Dispatch:
         """Return the dispatch that moves every element.
 
-        If nothing is counted yet, it counts everything itself.
+        Without workspaces of counts, each workgroup counts all digits itself.
         """
         shader, row, first = self._shader()
         size, valued = self.sorting.size, self.sorting.valued
@@ -267,7 +270,7 @@ class _Long:
         shader.emit("workgroupBarrier();")
 
     def _find_bases(self, shader: Shader, step: _Pass, row: str, counts: Array, totals: Array) -> None:
-        """Emit `bases`: where in the row the tile's elements of each digit go."""
+        """Emit `bases`, the first position in the row of the tile's elements of a digit."""
         shader.workgroup("bases", "u32", step.buckets)
         digit = shader.let("u32", f"min({shader.local}, {step.buckets - 1}u)")
         total = totals.load(plus(times(row, step.buckets), digit)).text
@@ -315,8 +318,8 @@ class _Long:
 # ------------------------------------------------------------------------------
 # Sorting rows, of one or several operands, by one or several keys.
 #
-# Keys are sorted together with the elements' numbers, by which the operands are put in order at the end. A single operand needs no
-# numbers if its keys can be turned back, nor does a second one whose bits can stand in for them.
+# Keys are sorted together with the elements' indices, by which the operands are gathered at the end. A single operand needs no indices if
+# its keys can be converted back, nor does a second one whose bits are sorted in their place.
 # ------------------------------------------------------------------------------
 
 
@@ -359,7 +362,7 @@ def sort(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
 
 
 def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
-    """Return the sorting of keys that are turned back into the operand.
+    """Return the sorting of keys that are converted back to the operand.
 
     Values are the second operand, if there is one.
     """
@@ -377,9 +380,9 @@ def _self_contained(avals: tuple[ShapedArray, ...], rows: SortRows) -> Sorting:
     def emit(shader: Shader) -> Any:
         targets = [shader.buffer(len(avals) + k, storage(aval.dtype), written=True) for k, aval in enumerate(avals)]
 
-        def write(row: str, position: str, found: str, brought: str) -> None:
+        def write(row: str, position: str, sorted_key: str, sorted_value: str) -> None:
             at = shader.let("u32", rows.offset(row, position))
-            numbers = (number_of(shader, dtype, found), Number(targets[-1].dtype, brought))
+            numbers = (number_of(shader, dtype, sorted_key), Number(targets[-1].dtype, sorted_value))
             for target, number in zip(targets, numbers, strict=False):
                 target.store(at, number)
 
@@ -421,14 +424,13 @@ def by_keys(
         target = shader.buffer(order, _UINT32, written=True)
 
         def write(row: str, position: str, _: str, number: str) -> None:
-            kept = f"if ({position} < {count}u) " if count < rows.size else ""
+            guard = f"if ({position} < {count}u) " if count < rows.size else ""
             at = rows.offset(row, position, count)
-            shader.emit(f"{kept}{{ {target.name}[{at}] = {number}; }}")
+            shader.emit(f"{guard}{{ {target.name}[{at}] = {number}; }}")
 
         return write
 
-    put: Emit = emit
-    return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), put)
+    return Sorting(rows.number, rows.size, tuple([SortWord(key_for(k, which), which.bits) for k, which in words]), emit)
 
 
 def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: int, target: int, device: TargetCapabilities) -> Dispatch:
@@ -441,7 +443,7 @@ def ordered(aval: ShapedArray, rows: SortRows, wanted: int, order: int, source: 
     def element(index: str) -> Number:
         component = remainder(index, words)
         at = shader.let("u32", quotient(index, words))
-        found = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
-        return array.load(plus(times(found, words), component))
+        offset = rows.offset(rows.row_of(at, wanted), positions.load(at).text)
+        return array.load(plus(times(offset, words), component))
 
     return fill(shader, result_array(shader, target, storage(aval.dtype), count), count * words, element)

@@ -49,7 +49,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _merge(shader: Shader, keys: Sequence[str], reach: int) -> None:
-    """Merge what lies in order within two halves at this distance."""
+    """Merge runs of `2 * reach` keys by comparisons at distances of `reach` and less."""
     while reach:
         _order(shader, keys, [(k, k + reach) for k in range(len(keys)) if not k & reach])
         reach //= 2
@@ -94,10 +94,10 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
 # stably. Counts of eight digits share a word, and sums of two.
 # ------------------------------------------------------------------------------
 
-#: Digits are of so many bits.
+#: The bits of a digit.
 BITS = 4
 
-#: ``rank(key)`` is the text of what elements are sorted by, for keys that may differ though they are equal.
+#: ``rank(key)`` is the expression that elements are sorted by: keys that count as equal may differ.
 Rank = Callable[[str], str]
 
 
@@ -171,13 +171,13 @@ def _over_subgroups(shader: Shader, value: str) -> str:
   let before = subgroupExclusiveAdd(x);
   if (lane == last) { sums[mine] = before + x; }
   workgroupBarrier();
-  var found = vec2<u32>(before, 0u);
+  var result = vec2<u32>(before, 0u);
   for (var i = 0u; i < count; i++) {
-    let one = sums[i];
-    found += vec2<u32>(select(0u, one, i < mine), one);
+    let sum = sums[i];
+    result += vec2<u32>(select(0u, sum, i < mine), sum);
   }
   workgroupBarrier();
-  return found;
+  return result;
 }""",
     )
     lane, size, mine, count = [shader.builtin(name) for name in ("subgroup_invocation_id", "subgroup_size", "subgroup_id", "num_subgroups")]
@@ -203,13 +203,13 @@ def _exchange(shader: Shader, tile: Tile, positions: list[str], variables: list[
     for position, variable in zip(positions, variables, strict=True):
         shader.emit(f"scratch[{position}] = {variable};")
     shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"{variable} = scratch[{cell_}];")
     shader.emit("workgroupBarrier();")
 
 
-def _own(shader: Shader, each: int) -> list[str]:
-    """Emit the cells of an invocation's words, if everyone has so many."""
+def _local_cells(shader: Shader, each: int) -> list[str]:
+    """Emit the cells of an invocation's words, of which each has `each`."""
     numbers = [shader.let("u32", f"{shader.local} * {each}u + {k}u") for k in range(each)]
     return [shader.let("u32", cell(i)) for i in numbers]
 
@@ -223,20 +223,20 @@ def collect(shader: Shader, tile: Tile, variables: list[str]) -> None:
         at = shader.let("u32", f"{shader.local} + {k * tile.invocations}u")
         shader.emit(f"scratch[{cell(at)}] = {variable};")
     shader.emit("workgroupBarrier();")
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"{variable} = scratch[{cell_}];")
     shader.emit("workgroupBarrier();")
 
 
 def spread(shader: Shader, tile: Tile, variables: list[str]) -> list[str]:
-    """Redistribute elements so that neighbours hold neighbours.
+    """Redistribute elements so that neighbouring invocations hold neighbours.
 
-    Return what comes before each.
+    Return the element before each.
     """
     if not variables:
         return []
     shader.workgroup("scratch", "u32", tile.room)
-    for cell_, variable in zip(_own(shader, tile.each), variables, strict=True):
+    for cell_, variable in zip(_local_cells(shader, tile.each), variables, strict=True):
         shader.emit(f"scratch[{cell_}] = {variable};")
     shader.emit("workgroupBarrier();")
     before = []
@@ -280,7 +280,7 @@ def _sum_tile_counts(shader: Shader) -> None:
 
     All counts of digits in the lower halves come before those in the upper.
     """
-    cells = _own(shader, 8)
+    cells = _local_cells(shader, 8)
     counts = [shader.let("u32", f"scratch[{cell_}]") for cell_ in cells]
     sums = exclusive(shader, " + ".join(counts))
     total = shader.var("u32", f"{sums}.x + ({sums}.y << 16u)")
@@ -301,15 +301,15 @@ def _sum_tile_counts(shader: Shader) -> None:
 # branches: see `loops.reductions`.)
 # ------------------------------------------------------------------------------
 
-#: Digits are of so many bits at most, and there are no more of them than this for each invocation of a subgroup: the counts of 256
-#: invocations take 4 KiB, however small subgroups are.
+#: The most bits of a digit, and the most values of a digit for each invocation of a subgroup: with these, the counts of 256 invocations
+#: take 4 KiB, however small subgroups are.
 _BITS, _DIGITS_OF_LANE = 8, 8
 
 
 def lanes_of(device: TargetCapabilities) -> int:
     """Return the invocations of a subgroup, or 0 where ballots are not to be used."""
-    known = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
-    return device.subgroup_most if known else 0
+    has_ballots = device.subgroups and device.subgroup_least == device.subgroup_most <= 32
+    return device.subgroup_most if has_ballots else 0
 
 
 def digit_bits(device: TargetCapabilities) -> int:
@@ -355,9 +355,9 @@ def exchange(shader: Shader, tile: Tile, positions: list[str], numbers: list[str
 
 
 def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int, bases: str = "") -> list[str]:
-    """Emit where the elements go in the tile.
+    """Emit the positions of the elements in the tile.
 
-    Where each digit begins there is subtracted from the array `bases`, if there is one.
+    The first position of each digit in the tile is subtracted from the array `bases`, if there is one.
     """
     lanes, buckets = lanes_of(shader.module.device), 1 << bits
     pairs = -(-tile.invocations // (2 * lanes))
@@ -377,7 +377,7 @@ def positions_by_digit(shader: Shader, tile: Tile, digits: list[str], bits: int,
 
 
 def _rank(shader: Shader, digit: str, bits: int, cell: str, shift: str, unused: int) -> str:
-    """Emit how many of a subgroup's elements of the same digit come before one."""
+    """Emit the number of a subgroup's elements of the same digit that precede one."""
     lane = shader.builtin("subgroup_invocation_id")
     same = shader.let("u32", f"{_same_digit(shader, bits)}({digit})")
     before = shader.let("u32", f"countOneBits({same} & ((1u << {lane}) - 1u))")
@@ -406,18 +406,18 @@ def _sum_ballot_counts(shader: Shader, tile: Tile, pairs: int, buckets: int, bas
     Every invocation has neighbouring digits, or one, or none.
     """
     each = max(1, buckets // tile.invocations)
-    there = f"{shader.local} < {buckets}u"
+    has_digits = f"{shader.local} < {buckets}u"
     digits = [shader.let("u32", f"min({shader.local} * {each}u + {j}u, {buckets - 1}u)") for j in range(each)]
     cells = [[f"counts[{pair * buckets}u + {digit}]" for pair in range(pairs)] for digit in digits]
     counts = [[shader.let("u32", f"atomicLoad(&{cell})") for cell in row] for row in cells]
     both = shader.let("u32", " + ".join(count for row in counts for count in row))
-    sums = exclusive(shader, f"select(0u, ({both} & 0xffffu) + ({both} >> 16u), {there})")
+    sums = exclusive(shader, f"select(0u, ({both} & 0xffffu) + ({both} >> 16u), {has_digits})")
     total = shader.var("u32", f"{sums}.x")
-    with shader.block(f"if ({there})"):
-        for digit, row, found in zip(digits, cells, counts, strict=True):
+    with shader.block(f"if ({has_digits})"):
+        for digit, row, digit_counts in zip(digits, cells, counts, strict=True):
             if bases:
                 shader.emit(f"{bases}[{digit}] -= {total};")
-            for cell, count in zip(row, found, strict=True):
+            for cell, count in zip(row, digit_counts, strict=True):
                 shader.emit(f"atomicStore(&{cell}, {total} | (({total} + ({count} & 0xffffu)) << 16u));")
                 shader.emit(f"{total} += ({count} & 0xffffu) + ({count} >> 16u);")
     shader.emit("workgroupBarrier();")

@@ -17,23 +17,23 @@ from volta_fn.targets.wgsl.scalars import Shader
 from volta_fn.targets.wgsl.shader import plus, quotient, remainder, times
 
 # ------------------------------------------------------------------------------
-# The first few of long rows, by one look at each element.
+# The first few of long rows, in one pass over the elements.
 #
-# A workgroup goes through a chunk of a row and keeps, in its own memory, what comes before a threshold: the last of the wanted that it
-# has seen so far. When there is no room for more, what is kept is sorted, and all but the wanted is dropped. As elements are kept in
-# the order of the chunk, equal ones stay in their order. The first threshold comes from a look through the beginning, so that little is
-# kept of numbers in random order.
+# A workgroup reads a chunk of a row and keeps, in its own memory, the elements that come before a threshold: the last of the wanted
+# elements so far. When its memory is full, it sorts the elements in it, and drops all but the wanted ones. Elements are kept in the order
+# of the chunk, so that equal ones stay in their order. The first threshold comes from a sample of the beginning, so that few elements of a
+# random order pass it.
 # ------------------------------------------------------------------------------
 
 _TILE = Tile(256, 4)
 
-#: Fours that an invocation looks at together: two, as the counts of both share a word.
+#: Fours that an invocation reads at a time: two, since the counts of both share a word.
 _FOURS = 2
 
-#: Elements that a workgroup looks at together.
+#: Elements that a workgroup reads at a time.
 CHUNK = 4 * _FOURS * _TILE.invocations
 
-#: The first threshold is found in the first of so many chunks' shares: about nine times what is wanted is kept.
+#: The first threshold comes from this fraction of a chunk: then about nine times the wanted elements pass it.
 _SAMPLED_SHARE = 8
 
 #: The most that can be wanted.
@@ -42,7 +42,7 @@ MOST = _TILE.size // 4
 #: ``fours(shader)`` binds buffers and gives ``read(chunk, number)``: four neighbours' keys, some key where there is none.
 Fours = Callable[[Shader], Callable[[str, str], list[str]]]
 
-#: ``numbers(shader)`` binds buffers and gives ``number(chunk, position)``, what goes with the key of an element.
+#: ``numbers(shader)`` binds buffers and returns ``number(chunk, position)``, which gives the index of an element.
 Numbers = Callable[[Shader], Callable[[str, str], str]]
 
 
@@ -81,20 +81,20 @@ class _Sieve:
         shader = self.shader
         self.size = shader.let("u32", sieving.size(shader.group))
         self.read, self.number = sieving.keys(shader), sieving.numbers(shader)
-        #: How many are kept; and the threshold that an element must come before, or may equal as long as not enough are kept.
-        self.kept, self.bar, self.few = shader.var("u32", "0u"), shader.var("u32", LAST), shader.var("bool", "true")
+        #: The number of elements kept; the threshold that an element must come before; whether it may also equal the threshold.
+        self.count, self.threshold, self.accepts_ties = shader.var("u32", "0u"), shader.var("u32", LAST), shader.var("bool", "true")
         shader.workgroup("scratch", "u32", _TILE.room)
 
     def dispatch(self) -> Dispatch:
         shader, wanted = self.shader, self.sieving.wanted
-        self._first_bar()
+        self._first_threshold()
         with shader.loop(self.size, 0, CHUNK) as start:
             keys, positions = self._chunk(start)
             rest = shader.var("u32", " | ".join(f"select(0u, {1 << k}u, {at} < {self.size})" for k, at in enumerate(positions)))
             with shader.block("loop"):
                 total = self._keep(keys, positions, rest)
                 with shader.block(f"if ({total} <= {_TILE.size}u && {start} + {CHUNK}u < {self.size})"):
-                    shader.emit(f"{self.kept} = {total};")
+                    shader.emit(f"{self.count} = {total};")
                     shader.emit("break;")
                 self._forget(total)
                 shader.emit(f"if ({total} <= {_TILE.size}u) {{ break; }}")
@@ -111,7 +111,7 @@ class _Sieve:
         keys = [key for first in firsts for key in self.read(shader.group, first)]
         return keys, [f"({first} + {c}u)" for first in firsts for c in range(4)]
 
-    def _first_bar(self) -> None:
+    def _first_threshold(self) -> None:
         """Emit the first threshold, which as many as are wanted pass.
 
         Groups of invocations find the first keys in their shares of the chunk's beginning.
@@ -139,7 +139,7 @@ class _Sieve:
                 other = shader.let("u32", f"scratch[{j}]")
                 shader.emit(f"{before} += select(0u, 1u, {other} < {best} || ({other} == {best} && {j} < {shader.local}));")
             shader.emit(f"if ({before} == {wanted - 1}u) {{ agreed = {best}; }}")
-        shader.emit(f"{self.bar} = workgroupUniformLoad(&agreed);")
+        shader.emit(f"{self.threshold} = workgroupUniformLoad(&agreed);")
 
     def _keep(self, keys: list[str], positions: list[str], rest: str) -> str:
         """Keep elements while there is room, and leave the others in `rest`.
@@ -148,28 +148,29 @@ class _Sieve:
         """
         shader = self.shader
         passing = " | ".join(
-            f"select(0u, {1 << k}u, {key} < {self.bar} || ({self.few} && {key} == {self.bar}))" for k, key in enumerate(keys)
+            f"select(0u, {1 << k}u, {key} < {self.threshold} || ({self.accepts_ties} && {key} == {self.threshold}))"
+            for k, key in enumerate(keys)
         )
         shader.emit(f"{rest} &= {passing};")
         halves = (f"countOneBits({rest} & 15u)", f"countOneBits({rest} >> 4u)")
         sums = exclusive(shader, f"({halves[0]} | ({halves[1]} << 16u))")
-        first = shader.let("u32", f"{self.kept} + ({sums}.x & 0xffffu)")
-        second = shader.let("u32", f"{self.kept} + ({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
-        found = shader.let("u32", rest)
+        first = shader.let("u32", f"{self.count} + ({sums}.x & 0xffffu)")
+        second = shader.let("u32", f"{self.count} + ({sums}.y & 0xffffu) + ({sums}.x >> 16u)")
+        candidates = shader.let("u32", rest)
         for k, (key, at) in enumerate(zip(keys, positions, strict=True)):
             base, mask = (first, (1 << k) - 1) if k < 4 else (second, (1 << k) - 16)
-            with shader.block(f"if (({found} & {1 << k}u) != 0u)"):
-                position = shader.let("u32", f"{base} + countOneBits({found} & {mask}u)")
+            with shader.block(f"if (({candidates} & {1 << k}u) != 0u)"):
+                position = shader.let("u32", f"{base} + countOneBits({candidates} & {mask}u)")
                 with shader.block(f"if ({position} < {_TILE.size}u)"):
                     shader.emit(f"scratch[{position}] = {key};")
                     shader.emit(f"scratch[{position} + {_TILE.size}u] = {self.number(shader.group, at)};")
                     shader.emit(f"{rest} &= {~(1 << k) & 0xFF}u;")
         shader.workgroup("agreed", "u32")
-        shader.emit(f"if ({shader.local} == 0u) {{ agreed = {self.kept} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
+        shader.emit(f"if ({shader.local} == 0u) {{ agreed = {self.count} + ({sums}.y & 0xffffu) + ({sums}.y >> 16u); }}")
         return shader.let("u32", "workgroupUniformLoad(&agreed)")
 
     def _forget(self, total: str) -> None:
-        """Keep only what is wanted of so many, in order."""
+        """Keep only the wanted elements of `total`, in order."""
         shader, wanted = self.shader, self.sieving.wanted
         positions = [shader.let("u32", plus(times(shader.local, _TILE.each), f"{k}u")) for k in range(_TILE.each)]
         keys = [shader.var("u32", f"select({LAST}, scratch[{at}], {at} < {total})") for at in positions]
@@ -181,9 +182,9 @@ class _Sieve:
                 shader.emit(f"scratch[{at}] = {key};")
                 shader.emit(f"scratch[{at} + {_TILE.size}u] = {value};")
         shader.emit("workgroupBarrier();")
-        shader.emit(f"{self.kept} = min({total}, {wanted}u);")
-        shader.emit(f"{self.few} = {total} < {wanted}u;")
-        shader.emit(f"if (!{self.few}) {{ {self.bar} = scratch[{wanted - 1}u]; }}")
+        shader.emit(f"{self.count} = min({total}, {wanted}u);")
+        shader.emit(f"{self.accepts_ties} = {total} < {wanted}u;")
+        shader.emit(f"if (!{self.accepts_ties}) {{ {self.threshold} = scratch[{wanted - 1}u]; }}")
 
 
 # ------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ class _Sieve:
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
 _UINT32 = np.dtype(np.uint32)
 
-#: Chunks have at least so many elements if there are less than so many of them.
+#: Chunks have at least `_LEAST` elements if there are fewer than `_MANY` of them.
 _LEAST, _MANY = 4096, 1024
 
 
@@ -229,15 +230,15 @@ def _choose(rows: SortRows, which: KeyWord, k: int, device: TargetCapabilities, 
     while True:
         length = _length(rows.number, candidates.number)
         chunks = -(-candidates.number // length)
-        kept = _Candidates(chunks * k, *(workspaces.words(rows.number * chunks * k) for _ in range(2))) if chunks > 1 else None
-        dispatches.append(_Round(rows, which, k, candidates, length, kept).dispatch(device))
-        if kept is None:
+        survivors = _Candidates(chunks * k, *(workspaces.words(rows.number * chunks * k) for _ in range(2))) if chunks > 1 else None
+        dispatches.append(_Round(rows, which, k, candidates, length, survivors).dispatch(device))
+        if survivors is None:
             return dispatches
-        candidates = kept
+        candidates = survivors
 
 
 def _length(rows: int, size: int) -> int:
-    """Return the size of a chunk: there are many chunks, but each is worth while."""
+    """Return the size of a chunk, which balances the chunks' number and work."""
     chunks = min(-(-size // _LEAST), -(-_MANY // rows))
     return -(-size // (4 * chunks)) * 4
 
@@ -245,29 +246,29 @@ def _length(rows: int, size: int) -> int:
 class _Round(NamedTuple):
     """A round that finds the greatest of every chunk of `length` candidates.
 
-    They are `kept` as candidates, or they are the results.
+    They are the candidates of the next round, `survivors`, or the results.
     """
 
     rows: SortRows
     which: KeyWord
     k: int
-    given: _Candidates
+    candidates: _Candidates
     length: int
-    kept: _Candidates | None
+    survivors: _Candidates | None
 
     def dispatch(self, device: TargetCapabilities) -> Dispatch:
         """Return the dispatch for all chunks of all rows.
 
-        Beyond a row's last candidate is what comes last.
+        Beyond a row's last candidate are keys that come last.
         """
         return sieve(Sieving(self.rows.number * self.chunks, self.size, self.k, self.keys, self.numbers, self.emit), device)
 
     @property
     def chunks(self) -> int:
-        return -(-self.given.number // self.length)
+        return -(-self.candidates.number // self.length)
 
     def size(self, chunk: str) -> str:
-        return f"min({self.length}u, {self.given.number}u - {self.number(chunk, '0u')})"
+        return f"min({self.length}u, {self.candidates.number}u - {self.number(chunk, '0u')})"
 
     def row(self, chunk: str) -> str:
         return quotient(chunk, self.chunks)
@@ -278,15 +279,19 @@ class _Round(NamedTuple):
 
     def offset(self, chunk: str, i: str) -> str:
         """Return the offset of the i-th candidate of a chunk's row."""
-        return self.rows.offset(self.row(chunk), i) if self.given.keys is None else plus(times(self.row(chunk), self.given.number), i)
+        return (
+            self.rows.offset(self.row(chunk), i)
+            if self.candidates.keys is None
+            else plus(times(self.row(chunk), self.candidates.number), i)
+        )
 
     def keys(self, shader: Shader) -> Callable[[str, str], list[str]]:
         """Return the function that loads the keys of a chunk's four candidates from i on."""
-        count, known = self.given.number, self.given.keys is not None
-        fours = count % 4 == 0 and (known or self.rows.columns == 1)
-        stored = _UINT32 if known else storage(self.which.dtype)
+        count, has_keys = self.candidates.number, self.candidates.keys is not None
+        fours = count % 4 == 0 and (has_keys or self.rows.columns == 1)
+        stored = _UINT32 if has_keys else storage(self.which.dtype)
         array = shader.buffer(
-            _OPERAND if self.given.keys is None else self.given.keys, stored, size=self.rows.number * count if fours else 0
+            _OPERAND if self.candidates.keys is None else self.candidates.keys, stored, size=self.rows.number * count if fours else 0
         )
 
         def read(chunk: str, i: str) -> list[str]:
@@ -297,7 +302,7 @@ class _Round(NamedTuple):
             else:
                 positions = [shader.let("u32", f"min({first} + {c}u, {count - 1}u)") for c in range(4)]
                 four = [array.load(self.offset(chunk, at)) for at in positions]
-            return [shader.let("u32", x.text if known else self.falling(shader, x.text)) for x in four]
+            return [shader.let("u32", x.text if has_keys else self.falling(shader, x.text)) for x in four]
 
         return read
 
@@ -307,20 +312,20 @@ class _Round(NamedTuple):
 
     def numbers(self, shader: Shader) -> Callable[[str, str], str]:
         """Return the function that loads the index in the row of a chunk's i-th candidate."""
-        if self.given.numbers is None:
+        if self.candidates.numbers is None:
             return self.number
-        array = shader.buffer(self.given.numbers, _UINT32)
+        array = shader.buffer(self.candidates.numbers, _UINT32)
         return lambda chunk, i: array.load(self.offset(chunk, self.number(chunk, i))).text
 
     def emit(self, shader: Shader) -> Callable[[str, str, str, str], None]:
         """Return the function that stores a chunk's i-th greatest: key and index."""
-        if self.kept is None:
+        if self.survivors is None:
             return _results(shader, self.rows, self.which, self.k)
-        targets = [shader.buffer(n, _UINT32, written=True) for n in (self.kept.keys, self.kept.numbers) if n is not None]
+        targets = [shader.buffer(n, _UINT32, written=True) for n in (self.survivors.keys, self.survivors.numbers) if n is not None]
 
-        def write(chunk: str, i: str, *found: str) -> None:
+        def write(chunk: str, i: str, *words: str) -> None:
             at = shader.let("u32", plus(times(chunk, self.k), i))
-            for target, value in zip(targets, found, strict=True):
+            for target, value in zip(targets, words, strict=True):
                 shader.emit(f"{target.name}[{at}] = {value};")
 
         return write

@@ -12,21 +12,21 @@ from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
-from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, unknown_float, wgsl_type
+from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
 
 # ------------------------------------------------------------------------------
 # Several axes of a kernel walked as one, by elements or groups of *lanes*.
 # ------------------------------------------------------------------------------
 
-#: How many neighbours an invocation takes at a time: as many as a vector has, and as many bytes as a word has. It may be more of narrow
-#: numbers, as many as a vector of words has.
+#: Neighbours that an invocation processes at a time: as many as a vector has numbers, and a word bytes. Of narrow numbers it may process
+#: more, a vector of words.
 LANES = 4
 
 #: Texts of u32 expressions that are cheap to repeat: one for all lanes, or one for each.
 Texts = tuple[str, ...]
 
-#: What stands for the number of the group along the last axis of a span whose groups do not cross its ends.
+#: The pseudo-axis of the group's number along a span, or along its last axis if groups do not cross that axis's ends.
 GROUP = -1
 
 
@@ -67,7 +67,7 @@ class AxisSpan(NamedTuple):
     def bind(self, shader: Namer, group: str) -> dict[int, Texts]:
         """Emit the axes' indices in a group of lanes.
 
-        In the last group the last element may be there more than once.
+        The last group may repeat the last element.
         """
         if self.is_aligned:
             axes = _divided(shader, group, (*self.sizes[:-1], self.sizes[-1] // self.lanes))
@@ -150,7 +150,7 @@ _WORD = 1 << 32
 
 
 class LoopNest(NamedTuple):
-    """What all scopes of a loop nest share."""
+    """The state that all scopes of a loop nest share."""
 
     shader: Shader
     analysis: KernelAnalysis
@@ -183,20 +183,20 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def number(self, number: int) -> Numbers:
         """Return a node's values: one, or one for each lane."""
-        found = self.find(number)
-        if found is None:
+        values = self.find(number)
+        if values is None:
             for n in self.needed([number]):
-                self.numbers[n] = self._made(n)
-            found = self.numbers[number]
-        return found
+                self.numbers[n] = self._emit_node(n)
+            values = self.numbers[number]
+        return values
 
     def spread(self, number: int) -> Numbers:
         """Return a node's value in every lane."""
-        found = self.number(number)
-        return found * self.lanes if len(found) == 1 else found
+        values = self.number(number)
+        return values * self.lanes if len(values) == 1 else values
 
     def prepare_operands(self, number: int) -> None:
-        """Emit the summand of a load's index that does not depend on inner loops."""
+        """Emit the loop-invariant summand of a load's index."""
         if number in self.analysis.loads:
             self._prepare_sum(self.analysis.load_offsets[number])
 
@@ -205,7 +205,7 @@ class LaneScope(Scope[Texts, Numbers]):
         if here:
             self._sum(here)
 
-    def _made(self, number: int) -> Numbers:
+    def _emit_node(self, number: int) -> Numbers:
         nest = self.nest
         node = nest.analysis.kernel.nodes[number]
         if isinstance(node, Load):
@@ -220,7 +220,7 @@ class LaneScope(Scope[Texts, Numbers]):
         read = [self.number(i) for i in node.operands]
         count = max([len(x) for x in read], default=1)
         lanes = [[x[k % len(x)] for x in read] for k in range(count)]
-        return tuple([apply(nest.shader, node.op, one, node.dtype, dict(node.params)) for one in lanes])
+        return tuple([apply(nest.shader, node.op, operands, node.dtype, dict(node.params)) for operands in lanes])
 
     def _position(self, node: Position) -> Numbers:
         unsigned = node.value.bounds(self.nest.analysis.kernel.sizes)[0] >= 0
@@ -241,7 +241,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return (fill,)
         if holds == ("true",):
             return self._read(number, array)
-        fill = unknown_float(self.nest.shader, fill)
+        fill = opaque_float(self.nest.shader, fill)
         if len(holds) == 1:
             return self._read_if(holds[0], number, array, fill)
         return self._read_where(holds, number, array, fill)
@@ -257,7 +257,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
     def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
-        """Emit a load under a condition of all lanes, which reads memory only if it holds."""
+        """Emit a load that reads memory only if a condition of all lanes holds."""
         shader, offset = self.nest.shader, self.nest.analysis.load_offsets[number]
         self._prepare_sum(offset)
         count = self.lanes if self.varies(offset) else 1
@@ -269,7 +269,10 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
     def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
-        """Emit a load under each lane's condition, of element 0 where it fails."""
+        """Emit a load under each lane's condition.
+
+        Where it fails, element 0 is loaded, and `fill` takes its place.
+        """
         shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[number])
         result = []
         for k, condition in enumerate(holds):
@@ -279,10 +282,7 @@ class LaneScope(Scope[Texts, Numbers]):
         return tuple(result)
 
     def store(self, number: int) -> None:
-        """Emit a store.
-
-        It is done only where the axes that it does not depend on are 0.
-        """
+        """Emit a store, executed only where the axes that it does not depend on are 0."""
         nest, array = self.nest, self.nest.outputs[number]
         nest.pending.discard(number)
         offset, values = nest.analysis.store_offsets[number], self.number(nest.analysis.kernel.stores[number].value)
@@ -329,8 +329,8 @@ class LaneScope(Scope[Texts, Numbers]):
 
     def vector(self, offset: Affine) -> str | None:
         """Emit the number of the vector that holds the lanes' elements, if one does."""
-        found = self.span.vector(offset) if self.span else None
-        return None if found is None else self.affine(found)[0]
+        index = self.span.vector(offset) if self.span else None
+        return None if index is None else self.affine(index)[0]
 
     def affine(self, affine: Affine) -> Texts:
         """Emit an affine number; negative ones are taken modulo 2³²."""
@@ -346,16 +346,16 @@ class LaneScope(Scope[Texts, Numbers]):
         if (emitted := self.inherited("_sums", terms)) is not None:
             return emitted
         outer = tuple([t for t in terms if self.parent is not None and t[0] in self.parent.axes])
-        known = self._sum(outer) if outer and len(outer) < len(terms) else None
-        own = [t for t in terms if known is None or t not in outer]
-        count = max([len(known or ()), *[len(self.axes[a]) for a, _ in own]])
+        outer_sum = self._sum(outer) if outer and len(outer) < len(terms) else None
+        inner = [t for t in terms if outer_sum is None or t not in outer]
+        count = max([len(outer_sum or ()), *[len(self.axes[a]) for a, _ in inner]])
         result: list[str] = []
         for k in range(count):
             if k and self.span is not None and self.span.is_aligned:
                 result.append(f"({result[0]} + {k * coefficient(Affine(terms, 0), self.span.axes[-1]) % _WORD}u)")
                 continue
-            text = known[k % len(known)] if known else ""
-            for a, c in own:
+            text = outer_sum[k % len(outer_sum)] if outer_sum else ""
+            for a, c in inner:
                 axis = self.axes[a][k % len(self.axes[a])]
                 term = axis if abs(c) == 1 else f"{axis} * {abs(c)}u"
                 text = f"{text} - {term}" if c < 0 and text else f"0u - {term}" if c < 0 else f"{text} + {term}" if text else term
@@ -383,7 +383,7 @@ class LaneScope(Scope[Texts, Numbers]):
             return ("true",) if conditions else ()
         count = max(map(len, wanted))
         lanes = [[c[k % len(c)] for c in wanted] for k in range(count)]
-        return tuple([one[0] if len(one) == 1 else " && ".join(f"({c})" for c in one) for one in lanes])
+        return tuple([terms[0] if len(terms) == 1 else " && ".join(f"({c})" for c in terms) for terms in lanes])
 
     def _condition(self, condition: Range) -> Texts:
         least, greatest = condition.value.bounds(self.nest.analysis.kernel.sizes)
@@ -416,7 +416,7 @@ def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], 
 
     Loads may be along any of the spans, stores are along the first.
 
-    Inputs that nothing reads are left out, and so are those that are `absent`, whose values are known.
+    Inputs without loads are left out, and so are those in `absent`, whose values the caller provides.
     """
     kernel = analysis.kernel
     lanes = max([span.lanes for span in spans if span.lanes > 1], default=LANES)

@@ -92,14 +92,14 @@ class Accumulator(BaseAccumulator[State]):
 
     @property
     def dtypes(self) -> tuple[np.dtype, ...]:
-        """The dtypes of what is carried."""
+        """The dtypes of the state."""
         return (self.dtype, INT32) if self.node.is_index else (self.dtype,)
 
     @property
     def start(self) -> State:
         """The state before the first element.
 
-        If the least number of all is the greatest in a row, it is at the row's beginning.
+        The index is 0: a maximum that equals the identity is at the row's beginning.
         """
         first = constant(self.dtype, self.node.reduction.start(self.dtype))
         return (first, constant(INT32, 0)) if self.node.is_index else (first,)
@@ -112,8 +112,8 @@ class Accumulator(BaseAccumulator[State]):
         both = ", ".join(number.text for number in (*x, *y))
         if not self.node.is_index:
             return (Number(self.dtype, self.shader.let(wgsl_type(self.dtype), f"{name}({both})")),)
-        found = self.shader.let(f"{name}_state", f"{name}({both})")
-        return Number(self.dtype, f"{found}.value"), Number(INT32, f"{found}.place")
+        state = self.shader.let(f"{name}_state", f"{name}({both})")
+        return Number(self.dtype, f"{state}.value"), Number(INT32, f"{state}.place")
 
     def _merging(self) -> str:
         f, name, type_ = Function(self.shader.module), f"{self.node.op}_{self.dtype.name}", wgsl_type(self.dtype)
@@ -165,7 +165,7 @@ class Accumulator(BaseAccumulator[State]):
         return tuple([Number(d, self.shader.let(wgsl_type(d), name)) for d, name in zip(self.dtypes, variables, strict=True)])
 
     def add(self, variables: Sequence[str], state: State) -> None:
-        """Emit the combination of a state with what variables hold."""
+        """Emit the accumulation of a state in variables."""
         held = tuple([Number(d, name) for d, name in zip(self.dtypes, variables, strict=True)])
         for name, x in zip(variables, self.merge(held, state), strict=True):
             self.shader.emit(f"{name} = {x.text};")
@@ -202,18 +202,18 @@ _NAN_KEYS = {"max": "0x7fffffff", "min": "bitcast<i32>(0x80000000u)"}
 
 
 def is_possible(accumulator: Accumulator) -> bool:
-    """Return True if invocations can exchange what a reduction carries."""
+    """Return True if invocations can exchange a reduction's state."""
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
 def has_rows(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
-    """Return True if so many neighbours in a workgroup are always in one subgroup."""
+    """Return True if `per_row` neighbours in a workgroup are always in one subgroup."""
     width = device.subgroup_most
     return device.subgroups and device.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
 
 
 def over_subgroup(shader: Shader, accumulator: Accumulator, x: Number, per_row: int | None = None) -> Number:
-    """Emit a number combined over the subgroup, or over so many neighbours in it.
+    """Emit a number combined over the subgroup, or over `per_row` neighbours in it.
 
     All of them get the same bits.
     """
@@ -246,9 +246,9 @@ def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Numbe
                 exchange("reach")
         return x.type, total.text
 
-    known = per_row is not None
-    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{per_row or 'all'}", (x.type,) if known else (x.type, "u32"), write)
-    size = "" if known else f", {shader.builtin('subgroup_size')}"
+    is_fixed = per_row is not None
+    name = shader.function(f"subgroup_{op}_{x.dtype.name}_{per_row or 'all'}", (x.type,) if is_fixed else (x.type, "u32"), write)
+    size = "" if is_fixed else f", {shader.builtin('subgroup_size')}"
     return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))
 
 
@@ -259,7 +259,7 @@ def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Numbe
 # areas of memory alternate, so that one barrier is enough between writing an area, reading it, and writing it again.
 # ------------------------------------------------------------------------------
 
-#: Up to so many states are combined by every invocation in one step.
+#: The most states that every invocation combines in one step.
 _ONCE = 16
 
 
@@ -301,7 +301,7 @@ def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Te
 
 
 class WorkgroupReduction:
-    """Emits the combination of what a workgroup's invocations have accumulated."""
+    """The combination of the states of a workgroup's invocations."""
 
     def __init__(self, shader: Shader, team: Team) -> None:
         self.shader = shader
@@ -338,7 +338,7 @@ class WorkgroupReduction:
         return device.subgroups and self.team.rows_per_group == 1 and self.team.per_row % device.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
-        """Emit one number for each subgroup, and then one for all.
+        """Emit the combination of each subgroup, and then that of all.
 
         Every subgroup computes the latter.
         """
@@ -352,9 +352,9 @@ class WorkgroupReduction:
         total = shader.var(x.type, accumulator.start[0].text)
 
         def add(number: str) -> None:
-            there = shader.let("bool", f"{number} < {count}")
-            one = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
-            accumulator.add([total], accumulator.where(there, (one,)))
+            exists = shader.let("bool", f"{number} < {count}")
+            value = Number(x.dtype, shader.let(x.type, f"{memory}[min({number}, {count} - 1u)]"))
+            accumulator.add([total], accumulator.where(exists, (value,)))
 
         if self.team.per_row <= device.subgroup_least**2:  # there are no more subgroups than one has invocations
             add(lane)

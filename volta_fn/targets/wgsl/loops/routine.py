@@ -52,14 +52,13 @@ def steps_of(
     if cut is not None:
         steps = Split(analysis, cut, step.buffers, workspaces).steps()
         if all(s.bindings <= device.buffers for s in steps):
-            simple = [(_simple(s), bool(s.kernel.reduction_axes)) for s in steps]
-            return [one for s, reduces in simple for one in ([s] if reduces else elementwise_steps(s, separate, options))]
+            result: list[KernelStep] = []
+            for s in steps:
+                simple = s if s.number is not None else s._replace(kernel=simplified(s.kernel))
+                result += [simple] if s.kernel.reduction_axes else elementwise_steps(simple, separate, options)
+            return result
         workspaces.sizes.clear()
     return [step._replace(kernel=kernel)]
-
-
-def _simple(step: KernelStep) -> KernelStep:
-    return step if step.number is not None else step._replace(kernel=simplified(step.kernel))
 
 
 def elementwise_steps(step: KernelStep, separate: bool, options: LoopOptions = PREFERRED) -> list[KernelStep]:
@@ -160,33 +159,33 @@ class FusedKernels:
 
         After None, this object must not be used again.
         """
-        found = _planned(member.kernel, self._device)
-        assert found is not None, "who asks has asked whether the kernel is small"
-        self._planned.append(found.bound(member.buffers))
+        planned = _planned(member.kernel, self._device)
+        assert planned is not None, "callers add only kernels that are small"
+        self._planned.append(planned.bound(member.buffers))
         self._bindings.update(member.buffers.inputs, member.buffers.outputs)
         self._nodes += len(member.kernel.nodes)
-        self._memory += found.memory
+        self._memory += planned.memory
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
         new = self._planned[-1:]
-        if found.analysis.reduction_axes and self._size != _group(self._device):
+        if planned.analysis.reduction_axes and self._size != _group(self._device):
             self._begin(_group(self._device))
             new = self._planned
         try:
-            for one in new:
-                self._write(one)
+            for kernel in new:
+                self._write(kernel)
         except OtherAccess:
             return None
         return self._shader.dispatch(self._groups)
 
-    def _write(self, one: _Planned) -> None:
+    def _write(self, kernel: _Planned) -> None:
         """Write a kernel for workgroups after those of the kernels before."""
-        plan = one.plan._replace(rows_per_group=self._size // one.plan.per_row)
+        plan = kernel.plan._replace(rows_per_group=self._size // kernel.plan.per_row)
         shader, first, grid_group = self._shader, self._groups, Shader.group
         self._groups += -(-plan.rows.groups // plan.rows_per_group)
         with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{grid_group} - {first}u")
-            write_rows(one.analysis, plan, shader, one.step)
+            write_rows(kernel.analysis, plan, shader, kernel.step)
         shader.group = grid_group
 
 

@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader
 #
 # Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`WorkgroupReduction`), and
 # so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
-# elements is unrolled, and what a pass has computed stays in registers for the next one. Passes over a long row are loops, which read its
+# elements is unrolled, and the values of a pass stay in registers for the next one. Passes over a long row are loops, which read its
 # elements anew.
 # ------------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class _RowEmitter:
             accumulators = self.accumulators(here)
             states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
             for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
-                known = self.reduction.combined(accumulator, lanes)
-                scope.numbers[number] = tuple([accumulator.result(state) for state in known])
+                totals = self.reduction.combined(accumulator, lanes)
+                scope.numbers[number] = tuple([accumulator.result(state) for state in totals])
 
     def row_number(self) -> str:
         """Emit the number of this invocation's row; beyond the last row it is the last."""
@@ -234,11 +234,11 @@ class _RowEmitter:
             if self.bound is None:
                 self.step(here, accumulators, scopes, totals)
                 return
-            for one in scopes:
-                holds = one.holds((self.bound,))
+            for element in scopes:
+                holds = element.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
-                    self.step(here, accumulators, [one.child({})], totals)
+                    self.step(here, accumulators, [element.child({})], totals)
 
     def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
@@ -286,11 +286,11 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
 # ------------------------------------------------------------------------------
 # Split reductions of a few long rows, in steps that keep many workgroups busy.
 #
-# For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces, and another combines these partial
-# results, does what is per row, and keeps those results of reductions that are needed later. What is stored per element comes last.
+# For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces. Another one combines these partial
+# results, computes the stores per row, and stores the results of reductions that later steps need. Stores per element come last.
 # ------------------------------------------------------------------------------
 
-#: If there are so many rows, the partial results of neighbouring rows are contiguous, else those of one row are.
+#: The fewest rows for which the partial results of neighbouring rows are contiguous; of fewer, those of one row are.
 _MANY = 32
 
 _BOOL = np.dtype(np.bool_)
@@ -323,8 +323,8 @@ class Split:
         outer = range(self.kernel.parallel)
         self.rows = analysis.size(outer)
         self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
-        #: The buffers of results of reductions.
-        self.known: dict[int, int] = {}
+        #: The buffers of results of reductions, by node.
+        self.result_buffers: dict[int, int] = {}
         #: The stores per row and per element, by the stages of their values.
         self.row_stores: dict[int, list[int]] = {}
         self.stores: dict[int, list[int]] = {}
@@ -338,15 +338,15 @@ class Split:
         last = [s for stage, stores in self.stores.items() if stage for s in stores]
         for stage in range(1, max(self.analysis.stages) + 1):
             ready = [n for n in self.analysis.reduces if self.analysis.stages[n] == stage]
-            found = {n: self.of_chunks(n) for n in ready}
-            result.append(self.chunks(found, self.stores.get(0, []) if stage == 1 else []))
+            partials = {n: self.of_chunks(n) for n in ready}
+            result.append(self.chunks(partials, self.stores.get(0, []) if stage == 1 else []))
             row_stores = [*self.row_stores.get(stage, []), *(self.row_stores.get(0, []) if stage == 1 else [])]
-            result.append(self.combined(found, row_stores, self.kept(stage, ready, last)))
+            result.append(self.combined(partials, row_stores, self.live_results(stage, ready, last)))
         if last:
             result.append(self.elementwise(last))
         return [s._replace(kernel=restricted(s.kernel, range(len(s.kernel.stores)))) for s in result]
 
-    def kept(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
+    def live_results(self, stage: int, ready: Sequence[int], last: Sequence[int]) -> list[int]:
         """Return the results of a stage's reductions that later steps need."""
         stores = [s for later, stores in self.row_stores.items() if later > stage for s in stores]
         targets = [r.operand for n, r in self.analysis.reduces.items() if self.analysis.stages[n] > stage]
@@ -361,7 +361,7 @@ class Split:
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
         return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
-    def placed(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
+    def partial_layout(self) -> tuple[tuple[int, int], tuple[Affine, Affine]]:
         """Return the shape of partial results, and the index in it.
 
         The chunk is the axis after the parallel ones.
@@ -371,7 +371,7 @@ class Split:
             return (self.cut.chunks, self.rows), (chunk, self.row)
         return (self.rows, self.cut.chunks), (self.row, chunk)
 
-    def made(
+    def build_step(
         self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
     ) -> KernelStep:
         """Return a step with more inputs than the kernel's, and stores with buffers."""
@@ -382,10 +382,10 @@ class Split:
         kernel = Kernel(sizes, outer, tuple(inputs), tuple(nodes.nodes), tuple([store for store, _ in stores]))
         return KernelStep(kernel, Buffers((*self.buffers.inputs, *more), tuple([number for _, number in stores])))
 
-    def begun(self) -> tuple[Nodes, list[int]]:
+    def begin_nodes(self) -> tuple[Nodes, list[int]]:
         """Return nodes that include loads of earlier results, and the buffers of those."""
-        nodes, more = Nodes(self.kernel), list(self.known.values())
-        for k, n in enumerate(self.known):
+        nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
+        for k, n in enumerate(self.result_buffers):
             nodes.new[n] = nodes.add(_load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
         return nodes, more
 
@@ -400,25 +400,25 @@ class Split:
 
     # steps
 
-    def chunks(self, found: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
+    def chunks(self, partials: dict[int, ChunkBuffers], stores: Sequence[int]) -> KernelStep:
         """Return the step of reductions, and stores per element, over the chunks."""
-        nodes, more = self.begun()
+        nodes, more = self.begin_nodes()
         old = self.stored(nodes, stores)
-        shape, index = self.placed()
+        shape, index = self.partial_layout()
         partial: list[tuple[Store, int]] = []
-        for n, given in found.items():
+        for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             nodes.copy([reduce.operand])
             operand = nodes.new[reduce.operand]
             value = Reduce(nodes.nodes[operand].dtype, reduce.reduction.index_of or reduce.op, operand)
-            partial.append((Store(shape, index, nodes.add(value)), given.values))
-            if given.positions is not None:
-                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), given.positions))
-        step = self.made(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
+            partial.append((Store(shape, index, nodes.add(value)), buffers.values))
+            if buffers.positions is not None:
+                partial.append((Store(shape, index, nodes.add(replace(reduce, operand=operand))), buffers.positions))
+        step = self.build_step(nodes, self.kernel.sizes, self.kernel.parallel, old, more)
         return self.in_chunks(step, partial)
 
     def in_chunks(self, step: KernelStep, partial: Sequence[tuple[Store, int]]) -> KernelStep:
-        """Return a step whose rows are chunks of what they were, with further stores."""
+        """Return a step whose rows are chunks of the original rows, with further stores."""
         axis, chunks, size = self.cut
         outer = self.kernel.parallel
         moved = {a: along(a + 1) for a in self.analysis.reduction_axes}
@@ -431,34 +431,34 @@ class Split:
         bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
         return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.analysis.row_number.replaced(moved))
 
-    def combined(self, found: dict[int, ChunkBuffers], stores: Sequence[int], kept: Sequence[int]) -> KernelStep:
-        """Return the step that combines partial results and does what is per row."""
-        nodes, more = self.begun()
-        shape, index = self.placed()
-        for n, given in found.items():
+    def combined(self, partials: dict[int, ChunkBuffers], stores: Sequence[int], live: Sequence[int]) -> KernelStep:
+        """Return the step that combines partial results, with the stores per row."""
+        nodes, more = self.begin_nodes()
+        shape, index = self.partial_layout()
+        for n, buffers in partials.items():
             reduce = self.analysis.reduces[n]
             dtype = self.kernel.nodes[reduce.operand].dtype
             value = nodes.add(_load(dtype, len(self.kernel.inputs) + len(more), shape, index))
-            more.append(given.values)
+            more.append(buffers.values)
             result = nodes.add(Reduce(dtype, reduce.reduction.index_of or reduce.op, value))
-            if given.positions is not None:
+            if buffers.positions is not None:
                 position = nodes.add(_load(INT32, len(self.kernel.inputs) + len(more), shape, index))
-                more.append(given.positions)
+                more.append(buffers.positions)
                 result = _first_index(nodes, value, result, position)
             nodes.new[n] = result
         outputs = self.stored(nodes, stores)
-        for n in kept:
+        for n in live:
             dtype = self.analysis.reduces[n].dtype
-            self.known[n] = self.workspaces.new(self.rows * dtype.itemsize)
-            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.known[n]))
+            self.result_buffers[n] = self.workspaces.new(self.rows * dtype.itemsize)
+            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.result_buffers[n]))
         outer = self.kernel.parallel
-        return self.made(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
+        return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
     def elementwise(self, stores: Sequence[int]) -> KernelStep:
-        """Return the step that stores what is per element."""
-        nodes, more = self.begun()
+        """Return the step of the stores per element."""
+        nodes, more = self.begin_nodes()
         outputs = self.stored(nodes, stores)
-        return self.made(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
+        return self.build_step(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
 
 
 def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:

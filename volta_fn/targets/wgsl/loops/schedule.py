@@ -32,7 +32,7 @@ _FEW_VALUES = 16
 #: compiler mistakes indices of a workgroup that needs many more.
 _ROW_VALUES = 1 << 15
 
-#: From so many invocations on, a GPU is busy.
+#: The fewest invocations that keep a GPU busy.
 BUSY = 1 << 17
 
 #: Bytes of an array that an invocation of a large kernel without inner axes loads at once, and the most statements for that.
@@ -47,7 +47,7 @@ _CHUNK = 4
 _SHORT = 32
 _LEAST_ELEMENTS = 8
 
-#: Where there are few columns: how many groups of them a workgroup has at least, and how many workgroups are wanted.
+#: The fewest groups of columns of a workgroup, and the fewest workgroups, where there are few columns.
 _NARROW = 4
 
 #: Sizes that tests force: invocations per row, and elements of a chunk.
@@ -64,7 +64,7 @@ class LoopOptions(NamedTuple):
     #: Whether elements are taken in fours, and in groups of 16 bytes, where memory allows.
     lanes: bool | None = None
     wide: bool | None = None
-    #: Invocations per row, and whether they go along it by loops.
+    #: Invocations per row, and whether they traverse it by loops.
     per_row: int | None = None
     loops: bool = False
     #: Elements, or groups of lanes, that an invocation of a kernel without reductions has.
@@ -81,10 +81,7 @@ PREFERRED = LoopOptions()
 
 
 def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Iterator[LoopOptions]:
-    """Yield options that differ from what is preferred, each in turn.
-
-    Those of reductions are for every axis.
-    """
+    """Yield the preferred options and alternatives, for reductions along every axis."""
     yield PREFERRED
     if not analysis.reduces:
         yield from (
@@ -107,7 +104,9 @@ def legal_options(analysis: KernelAnalysis, device: TargetCapabilities) -> Itera
 def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel without reduction axes."""
     sizes = analysis.kernel.sizes
-    offset = max(enumerate(analysis.store_offsets), key=lambda p: (_is_packed(analysis, p[0]), analysis.size(p[1].axes), -p[0]))[1]
+    offset = max(
+        enumerate(analysis.store_offsets), key=lambda p: (analysis.kernel.outputs[p[0]].dtype.itemsize < 4, analysis.size(p[1].axes), -p[0])
+    )[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
     rows = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
@@ -118,25 +117,21 @@ def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: L
 def _group(invocations: int) -> int:
     """Return the size of a small workgroup.
 
-    It is larger if there are very many workgroups, as a GPU starts only so many in a time.
+    It is larger if there are very many workgroups, since the rate at which a GPU starts them is limited.
     """
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
 def _unroll_elementwise(analysis: KernelAnalysis, rows: AxisSpan) -> int:
-    """Return how many elements, or groups of lanes, an invocation has.
+    """Return the number of elements, or groups of lanes, of an invocation.
 
-    They are so many that enough bytes are in flight; of wide groups of narrow numbers one is enough, and takes half the text.
+    It is large enough to keep enough bytes in flight. One wide group of narrow numbers suffices, and takes half the text.
     """
     if rows.groups <= 8 * BUSY or rows.lanes > LANES:
         return 1
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
     statements = rows.lanes * len(analysis.kernel.nodes)
     return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
-
-
-def _is_packed(analysis: KernelAnalysis, store: int) -> bool:
-    return analysis.kernel.outputs[store].dtype.itemsize < 4
 
 
 def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
@@ -157,9 +152,9 @@ def _accesses(analysis: KernelAnalysis) -> list[tuple[Affine, Buffer]]:
 
 
 def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> AxisSpan:
-    """Return a long span walked by lanes of 16 bytes, if all accesses are that narrow.
+    """Return a long span walked by lanes of 16 bytes, if all accesses allow that.
 
-    A span of any length is where that is `wanted`.
+    If `wanted`, so are short spans.
     """
     accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
@@ -193,8 +188,8 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     offsets = sorted([*analysis.load_offsets.values(), *analysis.store_offsets], key=lambda p: -analysis.size(p.axes))
 
     def step(axis: int) -> tuple[bool, int, int]:
-        found = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
-        return axis == last, -found, axis
+        stride = next((abs(c) for p in offsets if (c := coefficient(p, axis))), 0)
+        return axis == last, -stride, axis
 
     order = sorted(axes, key=step)
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
@@ -221,10 +216,10 @@ def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, option
 
 
 def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, unroll: int) -> int:
-    """Return how many invocations reduce a row.
+    """Return the number of invocations that reduce a row.
 
-    There is one for each group of lanes, or for several. Of very many short rows, each has four groups, as there is less to combine, or
-    two, if that takes no workgroup memory.
+    There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
+    combined then, or two, if combining them takes no workgroup memory.
     """
     if row.groups <= 4:
         return 1
@@ -236,9 +231,9 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
 
 
 def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
-    """Return how many rows a workgroup has.
+    """Return the number of rows of a workgroup.
 
-    It is one if that fills subgroups, unless it has `few` values, as a GPU starts only so many workgroups.
+    It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     """
     if device.subgroups and per_row >= device.subgroup_most and not (few and has_rows(device, per_row, 2 * per_row)):
         return 1
@@ -293,9 +288,9 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
 
 
 def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
-    """Return how to cut rows that are long and few; None: not at all.
+    """Return the cut of rows that are long and few; None if they are not cut.
 
-    Rows of any length are cut in chunks of a given size; 0 stands for no cut.
+    With `chunk`, rows of any length are cut in chunks of this size; 0 stands for no cut.
     """
     invocations = schedule.rows.groups * schedule.per_row
     unroll = schedule.row.groups // schedule.per_row

@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.loops.rows import write_together
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
-#: Sides of large squares, along the stores and along those loads, the best first; from how many iterations on they are used; and of others.
+#: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
 _LARGE = [(64, 128), (64, 64)]
 _MANY = 1 << 21
 _SMALL = (32, 32)
@@ -47,24 +47,24 @@ class Crossing(NamedTuple):
 def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
     """Return the loads that cross the stores' axis; None if squares do not help.
 
-    Unless it is said whether they are `wanted`, they are in large kernels.
+    `wanted` forces or forbids squares; by default they are used in large kernels.
     """
     sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
     if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
         return None
-    found = crossing_loads(analysis, axis, LANES, backward=True)
-    if found is None:
+    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
+    if axis_and_loads is None:
         return None
-    other, loads = found
+    other, loads = axis_and_loads
     packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
-    size = sum(_kept(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
+    size = sum(_tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
     large = [sides for sides in _LARGE if store_steps >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
     return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
 
 
-def _kept(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which numbers are kept: packing float16 takes very long."""
+def _tile_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in workgroup memory; packing float16 is very slow."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -78,7 +78,8 @@ class _Tiles:
         self.analysis = analysis
         self.cross = cross
         self.shader = shader
-        self.along, self.across = [_axis_span(axis, analysis.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        sizes = [(axis, analysis.kernel.sizes[axis]) for axis in (cross.axis, cross.other)]
+        self.along, self.across = [AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1) for axis, size in sizes]
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
@@ -94,8 +95,8 @@ class _Tiles:
         self.root.hoist(range(len(analysis.kernel.nodes)))
         outer = self.root.child(bound)
         outer.hoist(range(len(analysis.kernel.nodes)))
-        kept = {n: _kept(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
-        tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in kept.items()}
+        dtypes = {n: _tile_dtype(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
+        tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in dtypes.items()}
         width = self.cross.sides[1] // LANES
         for k in range(width * self.fours // shader.invocations):
             self.read(outer, corner, tiles, self.divided(k, width))
@@ -130,7 +131,7 @@ class _Tiles:
                 tile.store4(self.slot(k, row), [Number(tile.dtype, x.text) for x in numbers])
 
     def store_steps(self, outer: LaneScope, corner: dict[int, str]) -> list[_StoreStep]:
-        """Emit the scopes of what an invocation stores."""
+        """Emit the scopes of an invocation's stores."""
         shader, across, along = self.shader, self.across, self.along
         width = self.cross.sides[0] // along.lanes
         result = []
@@ -157,7 +158,7 @@ class _Tiles:
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
             targets = [store.value for store in self.analysis.kernel.stores]
-            write_together([inside], targets)  # before the first store, as a result may lie where an operand of another one is
+            write_together([inside], targets)  # before the first store, since a result may share memory with an operand of another one
             for s in range(len(targets)):
                 inside.store(s)
 
@@ -182,16 +183,11 @@ class _Tiles:
 
 
 class _StoreStep(NamedTuple):
-    """What an invocation stores at a time."""
+    """The stores of an invocation at one position of a square."""
 
     scope: LaneScope
-    #: Whether there is something to store, as the head of a block.
+    #: The condition that the position is in the array, as the head of a block; empty if it always is.
     exists: str
-    #: Where in the square it is.
+    #: The position in the square.
     strip: str
     column: str
-
-
-def _axis_span(axis: int, size: int) -> AxisSpan:
-    """Return the span of an axis, walked by lanes if that is possible."""
-    return AxisSpan((axis,), (size,), LANES if size % LANES == 0 else 1)

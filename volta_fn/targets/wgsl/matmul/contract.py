@@ -83,7 +83,7 @@ _SINGLES = (
     (Schedule(16, 16, 16, 2, 2), 0.3),
 )
 
-#: Variations worth a try on large contractions.
+#: Variations to be timed on large contractions.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"band": 4},
@@ -110,14 +110,14 @@ def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities,
 
     There are at most two for each tile. `batch_products`: see `choose`.
     """
-    found = []
+    pairs = []
     little = c.products < LITTLE
     for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
         timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
-        found += sorted(timed, key=lambda pair: pair[0])[:2]
-    return [schedule for _, schedule in sorted(found, key=lambda pair: pair[0])[:count]]
+        pairs += sorted(timed, key=lambda pair: pair[0])[:2]
+    return [schedule for _, schedule in sorted(pairs, key=lambda pair: pair[0])[:count]]
 
 
 def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
@@ -132,8 +132,8 @@ def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, bat
 
 def variations(schedule: Schedule, work: Working, device: TargetCapabilities) -> list[Schedule]:
     """Return schedules with the same tile that differ in details."""
-    found = [replace(schedule, **details) for details in _VARIATIONS]
-    return [x for x in found if x.fits(work, device)]
+    schedules = [replace(schedule, **details) for details in _VARIATIONS]
+    return [x for x in schedules if x.fits(work, device)]
 
 
 def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
@@ -188,7 +188,7 @@ _SCHEDULES = (
 
 
 def legal_options(c: IndexedContraction, device: TargetCapabilities, may_split: bool) -> Iterator[ProductOptions]:
-    """Yield options that differ from what is chosen."""
+    """Yield the default options and their alternatives."""
     work = working(c.target.dtype)
     yield CHOSEN
     if c.k:
@@ -278,12 +278,12 @@ def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
 
     Neighbouring invocations must read neighbouring elements.
     """
-    found = contraction_of(kernel)
-    if found is None:
+    product = contraction_of(kernel)
+    if product is None:
         return False
-    problem = found.problem()
+    problem = product.problem()
     dtypes = problem.lhs.dtype, problem.rhs.dtype, problem.dtype
-    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_near, problem[:2]))
+    return all(is_supported(d, device) for d in dtypes) and len({*map(kind, dtypes)}) == 1 and all(map(_is_contiguous, problem[:2]))
 
 
 def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
@@ -291,7 +291,7 @@ def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
     return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
 
 
-def _is_near(operand: Operand) -> bool:
+def _is_contiguous(operand: Operand) -> bool:
     """Return whether an operand is contiguous along an axis of the product."""
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
@@ -300,11 +300,11 @@ def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int 
     """Return the routine of a kernel that `contracts`; None for others."""
     if not contracts(kernel, device):
         return None
-    found = _oriented(kernel, options.swapped)
-    epilogue = Fused(found)
-    count = len(found.kernel.inputs)
-    buffers = BufferNumbers(found.lhs.input, found.rhs.input, count, count + len(found.kernel.stores))
-    c, may_split = _maps(found, epilogue), epilogue.may_split(device)
+    product = _oriented(kernel, options.swapped)
+    epilogue = Fused(product)
+    count = len(product.kernel.inputs)
+    buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
+    c, may_split = _maps(product, epilogue), epilogue.may_split(device)
     return contract(c, device, buffers, epilogue, may_split=may_split, batch_products=batch_products, options=options)
 
 
@@ -313,9 +313,9 @@ def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[
     if not contracts(kernel, device):
         return
     for swapped in (None, True, False):
-        found = _oriented(kernel, swapped)
-        epilogue = Fused(found)
-        for options in legal_options(_maps(found, epilogue), device, epilogue.may_split(device)):
+        product = _oriented(kernel, swapped)
+        epilogue = Fused(product)
+        for options in legal_options(_maps(product, epilogue), device, epilogue.may_split(device)):
             if swapped is not None or options == CHOSEN:
                 yield options._replace(swapped=swapped)
 
@@ -324,17 +324,17 @@ def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
     """Return the split-K factor of a kernel; 1 if it is no product."""
     if not contracts(kernel, device):
         return 1
-    found = _oriented(kernel, None)
-    c = _maps(found, Fused(found))
+    product = _oriented(kernel, None)
+    c = _maps(product, Fused(product))
     return choose(c, working(c.target.dtype), device).fitted(c).splits if is_tiled(c) else 1
 
 
-def _maps(found: Contraction, epilogue: Fused) -> contractions.IndexedContraction:
+def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContraction:
     """Return the contraction as schedules see it."""
-    inputs, problem = found.kernel.inputs, found.problem()
+    inputs, problem = product.kernel.inputs, product.problem()
     lhs, rhs = [
         contractions.OperandMap(side.dtype, inputs[load.input].size, side.start, side.stack, side.outer, side.inner)
-        for side, load in zip(problem[:2], (found.lhs, found.rhs), strict=True)
+        for side, load in zip(problem[:2], (product.lhs, product.rhs), strict=True)
     ]
     return contractions.IndexedContraction(lhs, rhs, epilogue.target())
 
@@ -342,54 +342,54 @@ def _maps(found: Contraction, epilogue: Fused) -> contractions.IndexedContractio
 def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
     """Return a contraction whose columns are the contiguous axis of the first result.
 
-    Or it is `swapped`, or not, as is asked for.
+    `swapped` forces or forbids an exchange of the operands.
     """
-    found = contraction_of(kernel)
-    assert found is not None
+    product = contraction_of(kernel)
+    assert product is not None
     if swapped is not None:
-        return found.swapped() if swapped else found
-    store = found.kernel.stores[0]
+        return product.swapped() if swapped else product
+    store = product.kernel.stores[0]
     side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return found.swapped() if side_by_side and side_by_side[0] in found.rows else found
+    return product.swapped() if side_by_side and side_by_side[0] in product.rows else product
 
 
 class Fused:
     """The epilogue of a contraction: the kernel's operations on the sums."""
 
-    def __init__(self, found: Contraction) -> None:
-        self.found = found
-        kernel, self.inputs = found.epilogue()
+    def __init__(self, product: Contraction) -> None:
+        self.product = product
+        kernel, self.inputs = product.epilogue()
         self.analysis = KernelAnalysis(kernel)
         #: The node that loads a sum.
         self.total = next(n for n, node in enumerate(kernel.nodes) if isinstance(node, Load) and node.input == 0)
 
     def may_split(self, device: TargetCapabilities) -> bool:
         """Return whether the device can bind partial sums and the kernel's buffers."""
-        return len({*self.inputs}) + len(self.found.kernel.stores) + 1 <= device.buffers
+        return len({*self.inputs}) + len(self.product.kernel.stores) + 1 <= device.buffers
 
     def target(self) -> contractions.ResultMap:
         """Return where the first result's elements are."""
-        kernel, offset = self.found.kernel, self.analysis.store_offsets[0]
+        kernel, offset = self.product.kernel, self.analysis.store_offsets[0]
         steps = dict(offset.terms)
 
         def walk(axes: Axes) -> contractions.Walk:
             return merged([kernel.sizes[a] for a in axes], [[steps.get(a, 0) for a in axes]])[0]
 
-        walks = [walk(axes) for axes in (self.found.batch, self.found.rows, self.found.columns)]
-        return contractions.ResultMap(kernel.nodes[self.found.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
+        walks = [walk(axes) for axes in (self.product.batch, self.product.rows, self.product.columns)]
+        return contractions.ResultMap(kernel.nodes[self.product.total].dtype, kernel.outputs[0].size, offset.offset, *walks)
 
     def __call__(self, f: Shader, work: Working, c: contractions.IndexedContraction, number: int, lanes: int) -> ResultStore:
         """Declare the results; see `Epilogue`."""
-        found, sizes = self.found, self.found.kernel.sizes
-        columns = tuple([sizes[a] for a in found.columns])
+        product, sizes = self.product, self.product.kernel.sizes
+        columns = tuple([sizes[a] for a in product.columns])
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
-        span = AxisSpan(found.columns, columns, together)
-        outputs = tuple(range(number, number + len(found.kernel.stores)))
+        span = AxisSpan(product.columns, columns, together)
+        outputs = tuple(range(number, number + len(product.kernel.stores)))
         nest = arrays(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
         def store(at: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
-            for names, index in ((found.batch, at.stack), (found.rows, at.row)):
+            for names, index in ((product.batch, at.stack), (product.rows, at.row)):
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
@@ -436,19 +436,19 @@ def timings(
     buffers = buffers or BufferNumbers()
     rng = np.random.default_rng(0)
     sides = sorted([(buffers.lhs, c.lhs), (buffers.rhs, c.rhs)], key=lambda side: side[0])
-    operands = [_numbers(rng, side.elements, side.dtype) for _, side in sides]
-    found: list[Timing] = []
+    operands = [_random_numbers(rng, side.elements, side.dtype) for _, side in sides]
+    measurements: list[Timing] = []
     trusted: np.ndarray | None = None
     for schedule in schedules:
         routine = tiled(c, work, schedule, device, rounded(c.target.dtype), buffers)
         result, seconds = trial(routine, operands, c.target.elements, c.target.dtype)
         trusted = result if trusted is None else trusted
         if _alike(result, trusted, c.k):
-            found.append(Timing(seconds, schedule))
-    return sorted(found, key=lambda timing: timing.seconds)
+            measurements.append(Timing(seconds, schedule))
+    return sorted(measurements, key=lambda timing: timing.seconds)
 
 
-def _numbers(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
+def _random_numbers(rng: np.random.Generator, size: int, dtype: np.dtype) -> np.ndarray:
     return rng.integers(0, 2, size).astype(dtype) if dtype.kind in "iub" else rng.standard_normal(size, np.float32).astype(dtype)
 
 
@@ -461,7 +461,10 @@ def _alike(x: np.ndarray, y: np.ndarray, terms: int) -> bool:
 
 
 def tried(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8) -> list[Schedule]:
-    """Return the schedules to try: a plain one, which is trusted, and promising ones."""
+    """Return the schedules to be timed.
+
+    The first is a plain one, whose results are the reference; the others are the best by estimate.
+    """
     return [SIMPLE.split(max(1, -(-c.k // _LONGEST))), *candidates(c, work, device, count)]
 
 
@@ -475,11 +478,11 @@ def tune(
     count: int = 8,
 ) -> list[Timing]:
     """Time schedules and remember the fastest, also in a file if its path is given."""
-    found = timings(c, work, device, tried(c, work, device, count), trial, buffers)
-    best: Choices = {device.adapter: {class_of(c): found[0].schedule}}
+    measurements = timings(c, work, device, tried(c, work, device, count), trial, buffers)
+    best: Choices = {device.adapter: {class_of(c): measurements[0].schedule}}
     learn(best)
     if path is not None:
-        known = read(path)
-        known.setdefault(device.adapter, {}).update(best[device.adapter])
-        write(path, known)
-    return found
+        choices = read(path)
+        choices.setdefault(device.adapter, {}).update(best[device.adapter])
+        write(path, choices)
+    return measurements

@@ -26,7 +26,7 @@ _VECTORS, _TERMS = 2, 256
 #: Vectors of results in a strip, widest first, and the strips that there must be for that. (Eight are a cache row.)
 _STRIPS = ((32, 256), (16, 256), (8, 64), (4, 0))
 
-#: Below so many workgroups sums are split into chunks of at least so many terms.
+#: The fewest workgroups without split sums, and the fewest terms of a chunk of a split sum.
 _FEW, _THIN_CHUNK = 32, 2048
 
 #: Terms that an invocation reads at a time.
@@ -39,7 +39,7 @@ def is_thin(c: IndexedContraction, work: Working) -> bool:
 
 
 def can_be_thin(c: IndexedContraction, work: Working) -> bool:
-    """Return whether a contraction can be computed so, however short its sums are."""
+    """Return whether `thin` can compute a contraction, however short its sums are."""
     return work.lanes == 4 and c.k > 0 and min(c.m, c.n) <= _VECTORS and _sides(c)[1].fours(along_inner=False)
 
 
@@ -47,7 +47,7 @@ def thin(
     c: IndexedContraction, work: Working, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers, *, may_split: bool
 ) -> Routine:
     """Return the routine; sums are only split if `may_split` allows it."""
-    wide = _strip(c.batch * max(c.m, c.n))
+    wide = next(wide for wide, strips in _STRIPS if c.batch * max(c.m, c.n) >= 4 * wide * strips)
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
     first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
@@ -62,11 +62,6 @@ def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
     return (c.lhs, c.rhs) if c.m <= c.n else (c.rhs, c.lhs)
 
 
-def _strip(results: int) -> int:
-    """Return the vectors of results of a workgroup."""
-    return next(wide for wide, strips in _STRIPS if results >= 4 * wide * strips)
-
-
 def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
     """Return the terms of a chunk of a sum, and how many chunks there are."""
     wanted = max(1, min(2 * _FEW // groups, terms // _THIN_CHUNK)) if groups < _FEW else 1
@@ -75,9 +70,9 @@ def _cut_thin(terms: int, groups: int) -> tuple[int, int]:
 
 
 def _invocations(c: IndexedContraction, work: Working, device: TargetCapabilities, wide: int, length: int) -> int:
-    """Return how many invocations compute a strip's sums of `length` terms.
+    """Return the number of invocations that compute a strip's sums of `length` terms.
 
-    They are as many as have enough to do and the device allows.
+    It is the most that the device allows and that have enough iterations each.
     """
     room = device.workgroup_memory // (min(c.m, c.n) * work.lanes * work.dtype.itemsize)
     most = min(_MOST, device.invocations, room, length * wide // (_THIN_TOGETHER * _ITERATIONS))
@@ -160,7 +155,8 @@ _WRITTEN_OUT, _FEW_TERMS = 32, 128
 #: The most results of a workgroup, and the fewest terms for which that pays.
 _TOGETHER, _MANY_TERMS = 9, 256
 
-#: Fewer workgroups do not saturate a large device: sums are split until there are enough, in chunks of at least so many terms.
+#: Fewer than `_TOO_FEW` workgroups do not saturate a large device: sums are split until there are `_ENOUGH`, in chunks of at least `_CHUNK`
+#: terms.
 _TOO_FEW, _ENOUGH, _CHUNK = 512, 2048, 2048
 
 
@@ -180,8 +176,8 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
         walks = c.target.stack, c.target.rows, c.target.columns
         sizes = c.batch, c.m, c.n
         order = sorted(range(3), key=lambda i: -walks[i].strides[-1] if walks[i].strides else -size)  # the contiguous axis last
-        found = digits(f, number, [sizes[i] for i in order])
-        stack, row, column = [found[order.index(i)] for i in range(3)]
+        coordinates = digits(f, number, [sizes[i] for i in order])
+        stack, row, column = [coordinates[order.index(i)] for i in range(3)]
         left, right = a.row(stack, row), b.row(stack, column)
         sum_ = f.var(work.type, f"{work.type}()")
         if c.k <= _WRITTEN_OUT:
@@ -260,9 +256,9 @@ def _within(f: Shader, first: str, further: int, size: int) -> str:
 
 
 def add_up(f: Shader, work: Working, shared: str, count: int, invocations: int, left: int = 1) -> None:
-    """Add up what the invocations have stored in `shared`.
+    """Add up the partial sums of the invocations in `shared`.
 
-    It is an array for each of `count` sums; `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
+    It has an array for each of `count` sums. `left` totals of each remain: total i is that of the elements i, i + left, i + 2 left, ….
     """
     with f.block(f"for (var half = {invocations // 2}u; half >= {left}u; half /= 2u)"):
         f.emit("workgroupBarrier();")

@@ -27,11 +27,11 @@ def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
 
     The first digit is not reduced.
     """
-    found: list[str] = []
+    remainders: list[str] = []
     for size in reversed(sizes[1:]):
-        found.append(remainder(f, index, size))
+        remainders.append(remainder(f, index, size))
         index = quotient(f, index, size)
-    return [*([index] if sizes else []), *reversed(found)]
+    return [*([index] if sizes else []), *reversed(remainders)]
 
 
 def remainder(f: Function, index: str, size: int) -> str:
@@ -47,8 +47,8 @@ def quotient(f: Function, index: str, size: int) -> str:
 def total(f: Function, *terms: str | int) -> str:
     """Return the sum of terms, without zeros."""
     texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
-    kept = [text for text in texts if text != ZERO]
-    return f.named("u32", " + ".join(kept)) if kept else ZERO
+    nonzero = [text for text in texts if text != ZERO]
+    return f.named("u32", " + ".join(nonzero)) if nonzero else ZERO
 
 
 def times(index: str, stride: int) -> str:
@@ -64,7 +64,7 @@ def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start:
 
 
 # ------------------------------------------------------------------------------
-# Define epilogues, which make results of sums and store them.
+# Define epilogues, which compute results from sums and store them.
 #
 # The plain one stores the sums themselves; `contract` has one that is a kernel.
 # ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class SumIndex(NamedTuple):
 
 
 class ResultStore(NamedTuple):
-    """How results are stored: `store` takes the sums of 1 or 4 consecutive columns."""
+    """The function that stores the sums of `together` consecutive columns, 1 or 4."""
 
     together: int
     store: Callable[[SumIndex, Sequence[str]], None]
@@ -114,7 +114,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
 # Store sums: through an epilogue, or as partial sums in a workspace.
 #
 # A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` consecutive columns, the first of
-# which is a multiple of `lanes`. It leaves out what is beyond the last row or column.
+# which is a multiple of `lanes`. It stores nothing beyond the last row or column.
 # ------------------------------------------------------------------------------
 
 
@@ -142,14 +142,14 @@ def partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits
     return _function(f, work, c, lanes, ResultStore(4 if fours else 1, store))
 
 
-def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, found: ResultStore) -> str:
+def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
     main, f.statements = f.statements, []
     with f.block(f"if (row < {c.m}u && column < {c.n}u)"):
         sums = [f"sums.{e}" for e in "xyzw"] if lanes == 4 else ["sums"]
-        found.store(SumIndex("stack", "row", "column"), sums[: found.together])
-        for e in range(found.together, lanes):
+        results.store(SumIndex("stack", "row", "column"), sums[: results.together])
+        for e in range(results.together, lanes):
             with f.block(f"if (column + {e}u < {c.n}u)"):
-                found.store(SumIndex("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
+                results.store(SumIndex("stack", "row", f.let("u32", f"column + {e}u")), [sums[e]])
     body, f.statements = f.statements, main
     type_ = f"vec4<{work.type}>" if lanes == 4 else work.type
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))
@@ -192,6 +192,6 @@ def _add_partials(f: Shader, work: Working, partials: Array, sums: list[str], sp
     """
     with f.loop(splits) as i:
         offset = f.let("u32", f"{i} * {size}u + {number}")
-        found = partials.load4(offset) if len(sums) == 4 else [partials.load(offset)]
-        for total, x in zip(sums, found, strict=True):
+        values = partials.load4(offset) if len(sums) == 4 else [partials.load(offset)]
+        for total, x in zip(sums, values, strict=True):
             f.emit(f"{total} = {work.add(total, x.text)};")

@@ -59,7 +59,7 @@ class Working:
     def padding(self, f: Function, type_: str) -> str:
         """Return zeros of this type or a vector in place of numbers out of bounds.
 
-        Compilers do not know them: where they know what is out of bounds, they would take its product with NaN for 0.
+        They are opaque: compilers would take the product of a literal zero with NaN for 0.
         """
         return f"{type_}({Lanes(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 
@@ -219,7 +219,7 @@ class Schedule:
 #: The schedules that come with the package.
 SHIPPED = Path(__file__).with_name("tuned.json")
 
-#: Elements of a vector, of which tiles consist, and the largest side of a tile and number of splits.
+#: Elements of a vector, of which tiles consist, and the most rows or columns of a tile, or splits.
 _VECTOR, _LARGEST = 4, 1 << 12
 
 #: Schedules by adapter and class.
@@ -252,10 +252,10 @@ def read(path: Path) -> Choices:
     """
     try:
         content = json.loads(path.read_text())
-        choices = {adapter: {key: Schedule(**value) for key, value in known.items()} for adapter, known in content.items()}
+        choices = {adapter: {key: Schedule(**value) for key, value in schedules.items()} for adapter, schedules in content.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
-    return {adapter: {key: value for key, value in known.items() if is_valid(value)} for adapter, known in choices.items()}
+    return {adapter: {key: value for key, value in schedules.items() if is_valid(value)} for adapter, schedules in choices.items()}
 
 
 def is_valid(schedule: Schedule) -> bool:
@@ -273,7 +273,9 @@ def is_valid(schedule: Schedule) -> bool:
 
 def write(path: Path, choices: Choices) -> None:
     """Write a file that `read` reads."""
-    content = {adapter: {key: value.as_dict() for key, value in sorted(known.items())} for adapter, known in sorted(choices.items())}
+    content = {
+        adapter: {key: value.as_dict() for key, value in sorted(schedules.items())} for adapter, schedules in sorted(choices.items())
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_text(json.dumps(content, indent=1) + "\n")
@@ -311,8 +313,8 @@ _finders: dict[str, Finder] = {}
 
 def learn(choices: Choices) -> None:
     """Remember schedules in this process."""
-    for adapter, known in choices.items():
-        _learnt.setdefault(adapter, {}).update(known)
+    for adapter, schedules in choices.items():
+        _learnt.setdefault(adapter, {}).update(schedules)
 
 
 def find_by(adapter: str, finder: Finder) -> None:
@@ -327,8 +329,8 @@ def remembered(c: IndexedContraction, work: Working, device: TargetCapabilities)
     """
     name = class_of(c)
     for choices in (_learnt, _users(), shipped()):
-        found = choices[device.adapter].get(name) if device.adapter in choices else None
-        if found is not None and found.fits(work, device):
-            return found
+        schedule = choices[device.adapter].get(name) if device.adapter in choices else None
+        if schedule is not None and schedule.fits(work, device):
+            return schedule
     finder = _finders.get(device.adapter)
     return None if finder is None else finder(c, work, device)

@@ -78,8 +78,8 @@ class Elements:
         """
         f, map_ = self.f, self.map
         if isinstance(inner, int):
-            known = _digits(inner, map_.inner.sizes)
-            steps = [sum(d * s for d, s in zip(known, walk, strict=True)) for walk in self._walks]
+            inner_digits = _digits(inner, map_.inner.sizes)
+            steps = [sum(d * s for d, s in zip(inner_digits, walk, strict=True)) for walk in self._walks]
             address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
         else:
             axis_indices = digits(f, inner, map_.inner.sizes)
@@ -104,11 +104,11 @@ class Elements:
 
 
 def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
-    found: list[int] = []
+    remainders: list[int] = []
     for size in reversed(sizes[1:]):
         number, digit = divmod(number, size)
-        found.append(digit)
-    return [*([number] if sizes else []), *reversed(found)]
+        remainders.append(digit)
+    return [*([number] if sizes else []), *reversed(remainders)]
 
 
 # ------------------------------------------------------------------------------
@@ -168,9 +168,9 @@ class Slice:
     # before the loop
 
     def prepare(self, stack: str, first: str, end: str, *, exact: bool) -> None:
-        """Compute what is loop-invariant.
+        """Compute the loop-invariant terms of addresses.
 
-        It is for the product number `stack`, and rows or columns from `first` on. The sum ends at `end`; `exact` slices never exceed it.
+        They are those of product `stack`, and rows or columns from `first` on. The sum ends at `end`; `exact` slices never exceed it.
         """
         f = self.f
         self.end, self.exact = end, exact
@@ -195,12 +195,12 @@ class Slice:
         else:
             last = outer.size - (1 if self.along_inner else self.unit)
             positions = digits(f, f.let("u32", f"min({total(f, first, self.across, further)}, {last}u)"), outer.sizes)
-        found = []
+        bases = []
         for outwards, inwards, start in [(outer.strides, self.map.inner.strides, 0), *bounds]:
             step = times(self.k, inwards[-1]) if self.k_is_plain and inwards else ZERO
-            found.append(total(f, walked(f, positions, outwards, start), step))
-        found[0] = total(f, self.start, found[0])
-        return found
+            bases.append(total(f, walked(f, positions, outwards, start), step))
+        bases[0] = total(f, self.start, bases[0])
+        return bases
 
     # in the loop
 
@@ -396,7 +396,7 @@ class Tiles:
     def _lanes(self) -> None:
         """Compute the first vector of rows, and of columns, of an invocation.
 
-        Its next ones are `lane_rows` and `lane_columns` spacing.
+        Its further vectors are `lane_rows` and `lane_columns` apart.
         """
         f, s, lanes = self.f, self.schedule, self.work.lanes
         self.lane_rows = min(s.lane_rows, s.rows // s.thread_rows)
@@ -493,14 +493,14 @@ class Tiles:
     def _factors(self, name: str, side: Slice, k: str, first: str, count: int, spacing: int) -> list[str]:
         """Load `count` numbers of line `k` of a slice into variables named after `name`.
 
-        Consecutive vectors are `spacing` lanes spacing.
+        Consecutive vectors are `spacing` lanes apart.
         """
-        f, work, found = self.f, self.work, []
+        f, work, factors = self.f, self.work, []
         for i in range(count // work.lanes):
             f.emit(f"let {name}{i}: {work.vector} = {side.tile}[{k} * {side.pitch}u + {first} + {i * spacing}u];")
             numbers = [f"{name}{i}.{c}" for c in "xyzw"] if work.lanes == 4 else [f"{name}{i}"]
-            found += numbers if self.schedule.brief or work.lanes == 1 else [f.let(work.type, x) for x in numbers]
-        return found
+            factors += numbers if self.schedule.brief or work.lanes == 1 else [f.let(work.type, x) for x in numbers]
+        return factors
 
     def _add_products(self, rows: list[str], columns: list[str]) -> None:
         """Add each product of two numbers to its sum; by vectors in a brief shader."""

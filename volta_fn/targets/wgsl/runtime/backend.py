@@ -33,7 +33,7 @@ class GpuBackend:
         #: The compiled functions, each with one that drops its program.
         self._programs: WeakIdentityDict[Callable[..., Any], Callable[[], None]] = WeakIdentityDict()
         self.handle = GpuHandle(adapter, self._drop_programs)
-        #: What makes the loss of the device good, if `set_recovery` asks for it.
+        #: The policy for the loss of the device, if `set_recovery` set one.
         self.recovery: Recovery | None = None
 
     @property
@@ -52,15 +52,15 @@ class GpuBackend:
                 drop()
 
     def recover(self, every: int | None) -> None:
-        """Survive the loss of the device, with copies after every so many calls.
+        """Survive the loss of the device, with copies to the host after some calls.
 
-        None ends that.
+        There are `every` calls between copies; None disables recovery.
         """
         self.recovery = None if every is None else Recovery(self.handle, every)
         self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
-        """Return the result of an operation, tried again if the policy says so."""
+        """Return the result of an operation, which the recovery policy may repeat."""
         recovery = self.recovery
         return operation() if recovery is None else recovery.surviving(operation)
 
@@ -86,7 +86,7 @@ class GpuBackend:
 
     def known(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
-        return buffer.known
+        return buffer.host_values
 
     def exclusive(self, buffers: Sequence[Buffer]) -> bool:
         """Return whether no other buffer shares its memory with one of these."""
@@ -102,8 +102,8 @@ class GpuBackend:
         It returns a buffer or, for several results, a tuple.
         """
         invars = [Var(a) for a in avals]
-        made = primitive.abstract(*avals, **params)
-        outvars = [Var(a) for a in (made if primitive.multiple_results else (made,))]
+        out_avals = primitive.abstract(*avals, **params)
+        outvars = [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]
         eqn = Equation(primitive, [*invars], outvars, params)
         program = self._compiled(ClosedJaxpr(Jaxpr([], invars, [*outvars], [eqn])), (), pipeline, reads_ahead=False)
         if primitive.multiple_results:
@@ -123,30 +123,30 @@ class GpuBackend:
         program: Program | None = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
         effects = bool(closed.effects)
 
-        def once(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        def call_program(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
-            found = program
-            if found is None or found.gpu.watched.lost:
-                found = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
-            return found(donate, *buffers)
+            current = program
+            if current is None or current.gpu.watched.lost:
+                current = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
+            return current(donate, *buffers)
 
         def drop() -> None:
             nonlocal program
             program = None
 
-        self._programs.set(once, drop)
+        self._programs.set(call_program, drop)
 
-        def run(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
+        def call_with_recovery(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal constants_of
             recovery = self.recovery
             if recovery is None:
-                return once(donate, *buffers)
+                return call_program(donate, *buffers)
             if recovery is not constants_of:
                 recovery.keep_constants(closed)
                 constants_of = recovery
-            return recovery.run(once, effects, donate, buffers)
+            return recovery.call_recorded(call_program, effects, donate, buffers)
 
-        return run
+        return call_with_recovery
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
@@ -188,7 +188,7 @@ class GpuBackend:
 
     @property
     def counters(self) -> Counters:
-        """Return counts of what the device has done."""
+        """Return the counters of the device's work."""
         return self.gpu.counters
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------
 # Write dispatches to the queue: from Python, or by machine code if packed.
 #
-# From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop that makes the same calls takes a small some of
-# that. It needs llvmlite; without it, Python replays recordings.
+# From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop of the same calls takes a fraction of that. It
+# needs llvmlite; without it, Python replays recordings.
 # ------------------------------------------------------------------------------
 
 #: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
@@ -63,14 +63,14 @@ def play(queue: Queue, steps: Sequence[Step]) -> None:
     for start in range(0, len(steps), AT_A_TIME):
         some = steps[start : start + AT_A_TIME]
         with queue.watched:
-            run = queue.begin()
+            compute_pass = queue.begin()
             for pipeline, group, (x, y, z), grids, offset in some:
-                set_pipeline(run, pipeline)
-                set_group(run, 0, group, 0, null)
+                set_pipeline(compute_pass, pipeline)
+                set_group(compute_pass, 0, group, 0, null)
                 if grids is None:
-                    dispatch(run, x, y, z)
+                    dispatch(compute_pass, x, y, z)
                 else:
-                    indirect(run, grids, offset)
+                    indirect(compute_pass, grids, offset)
         queue.wrote(len(some))
 
 
@@ -100,10 +100,10 @@ def compiled() -> Replay | None:
     functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
     (address,) = compile_exclusively(lambda: load_object(compile_object(_text(*functions)), ["volta_fn_replay"]))
     call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
-    return lambda run, first, count: call(run, first, count)
+    return lambda compute_pass, first, count: call(compute_pass, first, count)
 
 
-#: The loop that writes steps to a pass. It skips setting the pipeline that is set.
+#: The loop that writes steps to a pass. It does not set a pipeline that is already set.
 _LOOP = """
 define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
 entry:
@@ -160,7 +160,7 @@ def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> st
 # ------------------------------------------------------------------------------
 # Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
 #
-# A row's index is read from a word of a *ladder*, a constant that holds 0, 1, 2, … at offsets that can be bound.
+# A row's index is read from a word of the *index constants*, an array that holds 0, 1, 2, … at offsets that can be bound.
 # ------------------------------------------------------------------------------
 
 _THREADS = 64
@@ -179,7 +179,7 @@ fn byte(i: u32) -> u32 {
 _TAKE = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i >= WORDSu) { return; }
-  let first = ladder[0] * SIZEu + 4u * i;
+  let first = index[0] * SIZEu + 4u * i;
   if (SIZEu % 4u == 0u) { row[i] = all[first / 4u]; return; }
   var word = 0u;
   for (var k = 0u; k < 4u; k++) {
@@ -191,7 +191,7 @@ _TAKE = """\
 _PUT = """\
   let i = id.x + id.y * groups.x * THREADSu;
   if (i > WORDSu) { return; }
-  let first = ladder[0] * SIZEu;
+  let first = index[0] * SIZEu;
   let word = first / 4u + i;
   if (SIZEu % 4u == 0u) {
     if (i < WORDSu) { all[word] = row[i]; }
@@ -215,16 +215,16 @@ def copy(to: BufferRange, source: BufferRange, capabilities: TargetCapabilities)
     return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), capabilities.groups))
 
 
-def take(row: BufferRange, all_: BufferRange, ladder: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
-    """Copy a row of `size` bytes out of an array."""
-    shader = _shader(("row", "all", "ladder"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
-    return Run(shader, frozenset([0]), (row, all_, ladder), grid(-(-row.size // (4 * _THREADS)), capabilities.groups))
+def take_row(row: BufferRange, all_: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes out of an array; `index` is the word with its number."""
+    shader = _shader(("row", "all", "index"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
+    return Run(shader, frozenset([0]), (row, all_, index), grid(-(-row.size // (4 * _THREADS)), capabilities.groups))
 
 
-def put(all_: BufferRange, row: BufferRange, ladder: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
-    """Copy a row of `size` bytes into an array."""
-    shader = _shader(("all", "row", "ladder"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
-    return Run(shader, frozenset([0]), (all_, row, ladder), grid(row.size // (4 * _THREADS) + 1, capabilities.groups))
+def put_row(all_: BufferRange, row: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes into an array; `index` is the word with its number."""
+    shader = _shader(("all", "row", "index"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
+    return Run(shader, frozenset([0]), (all_, row, index), grid(row.size // (4 * _THREADS) + 1, capabilities.groups))
 
 
 def _of_size(body: str, size: int) -> str:
@@ -246,7 +246,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # since blocks are leased in a fixed order.
 # ------------------------------------------------------------------------------
 
-#: Recordings kept per command list.
+#: The most recordings of a command list.
 _RECORDINGS = 8
 
 #: Bytes of a step in a packed recording.
@@ -300,7 +300,7 @@ class CommandList:
         return self.recordings.get(key)
 
     def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
-        """Keep what was written for some blocks and iterations."""
+        """Store the steps that were written for some blocks and iterations as a recording."""
         if len(self.recordings) >= _RECORDINGS:
             self.recordings.clear()
         self.recordings[key] = Recording(steps)
@@ -308,19 +308,19 @@ class CommandList:
 
 def command_lists(commands: Sequence[Command]) -> list[Any]:
     """Group consecutive commands that need no host into command lists."""
-    found: list[Any] = []
+    groups: list[Any] = []
     pending: list[Command] = []
     for command in [*commands, None]:
         if command is not None and uninterrupted(command):
             pending.append(command)
             continue
         if pending:
-            found.append(CommandList(pending))
+            groups.append(CommandList(pending))
             pending = []
         if isinstance(command, Loop):
-            found.append(Loop(command.number, command.iterations, command_lists(command.body)))
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body)))
         elif isinstance(command, While):
-            found.append(While(command.flag, command_lists(command.body)))
+            groups.append(While(command.flag, command_lists(command.body)))
         elif command is not None:
-            found.append(command)
-    return found
+            groups.append(command)
+    return groups

@@ -79,8 +79,8 @@ def range_of(slot: Slot, size: int) -> BufferRange:
 
 def subrange(slot: Slot, offset: int, size: int) -> BufferRange:
     """Return the range of `size` bytes of an array from an offset on."""
-    found = range_of(slot, size)
-    return found._replace(offset=found.offset + offset)
+    span = range_of(slot, size)
+    return span._replace(offset=span.offset + offset)
 
 
 @dataclass(eq=False)
@@ -201,7 +201,7 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
 # multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
-# of its portion from a ladder (see `command_lists`).
+# of its portion from the index constants (see `command_lists`).
 # ------------------------------------------------------------------------------
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
@@ -243,10 +243,10 @@ def in_sections(run: Run, capabilities: TargetCapabilities) -> Run:
     return replace(run.changed(changed), ranges=tuple(ranges), written=frozenset(written))
 
 
-def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
+def in_portions(run: Run, work: int, index_constant: Callable[[int, int], BufferRange], capabilities: TargetCapabilities) -> list[Run]:
     """Split a dispatch into portions of its workgroups.
 
-    ``rung(k, n)`` is the range of a word that holds k, less than n.
+    ``index_constant(k, n)`` is a binding range whose first word is k, which is less than n.
     """
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
@@ -257,7 +257,7 @@ def in_portions(run: Run, work: int, rung: Callable[[int, int], BufferRange], ca
     count = -(-length // size)
     lengths = [min(size, length - k * size) for k in range(count)]
     groups = [(across, n, 1) if down > 1 else (n, 1, 1) for n in lengths]
-    return [replace(run, ranges=(*run.ranges, rung(k, count)), groups=g) for k, g in enumerate(groups)]
+    return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
 
 
 # ------------------------------------------------------------------------------
@@ -279,8 +279,8 @@ _MANY, _LONGEST_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
-#: A dispatch of at most so many workgroups, which mostly wait for themselves, may be fused with a large one that only moves memory. The
-#: large one's shader has at most so many characters. All workgroups get the small one's workgroup memory, at most so many bytes.
+#: Limits for fusing a tiny dispatch, whose workgroups mostly wait for each other, with a large one that only moves memory: workgroups of
+#: the tiny one; characters of the large one's shader; and bytes of the tiny one's workgroup memory, which all workgroups get.
 _TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
 
 
@@ -313,9 +313,9 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: T
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
     _moved_back(together, capabilities, most)
-    made: list[Command] = [_one(group) for group in together if group]
-    _live(made, slots)
-    return made
+    dispatches: list[Command] = [_fuse_group(group) for group in together if group]
+    _live(dispatches, slots)
+    return dispatches
 
 
 def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
@@ -406,7 +406,7 @@ def _fills_a_wait(tiny: Run, large: Run) -> bool:
     return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _FEW
 
 
-def _one(runs: Sequence[Run]) -> Run:
+def _fuse_group(runs: Sequence[Run]) -> Run:
     """Fuse dispatches. Longer shaders come first, since they take longest."""
     if len(runs) == 1:
         return runs[0]
@@ -442,45 +442,45 @@ def _live(commands: Sequence[Command], slots: Slots) -> None:
 _MERGED_BUFFERS = 64
 
 
-class Written(NamedTuple):
-    """A kernel that was emitted, with the slots and bytes of its inputs and outputs."""
+class EmittedKernel(NamedTuple):
+    """An emitted kernel, with the slots that it reads and writes, and their bytes."""
 
     kernel: Kernel
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
     sizes: tuple[int, ...]
 
-    def follows(self, others: Sequence[Written]) -> bool:
-        """Return whether it is independent: no kernel writes what another one uses."""
-        made = {slot for other in others for slot in other.outputs}
-        used = made.union(*[other.inputs for other in others])
-        return made.isdisjoint(self.inputs) and used.isdisjoint(self.outputs)
+    def is_independent(self, others: Sequence[EmittedKernel]) -> bool:
+        """Return whether no kernel writes a slot that another one reads or writes."""
+        writes = {slot for other in others for slot in other.writes}
+        uses = writes.union(*[other.reads for other in others])
+        return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
 
 
 class Batch:
     """The kernels that the last command computes, in a list of commands of a block."""
 
-    def __init__(self, kernel: Written, run: Run, commands: list[Command], block: Block) -> None:
+    def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
         self.kernels, self.run, self.commands, self.block = [kernel], run, commands, block
         self._several: FusedKernels | None = None
         #: The binding numbers of slots, and their bytes.
         self._numbers: dict[Slot, int] = {}
         self._sizes: list[int] = []
 
-    def extended(self, kernel: Written, capabilities: TargetCapabilities) -> Run | None:
+    def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
         """Return the command that computes one more kernel.
 
         None if the batch cannot be extended any further.
         """
-        if not kernel.follows(self.kernels):
+        if not kernel.is_independent(self.kernels):
             return None
         new = [kernel]
         if self._several is None:
             self._several = FusedKernels(capabilities)
             new = [*self.kernels, kernel]
         dispatch = None
-        for one in new:
-            dispatch = self._add(one)
+        for added in new:
+            dispatch = self._add(added)
             if dispatch is None:
                 return None
         assert dispatch is not None
@@ -489,16 +489,16 @@ class Batch:
         self.run = Run.of(dispatch, [range_of(slot, size) for slot, size in zip(slots, self._sizes, strict=True)])
         return self.run
 
-    def _add(self, kernel: Written) -> Dispatch | None:
+    def _add(self, kernel: EmittedKernel) -> Dispatch | None:
         assert self._several is not None
-        for slot, size in zip((*kernel.inputs, *kernel.outputs), kernel.sizes, strict=True):
+        for slot, size in zip((*kernel.reads, *kernel.writes), kernel.sizes, strict=True):
             if self._numbers.setdefault(slot, len(self._sizes)) == len(self._sizes):
                 self._sizes.append(size)
             elif self._sizes[self._numbers[slot]] != size:
                 return None
         if len(self._sizes) > _MERGED_BUFFERS:
             return None
-        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.inputs, kernel.outputs)]
+        inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.reads, kernel.writes)]
         return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
 
 
@@ -510,7 +510,7 @@ class Batch:
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
-    """Raise `CompilerError` unless dispatches bind what their shaders declare.
+    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
 
     Ranges lie in their slots, and all is within the limits of a device.
     """
@@ -532,7 +532,7 @@ def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command
             _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
         for number in run.written:
             others = [span for other, span in enumerate(run.ranges) if other != number]
-            _require(not any(_meet(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
+            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
 
 
 def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
@@ -552,10 +552,10 @@ def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]
     return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
 
 
-def _meet(one: BufferRange, other: BufferRange) -> bool:
-    if one.slot is not other.slot or one.strides != other.strides:
+def _overlap(x: BufferRange, y: BufferRange) -> bool:
+    if x.slot is not y.slot or x.strides != y.strides:
         return False
-    return one.offset < other.offset + other.size and other.offset < one.offset + one.size
+    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
 
 
 def _require(condition: bool, problem: str, run: Run) -> None:
@@ -576,7 +576,8 @@ def _fail(stage: str, problem: str, run: Run) -> NoReturn:
 def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
     """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
 
-    Each dispatch is in one of the new commands, after all earlier ones that write what it reads or writes, or read what it writes.
+    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
+    writes.
     """
     if [*map(id, before)] == [*map(id, after)]:
         return
@@ -600,11 +601,11 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
 
     Fused dispatches are found by their ranges.
     """
-    found = {id(command): position for position, command in enumerate(after)}
-    left = [command for command in before if id(command) not in found]
-    known = set(map(id, before))
+    positions = {id(command): position for position, command in enumerate(after)}
+    left = [command for command in before if id(command) not in positions]
+    earlier = set(map(id, before))
     for position, command in enumerate(after):
-        if id(command) in known:
+        if id(command) in earlier:
             continue
         assert isinstance(command, Run)
         ranges = command.ranges
@@ -612,12 +613,12 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
             member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
             if member is None:
                 _fail(stage, "a new dispatch binds what none did before", command)
-            found[id(member)] = position
+            positions[id(member)] = position
             left.remove(member)
             ranges = ranges[len(member.ranges) :]
     if left:
         _fail(stage, "a dispatch was lost", next(runs(left)))
-    return found
+    return positions
 
 
 # lifetimes

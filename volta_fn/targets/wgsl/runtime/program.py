@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 # ------------------------------------------------------------------------------
-# Make the buffers that a call of a program returns.
+# Create the buffers that a call of a program returns.
 #
-# A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: a training step returns most of
-# its arguments so, and nothing is called more often.
+# A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: most results of a training step
+# are of this kind, and nothing is called more often.
 # ------------------------------------------------------------------------------
 
 #: Calls for which readbacks of a result are requested eagerly after one was read.
@@ -49,7 +49,7 @@ class Results:
     Args:
         outputs: descriptions of the results.
         constants: the buffers of those that are constants.
-        made: the types of the values that the program computes.
+        computed: the types of the values that the program computes.
         reuse: which of these take the memory of a donated argument: computed value -> argument.
         arguments: the arguments' types.
         reads_ahead: whether to request readbacks of small results eagerly if those of earlier calls were read.
@@ -59,17 +59,17 @@ class Results:
         self,
         outputs: Sequence[Output],
         constants: Sequence[Buffer],
-        made: Sequence[ShapedArray],
+        computed: Sequence[ShapedArray],
         reuse: Mapping[int, int],
         arguments: Sequence[ShapedArray],
         *,
         reads_ahead: bool,
     ) -> None:
-        self.made, self.reuse, self.arguments, self.constants = made, reuse, arguments, constants
+        self.computed, self.reuse, self.arguments, self.constants = computed, reuse, arguments, constants
         self.uses = Counter([output.result for output in outputs])
         #: The computed values in blocks of their own, and the bytes of these.
-        self.own = [number for number in range(len(made)) if number not in reuse]
-        self.blocks = [max(made[number].nbytes, 4) for number in self.own]
+        self.separate = [number for number in range(len(computed)) if number not in reuse]
+        self.blocks = [max(computed[number].nbytes, 4) for number in self.separate]
         #: The makers of buffers that are neither arguments nor constants.
         self.makers: list[_Maker] = []
         #: The arguments that become results and may hold knowledge of their old elements.
@@ -78,9 +78,9 @@ class Results:
         numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
         #: Selects the results from arguments, constants and new buffers.
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
-        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda found: tuple([found[n] for n in numbers])
-        small = [i for i, o in enumerate(outputs) if o.result is not None and 0 < made[o.result].nbytes <= SMALL_READBACK]
-        #: For how many more calls readbacks are requested eagerly, by result.
+        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda buffers: tuple([buffers[n] for n in numbers])
+        small = [i for i, o in enumerate(outputs) if o.result is not None and 0 < computed[o.result].nbytes <= SMALL_READBACK]
+        #: The number of further calls in which readbacks are requested eagerly, by result.
         self.asked: dict[int, int] = {}
         #: The results that may be read ahead, and callbacks for when they are read.
         self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
@@ -89,7 +89,7 @@ class Results:
         """Return the position of a result in (arguments, constants, new buffers)."""
         argument_number, aval = output.argument, None
         if output.result is not None:
-            aval = self.made[output.result]
+            aval = self.computed[output.result]
             argument_number = self.reuse.get(output.result) if self.uses[output.result] == 1 else None
         if argument_number is not None:
             argument = self.arguments[argument_number]
@@ -104,22 +104,22 @@ class Results:
         shape = output.shape
         if output.result is None:
             argument = output.argument or 0
-            return lambda arguments, given, new: shaped(arguments[argument], shape)
-        dtype, size = self.made[output.result].dtype, self.made[output.result].nbytes
+            return lambda arguments, argument_leases, new: shaped(arguments[argument], shape)
+        dtype, size = self.computed[output.result].dtype, self.computed[output.result].nbytes
         if output.result in self.reuse:
             argument_number = self.reuse[output.result]
-            return lambda arguments, given, new: Buffer(given[argument_number], shape, dtype, size)
-        block = self.own.index(output.result)
-        return lambda arguments, given, new: Buffer(new[block], shape, dtype, size)
+            return lambda arguments, argument_leases, new: Buffer(argument_leases[argument_number], shape, dtype, size)
+        block = self.separate.index(output.result)
+        return lambda arguments, argument_leases, new: Buffer(new[block], shape, dtype, size)
 
-    def of(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+    def of(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         """Return the results of a call.
 
         No other buffer shares the memory of the arguments that are overwritten.
         """
         for number in self.renewed:
             arguments[number].renew()
-        return self.pick((*arguments, *self.constants, *[make(arguments, given, new) for make in self.makers]))
+        return self.pick((*arguments, *self.constants, *[make(arguments, argument_leases, new) for make in self.makers]))
 
     def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
         """Request readbacks of the results that are likely to be read."""
@@ -138,7 +138,7 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
     """Return a buffer with the same elements and another shape."""
     if buffer.shape == shape:
         return buffer
-    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.known is None else buffer.known.reshape(shape))
+    return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.host_values is None else buffer.host_values.reshape(shape))
 
 
 # ------------------------------------------------------------------------------
@@ -164,12 +164,12 @@ class Call:
         self.key = key
         self.iterations: dict[int, int] = {}
 
-    def run(self, commands: Sequence[Any]) -> None:
+    def execute(self, commands: Sequence[Any]) -> None:
         """Execute commands."""
         for command in commands:
             if isinstance(command, CommandList):
                 with self.queue.lock:
-                    self.run_list(command)
+                    self.write_command_list(command)
             elif isinstance(command, Host):
                 self.host(command)
             elif isinstance(command, While):
@@ -180,11 +180,11 @@ class Call:
             else:
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
-                    self.run(command.body)
+                    self.execute(command.body)
 
     # dispatches
 
-    def run_list(self, command_list: CommandList) -> None:
+    def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue."""
         gpu = self.gpu
         gpu.pipelines.drop_groups()
@@ -246,10 +246,10 @@ class Call:
         results = command.compute(*arrays)
         self.gpu.host_steps[command.name] += 1
         for (span, shape, dtype), value in zip(command.results, results, strict=True):
-            found = np.asarray(value, dtype)
-            if found.shape != shape:
-                raise ShapeError(f"{command.name} declares a result of shape {shape}, but its evaluation by NumPy gave {found.shape}")
-            data = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
+            array = np.asarray(value, dtype)
+            if array.shape != shape:
+                raise ShapeError(f"{command.name} declares a result of shape {shape}, but its evaluation by NumPy gave {array.shape}")
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             if data.nbytes:
                 self.write(span, data)
 
@@ -280,7 +280,7 @@ class Call:
         iterations = 1
         while self.word(command.flag):
             for _ in range(iterations):
-                self.run(command.body)
+                self.execute(command.body)
             if all(isinstance(c, CommandList) for c in command.body):
                 iterations = min(2 * iterations, _MOST_ITERATIONS)
 
@@ -365,55 +365,55 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
-            given = [a.lease or gpu.lease_of(a) for a in arguments]
+            argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
-                arguments, given = self._with_copies(arguments)
+                arguments, argument_leases = self._with_copies(arguments)
             new = gpu.pool.leases(self.results.blocks)
             if not self.interrupted:
-                if not self._again(given, new):
-                    given = [gpu.lease_of(a) for a in arguments]
-                    self._call(given, new).run(self.commands)
-                return self._finished(arguments, given, new)
-            given = [gpu.lease_of(a) for a in arguments]
-            call = self._call(given, new)
-        call.run(self.commands)
+                if not self._again(argument_leases, new):
+                    argument_leases = [gpu.lease_of(a) for a in arguments]
+                    self._call(argument_leases, new).execute(self.commands)
+                return self._finished(arguments, argument_leases, new)
+            argument_leases = [gpu.lease_of(a) for a in arguments]
+            call = self._call(argument_leases, new)
+        call.execute(self.commands)
         with gpu.queue.lock:
-            return self._finished(arguments, given, new)
+            return self._finished(arguments, argument_leases, new)
 
     def _with_copies(self, arguments: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], list[Lease]]:
         """Copy the arguments that are overwritten; return the arguments and their memory."""
-        found = [*arguments]
+        inputs = [*arguments]
         for number in self.reuse.values():
             buffer = arguments[number]
-            found[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
-        return tuple(found), [self.gpu.lease_of(a) for a in found]
+            inputs[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
+        return tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
 
-    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Replay the recording for these blocks, if there is one; the common case."""
         if self.command_list is None:
             return False
-        recording = self.command_list.recording((tuple(map(_number, (*given, *new))),), self.gpu.trims)
+        recording = self.command_list.recording((tuple(map(_number, (*argument_leases, *new))),), self.gpu.trims)
         return recording is not None and recording.replay(self.gpu.queue)
 
-    def _finished(self, arguments: Sequence[Buffer], given: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
-        results = self.results.of(arguments, given, new)
+    def _finished(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
+        results = self.results.of(arguments, argument_leases, new)
         self.results.read_ahead(results, self.gpu.queue.readbacks)
         self.gpu.queue.pause()
         return results
 
-    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
+    def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:
         gpu = self.gpu
         scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
-        leases = [*given, *new, *[scratch[n] for n in self.numbers], *self.constants]
+        leases = [*argument_leases, *new, *[scratch[n] for n in self.numbers], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
-        varying = leases if self.interrupted or self.regions else leases[: len(given) + len(new)]
+        varying = leases if self.interrupted or self.regions else leases[: len(argument_leases) + len(new)]
         return Call(gpu, leases, tuple(map(_number, varying)))
 
 
 # ------------------------------------------------------------------------------
-# Programs that note when each of their dispatches begins and ends, for profilers.
+# Programs that record when each of their dispatches begins and ends, for profilers.
 #
-# Each dispatch is a compute pass of its own, whose begin and end the device notes (WebGPU's timestamp queries).
+# Each dispatch is a compute pass of its own, whose begin and end the device records (WebGPU's timestamp queries).
 # ------------------------------------------------------------------------------
 
 #: Queries of a set, of which each dispatch takes two.
@@ -468,11 +468,11 @@ class _TimedCall(Call):
         self.stamps, self.noted = stamps, noted
 
     def step(self, run: Run) -> Step:
-        """Resolve one dispatch, and note which it is."""
+        """Resolve one dispatch, and record it."""
         self.noted.append(run)
         return super().step(run)
 
-    def run_list(self, command_list: CommandList) -> None:
+    def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue, one by one."""
         self.gpu.pipelines.drop_groups()
         for step in self.steps(command_list.commands):
@@ -481,10 +481,10 @@ class _TimedCall(Call):
 
 
 class TimedProgram(Program):
-    """A compiled program of a GPU that notes the time of each dispatch.
+    """A compiled program of a GPU that records the time of each dispatch.
 
     Attributes:
-        items: what the numbers in `times` stand for; the first, None, is what is between items.
+        items: the items that the numbers in `times` refer to; the first, None, stands for work between items.
     """
 
     device = "gpu"
@@ -497,7 +497,7 @@ class TimedProgram(Program):
         self._stamps, self._noted = Timestamps(gpu), list[Run]()
 
     def __call__(self, donate: bool, *buffers: Any) -> Any:
-        """Run the program on buffers, and note the times of this call alone."""
+        """Run the program on buffers, and record the times of this call alone."""
         self._stamps, self._noted = Timestamps(self.gpu), []
         return super().__call__(donate, *buffers)
 
@@ -510,9 +510,9 @@ class TimedProgram(Program):
         return [(tuple([self._numbers[id(i)] for i in run.items if id(i) in self._numbers]) or (0,), a, b) for run, (a, b) in noted]
 
     def noted(self) -> Callable[[], list[tuple[tuple[int, ...], int, int]]]:
-        """Return what `times` would, as a function."""
-        found = self.times()
-        return lambda: found
+        """Return a function that returns the result of `times`."""
+        times = self.times()
+        return lambda: times
 
     @property
     def is_full(self) -> bool:
@@ -523,19 +523,19 @@ class TimedProgram(Program):
         """Wait for the shaders that replace simpler ones."""
         self.gpu.pipelines.upgrades.settle()
 
-    def _again(self, given: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         return False
 
-    def _call(self, given: Sequence[Lease], new: Sequence[Lease]) -> Call:
-        call = super()._call(given, new)
+    def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:
+        call = super()._call(argument_leases, new)
         return _TimedCall(self.gpu, call.leases, call.key, self._stamps, self._noted)
 
 
 def _items(program: LoweredProgram) -> list[tuple[LoweredProgram, Item]]:
     """Return a program's items and those in its control flow, in order."""
-    found = []
+    items = []
     for item in program.items:
         if item.is_needed:
-            found.append((program, item))
-            found += [entry for inner in item.programs for entry in _items(inner)]
-    return found
+            items.append((program, item))
+            items += [entry for inner in item.programs for entry in _items(inner)]
+    return items

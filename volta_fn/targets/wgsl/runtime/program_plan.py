@@ -1,7 +1,7 @@
-"""Plans of programs, made without a device.
+"""Plans of programs, which need no device.
 
-What a program needs (slots of memory, commands and their shaders) follows from a device's capabilities alone. `Program` is such a plan on
-a device.
+A plan consists of slots of memory, commands and their shaders, all of which follow from a device's capabilities. `Program` is a plan on a
+device.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 Begin = Callable[[str, int, frozenset[int]], None]
 
 
-#: Routines that are kept, at most.
+#: The most routines in the cache.
 _MOST_ROUTINES = 1024
 
 
 class Routines:
-    """The routines of a target that were used last."""
+    """A cache of the most recently used routines of a target."""
 
     def __init__(self) -> None:
         #: By their keys; False for keys without a routine.
@@ -72,7 +72,7 @@ class Memory(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """All of it together: a program has its memory from its first command to its last."""
+        """The sum: a program holds all of its memory from its first command to its last."""
         return sum(self)
 
 
@@ -85,7 +85,7 @@ class ProgramPlan(NamedTuple):
 
     lowered: LoweredProgram
     arguments: tuple[ShapedArray, ...]
-    #: What each result of the program is: a computed value, an argument or a constant.
+    #: The origin of each result: a computed value, an argument or a constant.
     outputs: tuple[Output, ...]
     #: The types of computed values, and which of them take the memory of a donated argument: value -> argument.
     computed: tuple[ShapedArray, ...]
@@ -169,7 +169,7 @@ def plan_program(
         pipeline: lowers the program.
         target: the capabilities of the device.
         routines: gives the routine of a key.
-        begin: is told of shaders that are certain to be needed while others are still being generated, those that take long first.
+        begin: starts compiling a shader. It is called as soon as a shader is certain to be needed, first for those that take longest.
         on_device: whether constants that are on a device stay there, or become NumPy's arrays.
 
     Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.

@@ -29,7 +29,8 @@ from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 # unless set).
 # ------------------------------------------------------------------------------
 
-#: Commands in a batch, at most, and how many are worth submitting; batches in flight, at most; and bytes written between batches.
+#: The most commands of a batch, and the fewest that are worth submitting; the most batches in flight; and the most bytes written between
+#: batches.
 _COMMANDS = 256
 _WORTH_SUBMITTING = 64
 _MOST_IN_FLIGHT = 16
@@ -79,7 +80,7 @@ class Queue:
         self.watched = watched
         self.encoder: Any = None
         #: The compute pass that is being recorded.
-        self.run: Any = None
+        self.compute_pass: Any = None
         self.commands = 0
         self.written = 0
         self.submitted = 0
@@ -117,27 +118,27 @@ class Queue:
 
     def begin(self) -> Any:
         """Return the compute pass to write to."""
-        if self.run is None:
-            self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
-        return self.run
+        if self.compute_pass is None:
+            self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
+        return self.compute_pass
 
     def begin_timed(self, queries: Any, first: int) -> None:
-        """Begin a compute pass that notes its begin and its end in two queries of a set."""
-        self._end_run()
+        """Begin a compute pass that writes its begin and end to two queries of a set."""
+        self._end_pass()
         writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
         writes.beginningOfPassWriteIndex, writes.endOfPassWriteIndex = first, first + 1
         descriptor = self.ffi.new("WGPUComputePassDescriptor *", {"timestampWrites": writes})
-        self.run = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
+        self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), descriptor)
 
     def resolve(self, queries: Any, count: int, buffer: Any) -> None:
-        """Write what queries noted to a buffer, 64 bits for each."""
-        self._end_run()
+        """Write the results of queries to a buffer, 64 bits for each."""
+        self._end_pass()
         self.lib.wgpuCommandEncoderResolveQuerySet(self._encoder(), queries, 0, count, buffer, 0)
         self.commands += 1
 
     def copy(self, to: Any, source: Any, offset: int, size: int) -> None:
         """Copy `size` bytes at an offset of a buffer to the beginning of another."""
-        self._end_run()
+        self._end_pass()
         self.lib.wgpuCommandEncoderCopyBufferToBuffer(self._encoder(), source, offset, to, 0, size)
         self.commands += 1
 
@@ -151,7 +152,7 @@ class Queue:
     def pause(self) -> None:
         """Submit if enough commands are pending, or if the GPU is about to run idle.
 
-        A busy GPU gets its next batch before it needs it. If it finishes first, the host is the bottleneck, and submissions cost its time:
+        A busy GPU gets its next batch before it runs idle. If it finishes first, the host is the bottleneck, and submissions cost its time:
         then batches grow, until a thread waits for one.
         """
         if self.commands >= _WORTH_SUBMITTING:
@@ -175,11 +176,11 @@ class Queue:
                 self.poll()
         return self.submitted - self.done
 
-    def _end_run(self) -> None:
-        if self.run is not None:
-            self.lib.wgpuComputePassEncoderEnd(self.run)
-            self.lib.wgpuComputePassEncoderRelease(self.run)
-            self.run = None
+    def _end_pass(self) -> None:
+        if self.compute_pass is not None:
+            self.lib.wgpuComputePassEncoderEnd(self.compute_pass)
+            self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
+            self.compute_pass = None
 
     def submit(self) -> int:
         """Submit the pending commands; return the number of the last batch."""
@@ -190,13 +191,13 @@ class Queue:
             commands = None
             try:
                 with self.watched:  # submitting invalid commands would abort the process
-                    self._end_run()
+                    self._end_pass()
                     commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                     self.lib.wgpuCommandEncoderRelease(encoder)
             except DeviceError:
                 if commands is not None:
                     self.lib.wgpuCommandBufferRelease(commands)
-                self.pool.check_device()  # what was made while the device was lost is invalid, and only that is said
+                self.pool.check_device()  # objects created after a loss are invalid, and the library reports only that
                 raise
             self.lib.wgpuQueueSubmit(self.queue, 1, self.ffi.new("WGPUCommandBuffer *", commands))
             self.lib.wgpuCommandBufferRelease(commands)
@@ -214,11 +215,11 @@ class Queue:
 
         Nothing uses the device any more.
         """
-        if self.run is not None:
-            self.lib.wgpuComputePassEncoderRelease(self.run)
+        if self.compute_pass is not None:
+            self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
         if self.encoder is not None:
             self.lib.wgpuCommandEncoderRelease(self.encoder)
-        self.run = self.encoder = None
+        self.compute_pass = self.encoder = None
         self.readbacks.release()
 
     # waiting
@@ -343,7 +344,7 @@ class _Copy:
         self.size = size
         #: Its number once it is submitted; 0 before.
         self.number = 0
-        #: What tells that the readback is gone; None then.
+        #: The weak reference that reports the end of the readback; None afterwards.
         self.end: _End | None = None
 
 
@@ -359,9 +360,9 @@ class Readback:
 
 
 class _End(weakref.ref[Readback]):
-    """The end of a readback.
+    """A weak reference that appends itself to a list when its readback is collected.
 
-    As with `memory.LeaseEnd`, no function of Python runs.
+    As with `memory.LeaseEnd`, no Python code runs then.
     """
 
     __slots__ = ("copy",)

@@ -30,6 +30,7 @@ from volta_fn.targets.wgsl.runtime.commands import (
     Batch,
     BufferRange,
     Command,
+    EmittedKernel,
     Host,
     Loop,
     MovingSlot,
@@ -37,7 +38,6 @@ from volta_fn.targets.wgsl.runtime.commands import (
     Run,
     Submit,
     While,
-    Written,
     check_elements,
     in_portions,
     in_sections,
@@ -52,7 +52,7 @@ from volta_fn.targets.wgsl.shader import Binding, hand_written
 # Emit the commands of programs.
 # ------------------------------------------------------------------------------
 
-#: How control flow is written: (writer, item, operands' slots, results' slots, block).
+#: A function that emits control flow: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
 
 
@@ -62,7 +62,7 @@ class Writer(ProgramWriter):
     def __init__(
         self,
         capabilities: TargetCapabilities,
-        made: Callable[[RoutineKey], Routine | None],
+        routines: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[str, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
@@ -74,7 +74,7 @@ class Writer(ProgramWriter):
         self.on_device = on_device
         self.capabilities = capabilities
         #: Gives the routine of a key.
-        self.made = made
+        self.routines = routines
         self.control_flow = control_flow
         #: Starts compiling a pipeline, given by its key, on another thread.
         self.begin = begin
@@ -98,17 +98,17 @@ class Writer(ProgramWriter):
         self.regions.append(Slot(block))
         return self.regions[-1]
 
-    def ladder(self, length: int) -> Slot:
-        """Return the slot of a constant with at least `length` numbers that can be bound.
+    def index_constants(self, length: int) -> Slot:
+        """Return the slot of an array of the numbers below `length`, and perhaps more.
 
-        Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
+        They are at offsets that can be bound. Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
         """
-        return self.slots.constant(_ladder(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
+        return self.slots.constant(_index_constants(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
 
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
         buffer = value.buffer()
-        if not self.on_device or not isinstance(buffer, Buffer) or buffer.known is not None:
+        if not self.on_device or not isinstance(buffer, Buffer) or buffer.host_values is not None:
             return self.slots.constant(np.asarray(value))
         return self.slots.held(buffer)
 
@@ -147,7 +147,7 @@ class Writer(ProgramWriter):
             shared = {i: operands.index(slot) for i, slot in enumerate(results) if slot in operands and item.results[i].aval.size}
             if shared:
                 return kernel_routine(item.node.kernel, self.capabilities, shared)
-        routine = None if item.key is None else self.made(item.key)
+        routine = None if item.key is None else self.routines(item.key)
         if routine is not None and isinstance(item.node, Equation) and results[0] in operands:
             return replace(routine, dispatches=routine.dispatches[1:])  # the first one copies the operand
         return routine
@@ -165,7 +165,7 @@ class Writer(ProgramWriter):
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.run(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
+            self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
         self.slots.time += 1
 
     def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -173,11 +173,11 @@ class Writer(ProgramWriter):
         batch = self.batch
         if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
             return False
-        written = self.written(item, operands, results)
-        run = None if written is None else batch.extended(written, self.capabilities)
-        if written is None or run is None:
+        kernel = self.batchable(item, operands, results)
+        run = None if kernel is None else batch.extended(kernel, self.capabilities)
+        if kernel is None or run is None:
             return False
-        self.slots.time -= 1  # they run concurrently: none may write memory that another one reads
+        self.slots.time -= 1  # kernels of a dispatch run concurrently: none may write memory that another one reads
         self.touch(block, *operands, *results)
         self.slots.time += 1
         run.items = (*self.commands[-1].items, item)
@@ -186,17 +186,17 @@ class Writer(ProgramWriter):
 
     def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
         """Return a batch that begins with the last item, if that is a small kernel."""
-        written = self.written(item, operands, results)
+        kernel = self.batchable(item, operands, results)
         last = self.commands[-1] if self.commands else None
-        return Batch(written, last, self.commands, block) if written is not None and isinstance(last, Run) else None
+        return Batch(kernel, last, self.commands, block) if kernel is not None and isinstance(last, Run) else None
 
-    def written(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Written | None:
+    def batchable(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> EmittedKernel | None:
         """Return an item as a member of a batch; None if it cannot be one."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
         if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.capabilities):
             return None
         sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
-        return Written(item.node.kernel, tuple(operands), tuple(results), sizes)
+        return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
     def chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
         """Emit a kernel of arrays larger than one binding in chunks.
@@ -204,11 +204,11 @@ class Writer(ProgramWriter):
         Each chunk sees a window of the arrays. Returns whether it was possible.
         """
         assert isinstance(item.node, KernelCall)
-        found = None if set(results) & set(operands) else windowed(item.node.kernel, self.capabilities.binding)
-        if found is None:
+        chunks = None if set(results) & set(operands) else windowed(item.node.kernel, self.capabilities.binding)
+        if chunks is None:
             return False
         slots = [*operands, *results]
-        for kernel, windows in found:
+        for kernel, windows in chunks:
             routine = kernel_routine(kernel, self.capabilities)
             workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
             self.touch(block, *slots, *workspaces)
@@ -216,32 +216,32 @@ class Writer(ProgramWriter):
             ranges = [subrange(s, w.first * n, w.size * n) for s, w, n in zip(slots, windows, sizes, strict=True)]
             ranges += [range_of(slot, size) for slot, size in zip(workspaces, routine.workspaces, strict=True)]
             for dispatch in routine.dispatches:
-                self.run(Run.of(dispatch, ranges), dispatch.work)
+                self.emit_dispatch(Run.of(dispatch, ranges), dispatch.work)
             self.slots.time += 1
         return True
 
-    def run(self, run: Run, work: int = 0) -> None:
+    def emit_dispatch(self, run: Run, work: int = 0) -> None:
         """Emit a dispatch, in portions if it has very many multiplications (`work`)."""
-        portions = in_portions(in_sections(run, self.capabilities), work, self.rung, self.capabilities)
-        for one in portions:
-            one.items = () if self.current is None else (self.current,)
+        portions = in_portions(in_sections(run, self.capabilities), work, self.index_constant, self.capabilities)
+        for portion in portions:
+            portion.items = () if self.current is None else (self.current,)
             if self.region is not None:
                 region, branch = self.region
-                one.region, one.entry = region, len(region.entries)
-                region.entries.append((branch, *one.groups))
-            self.commands.append(one)
+                portion.region, portion.entry = region, len(region.entries)
+                region.entries.append((branch, *portion.groups))
+            self.commands.append(portion)
             if len(portions) > 1:
                 self.commands.append(Submit())
 
-    def rung(self, number: int, length: int) -> BufferRange:
-        """Return the range of a word that holds `number`, which is less than `length`."""
-        return range_of(self.ladder(length), 4)._replace(offset=number * self.capabilities.alignment)
+    def index_constant(self, number: int, length: int) -> BufferRange:
+        """Return a binding range whose first word is `number`, less than `length`."""
+        return range_of(self.index_constants(length), 4)._replace(offset=number * self.capabilities.alignment)
 
     def copy(self, to: Slot, source: Slot, size: int, block: Block) -> None:
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.run(command_lists.copy(range_of(to, size), range_of(source, size), self.capabilities))
+            self.emit_dispatch(command_lists.copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -267,7 +267,8 @@ class Writer(ProgramWriter):
 
 
 @lru_cache(maxsize=32)
-def _ladder(length: int, spacing: int) -> np.ndarray:
+def _index_constants(length: int, spacing: int) -> np.ndarray:
+    """Return 0, 1, 2, … in words `spacing` words apart."""
     check_elements([length * spacing])
     numbers = np.zeros((length, spacing), np.uint32)
     numbers[:, 0] = np.arange(length)
@@ -306,7 +307,7 @@ _GRIDS = """\
 class _Switch(NamedTuple):
     """A shader under construction that fills a region's buffer.
 
-    It holds the inputs, the choice (both without the enclosing region), and the position of its command.
+    `bindings`, `choice` and `reads` exclude the enclosing region. `position` is that of its command in `commands`.
     """
 
     bindings: tuple[Binding, ...]
@@ -325,13 +326,13 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
     """
     writer.touch(block, region.grids, *[slot for _, slot in reads])
     bindings = tuple([binding for binding, _ in reads])
-    found = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
+    switch = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
     writer.commands.append(Loop(-1, 0, []))  # to be replaced
     writer.slots.time += 1
     if outer and writer.region is not None:
         writer.touch(block, writer.region[0].grids)
-        found = found._replace(outer=writer.region)
-    return found
+        switch = switch._replace(outer=writer.region)
+    return switch
 
 
 def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
@@ -386,8 +387,8 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     iteration_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
-        var, made = jaxpr.invars[second + position], jaxpr.outvars[position]
-        same = made is var or body.may_share(var, made)
+        var, next_var = jaxpr.invars[second + position], jaxpr.outvars[position]
+        same = next_var is var or body.may_share(var, next_var)
         targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
     writer.body(body, [*operands[first : first + second], *results], targets, inner)
     for result, target, out in zip(results, targets, item.results, strict=True):
@@ -429,11 +430,10 @@ class _Scan:
         self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
         #: The second buffers of the values of the carry that alternate.
-        self.others = [None if self._stays(i) else writer.slots.memory(bytes_of(v.aval), block) for i, (v, _) in enumerate(self.carried)]
-
-    def _stays(self, position: int) -> bool:
-        var, out = self.carried[position]
-        return out is var or self.body.may_share(var, out)
+        self.others = [
+            None if out is var or self.body.may_share(var, out) else writer.slots.memory(bytes_of(var.aval), block)
+            for var, out in self.carried
+        ]
 
     def write(self) -> None:
         """Emit the scan.
@@ -444,8 +444,8 @@ class _Scan:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
                 self.writer.copy(result, start, bytes_of(var.aval), self.block)
             return
-        for position, (carried, made) in enumerate(self.carried):
-            if made is carried:
+        for position, (carried, next_var) in enumerate(self.carried):
+            if next_var is carried:
                 self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
         self.step(0, 0, None)
         rest = self.length - 1
@@ -484,10 +484,10 @@ class _Scan:
         xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
         ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
         for row in xs:
-            self.runs(row.before)
+            self.emit_copies(row.before)
         writer.body(self.body, [*self.consts, *now, *[x.slot for x in xs]], [*then, *[y.slot for y in ys]], block)
         for row in ys:
-            self.runs(row.after)
+            self.emit_copies(row.after)
         writer.touch(block, *[r.slot for r in (*xs, *ys)])
         writer.slots.finish(block)
 
@@ -505,9 +505,10 @@ class _Scan:
             return None
         return other if other is not None and not last else self.results[position]
 
-    def runs(self, runs: Sequence[Run]) -> None:
+    def emit_copies(self, runs: Sequence[Run]) -> None:
+        """Emit copies of rows, at one time."""
         for run in runs:
-            self.writer.run(run)
+            self.writer.emit_dispatch(run)
         self.writer.slots.time += 1
 
     def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
@@ -520,13 +521,14 @@ class _Scan:
             return _Row(base, (), ())
         if size % alignment == 0:
             return _Row(MovingSlot(block, base, size, number * size, tuple([(n, b * size) for n, b in strides])), (), ())
-        ladder = MovingSlot(block, writer.ladder(self.length), 4, number * alignment, tuple([(n, b * alignment) for n, b in strides]))
+        constants, moves = writer.index_constants(self.length), tuple([(n, b * alignment) for n, b in strides])
+        index = range_of(MovingSlot(block, constants, 4, number * alignment, moves), 4)
         copy = writer.slots.memory(size, block)
         writer.touch(block, base, copy)
-        rows, one, word = range_of(base, size * self.length), range_of(copy, size), range_of(ladder, 4)
+        rows, row = range_of(base, size * self.length), range_of(copy, size)
         if put:
-            return _Row(copy, (), (command_lists.put(rows, one, word, size, writer.capabilities),))
-        return _Row(copy, (command_lists.take(one, rows, word, size, writer.capabilities),), ())
+            return _Row(copy, (), (command_lists.put_row(rows, row, index, size, writer.capabilities),))
+        return _Row(copy, (command_lists.take_row(row, rows, index, size, writer.capabilities),), ())
 
 
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

@@ -1,4 +1,4 @@
-"""Scalars in shaders: what kernels and library routines compute with.
+"""Scalars in shaders: the arithmetic of kernels and library routines.
 
 In the order in which to read: `shader` (a compute shader under construction, and storage buffers as arrays), `number` (dtypes in shaders,
 and functions for what devices do not compute accurately), `values` (values with operators), and `operations` (every elementwise primitive
@@ -13,8 +13,8 @@ from volta_fn.targets.wgsl.scalars.operations import apply as apply
 from volta_fn.targets.wgsl.scalars.operations import combine as combine
 from volta_fn.targets.wgsl.scalars.operations import combine_indexed as combine_indexed
 from volta_fn.targets.wgsl.scalars.operations import convert as convert
+from volta_fn.targets.wgsl.scalars.operations import opaque_float as opaque_float
 from volta_fn.targets.wgsl.scalars.operations import supports as supports
-from volta_fn.targets.wgsl.scalars.operations import unknown_float as unknown_float
 from volta_fn.targets.wgsl.scalars.shader import Array as Array
 from volta_fn.targets.wgsl.scalars.shader import OtherAccess as OtherAccess
 from volta_fn.targets.wgsl.scalars.shader import Shader as Shader

@@ -13,7 +13,7 @@ from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 # ------------------------------------------------------------------------------
-# Numbers of any dtype in a shader, and how they are made from constants.
+# Numbers of any dtype in a shader, and constants.
 # ------------------------------------------------------------------------------
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
@@ -30,7 +30,7 @@ class Number(NamedTuple):
 
     dtype: np.dtype
     text: str
-    #: What a literal is, of `dtype`.
+    #: The value of a literal, of `dtype`; None for other expressions.
     value: Any = None
 
     @property
@@ -41,7 +41,7 @@ class Number(NamedTuple):
 
 @functools.cache
 def wgsl_type(dtype: np.dtype) -> str:
-    """Return the type in which numbers of a dtype are computed with."""
+    """Return the WGSL type in which numbers of a dtype are computed."""
     if dtype.kind == "b":
         return "bool"
     if dtype.kind in "iu":
@@ -116,7 +116,7 @@ _WIDE = {"nan": 0x7FF8000000000000, "inf": 0x7FF0000000000000, "-inf": 0xFFF0000
 
 
 def constant(dtype: np.dtype, value: Any) -> Number:
-    """Return a constant of any dtype that it may have been given as."""
+    """Return a constant of a dtype, converted from any other one."""
     number = np.asarray(value).astype(dtype)
     type_ = wgsl_type(dtype)
     if dtype.kind == "c":
@@ -132,7 +132,7 @@ def constant(dtype: np.dtype, value: Any) -> Number:
 #
 # Integer arithmetic makes and reads their bits.
 #
-# Drivers may flush what is subnormal in float16, and may round conversions either way; whole numbers leave them no choice.
+# Drivers may flush subnormal numbers of float16, and may round conversions either way; integer arithmetic is exact.
 # ------------------------------------------------------------------------------
 
 _FLOAT16_ROUNDED = """fn float16_rounded(x: f32) -> f32 {
@@ -200,15 +200,15 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
 
 
 # ------------------------------------------------------------------------------
-# WGSL functions for what devices compute inaccurately, or not at all.
+# WGSL functions for operations that devices compute inaccurately, or lack.
 # ------------------------------------------------------------------------------
 
-#: A number that is 1.0, which `Shader` sets when it runs, so that no compiler knows.
+#: The name of a variable that is 1.0. `Shader` sets it at run time, so that no compiler can fold it.
 ONE = "one"
 
 
-def one(f: Function) -> str:
-    """Return its name."""
+def declare_one(f: Function) -> str:
+    """Declare that variable, and return its name."""
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
@@ -247,11 +247,10 @@ _FMA_64 = {
 def fma(f: Function, type_: str) -> str:
     """Return x y + z rounded once, or nearly so (Dekker, Knuth).
 
-    Of the product's and the sum's errors only the sum is rounded.
-
-    What is large or small is scaled, so that errors are in range.
+    The errors of the product and of the sum are exact; only their sum is rounded. Large and small numbers are scaled, so that the errors
+    are in range.
     """
-    one(f)
+    declare_one(f)
     return f.helper(f"fma_{type_}", _FMA.format(type_, **(_FMA_32 if type_ == "f32" else _FMA_64)))
 
 
@@ -271,13 +270,13 @@ _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
 def quotient(f: Function) -> str:
     """Return x / y, corrected by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may take subnormal factors for zeros: so divisors are
-    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends to where what is left of them can be told. What depends on
-    the divisor alone is computed once for many dividends; with its sign put back in the end, zeros keep theirs. The first quotient passes
+    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may flush subnormal factors to zero: so divisors are
+    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends so that remainders are representable. Expressions of the
+    divisor alone are computed once for many dividends; its sign is applied at the end, so that zeros keep theirs. The first quotient passes
     through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
     the difference.
     """
-    one(f)
+    declare_one(f)
     return f.helper("quotient", _QUOTIENT)
 
 
@@ -290,7 +289,7 @@ _NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
 
 def near_quotient(f: Function) -> str:
     """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
-    one(f)
+    declare_one(f)
     return f.helper("near_quotient", _NEAR_QUOTIENT)
 
 
@@ -304,9 +303,9 @@ _ROOT = """fn root(x: f32) -> f32 {
 def root(f: Function) -> str:
     """Return the square root with such a correction.
 
-    It passes through integers: NVIDIA's compiler takes the square of a root for its argument, be that negative.
+    It passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
     """
-    one(f)
+    declare_one(f)
     return f.helper("root", _ROOT)
 
 

@@ -33,7 +33,7 @@ from volta_fn.targets.wgsl.shader import Function
 # ------------------------------------------------------------------------------
 # Floats: the operations that are exact, or rounded once.
 #
-# Where compilers would simplify as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`), a little more is written.
+# Further operations prevent compilers from simplifying as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`).
 # ------------------------------------------------------------------------------
 
 Operation = Callable[..., Lanes]
@@ -91,7 +91,10 @@ def _sub(x: Lanes, y: Lanes) -> Lanes:
 
 
 def equal(op: str) -> Callable[[Lanes, Lanes], Lanes]:
-    """Return ==, <= or >=, which compilers assume between equal operands."""
+    """Return ==, <= or >=.
+
+    Compilers assume that these hold between a value and itself, although it may be NaN.
+    """
 
     def holds(x: Lanes, y: Lanes) -> Lanes:
         result = x.let(f"{x.text} {op} {y.text}", "bool")
@@ -130,9 +133,9 @@ def _fma_half(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
 
 
 def _fma_brain(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
-    """Return x y + z of bfloat16, whose products leave float32's range.
+    """Return x y + z of bfloat16, whose products may exceed float32's range.
 
-    What is not finite is kept away from that.
+    Operands that are not finite are computed separately.
     """
     product = _is_finite(x) & _is_finite(y)
     ordinary = product & _is_finite(z)
@@ -148,14 +151,14 @@ def _fma_scaled(x: Lanes, y: Lanes, z: Lanes) -> Lanes:
     down, back = large.select(2.0**-8, x.like(1.0)), large.select(2.0**8, x.like(1.0))
     if x.f.module.device.subnormals:
         return _fma_half(greater * down, lesser, z * down) * back
-    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers put both factors together
+    up, again = small.select(2.0**60, x.like(1.0)), small.select(2.0**-60, x.like(1.0))  # compilers would merge both factors
     return _fma_half(greater * down, lesser * up * up, z * down * up * up) * back * again * again
 
 
 def _extremum(predicate: str) -> Operation:
-    """Return the operand that wins; NaN if either is.
+    """Return the maximum or minimum of two operands; NaN if either is NaN.
 
-    The comparison alone would be compiled to a maximum that passes over NaN.
+    Compilers would turn the comparison alone into a maximum that ignores NaN.
     """
 
     def chosen(x: Lanes, y: Lanes) -> Lanes:
@@ -197,7 +200,7 @@ HALF: dict[str, Operation] = {
 
 
 # ------------------------------------------------------------------------------
-# Integers and bool: what each elementwise operation is for them.
+# Integers and bool: their elementwise operations.
 #
 # An operation takes the dtype and `Lanes`. Integers of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards.
 # ------------------------------------------------------------------------------
@@ -242,10 +245,6 @@ def _unsigned(x: Lanes, dtype: np.dtype) -> Lanes:
 def _within(dtype: np.dtype, count: Lanes) -> Lanes:
     """Return whether a count is in 0, …, width - 1."""
     return count.compare("ult", 8 * dtype.itemsize)
-
-
-def _shift_left(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
-    return narrowed(_within(dtype, count).select(x << count, 0), dtype)
 
 
 def _shift_right_logical(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
@@ -296,14 +295,6 @@ def _pow_signed(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
     return y.below(0).select(inverse, _pow_unsigned(dtype, x, y.at_least(0)))
 
 
-def _integer_pow(dtype: np.dtype, x: Lanes, *, y: int) -> Lanes:
-    return narrowed(integer_pow(x, y=y), dtype)
-
-
-def _population_count(dtype: np.dtype, x: Lanes) -> Lanes:
-    return _unsigned(x, dtype).call("countOneBits").as_type(x.type)
-
-
 def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
     """Count the leading zeros; naga has no function for 64 bits."""
     bits = _unsigned(x, dtype)
@@ -324,10 +315,6 @@ def _philox4x32_word(dtype: np.dtype, *words: Lanes, word: int) -> Lanes:
 
 def _compare(op: str) -> Operation:
     return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
-
-
-def _clamp(dtype: np.dtype, low: Lanes, x: Lanes, high: Lanes) -> Lanes:
-    return _lesser(_greater(x, low), high)
 
 
 def _greater(x: Lanes, y: Lanes) -> Lanes:
@@ -365,7 +352,7 @@ _EITHER: dict[str, Operation] = {
     "ge": _compare(">="),
     "max": _plain(_greater),
     "min": _plain(_lesser),
-    "clamp": _clamp,
+    "clamp": _plain(lambda low, x, high: _lesser(_greater(x, low), high)),
     "and": _plain(lambda x, y: x & y),
     "or": _plain(lambda x, y: x | y),
     "xor": _plain(lambda x, y: x ^ y),
@@ -376,12 +363,12 @@ _EITHER: dict[str, Operation] = {
     "neg": _wrapping(lambda x: -x),
     "div": _div,
     "rem": _rem,
-    "shift_left": _shift_left,
+    "shift_left": lambda dtype, x, count: narrowed(_within(dtype, count).select(x << count, 0), dtype),
     "shift_right_logical": _shift_right_logical,
     "shift_right_arithmetic": _shift_right_arithmetic,
-    "population_count": _population_count,
+    "population_count": lambda dtype, x: _unsigned(x, dtype).call("countOneBits").as_type(x.type),
     "clz": _clz,
-    "integer_pow": _integer_pow,
+    "integer_pow": lambda dtype, x, *, y: narrowed(integer_pow(x, y=y), dtype),
 }
 
 UINT: dict[str, Operation] = {
@@ -423,14 +410,14 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
     before, after, type_ = kind(old), kind(new), wgsl_type(new)
     if after == "bool":
         return x.compare("une" if before == "float" else "ne", 0)
-    if before == "bool":  # a known number times NaN would be taken for 0
-        return x.select(*[x.unknown_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
+    if before == "bool":  # compilers would take a literal zero times NaN for 0
+        return x.select(*[x.opaque_number(x.f, type_, k) for k in (1, 0)]) if after == "float" else x.converted(type_)
     if before == "float":
         return _saturated(x, new, type_) if after in ("int", "uint") else _refloated(x, new, type_)
     if after == "float":
         if new == BFLOAT16 and old.itemsize >= 4:
             x = with_sticky_bits(x, before == "int")
-        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # an index's 0 is known: times NaN it would be 0
+        return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # compilers would take an index's 0 times NaN for 0
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
     return narrowed(wide.as_type(type_), new)
 
@@ -438,7 +425,7 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
 def _saturated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
     """Convert toward zero; NaN to 0, values out of range to the nearest bound.
 
-    The device converts only what is in range.
+    Values out of range are replaced before the conversion.
     """
     info = np.iinfo(new)
     low, high = float(info.min), float(2.0**info.bits if new.kind == "u" else 2.0 ** (info.bits - 1))
@@ -498,10 +485,10 @@ _COMPLEX: dict[str, ComplexFormula] = {
 
 _INTEGRAL = {"bool": BOOL, "int": INT, "uint": UINT}
 
-#: Where a literal operand would be simplified as if the other one were finite.
+#: Operations that compilers simplify, if one operand is a literal, as if the other one were finite.
 _COMPLEX_UNSAFE = ("mul", "div", "pow")
 
-#: What Mesa's compiler has wrong even if one operand alone is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
+#: Operations that Mesa's compiler computes wrongly even if only one operand is a literal: the remainder of inf by 0.0, that of 0.0 by NaN.
 _UNSAFE = ("rem",)
 
 
@@ -532,20 +519,20 @@ def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
 def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
     """Apply an elementwise primitive that `supports` accepts; return `dtype`."""
     if op in _UNSAFE or all(x.value is not None for x in operands):
-        operands = [x if x.value is None else unknown(f, x) for x in operands]
+        operands = [x if x.value is None else opaque_literal(f, x) for x in operands]
     special = _SPECIAL.get(op)
     if special is not None:
         return special(f, operands, dtype)
     before = operands[0].dtype
     if before.kind == "c":
         if op in _COMPLEX_UNSAFE:
-            operands = [x if x.value is None else unknown(f, x) for x in operands]
+            operands = [x if x.value is None else opaque_literal(f, x) for x in operands]
         elif op == "sub" and operands[0].text == operands[1].text:
             op, operands = "minus_itself", operands[:1]
         return _apply_complex(f, op, operands, dtype, params)
-    lanes = [Lanes(f, x.type, x.text).unknown() for x in operands]
+    lanes = [Lanes(f, x.type, x.text).opaque_non_finite() for x in operands]
     if op == "rem" and before.kind == "f" and lanes[0].text == lanes[1].text:
-        lanes[1] = lanes[1].opaque()  # NVIDIA's compiler takes the remainder of a number by itself for 0
+        lanes[1] = lanes[1].opaque()  # NVIDIA's compiler folds the remainder of a number by itself to 0
     operation = _operation(op, before)
     assert operation is not None, f"{op} is not supported for {before}"
     result = operation(*lanes, **params)
@@ -567,33 +554,33 @@ def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.d
     return Number(dtype, f.let(after, f"{name}({', '.join(x.text for x in operands)})"))
 
 
-def unknown(f: Function, x: Number) -> Number:
-    """Return a literal as a number that compilers do not know.
+def opaque_literal(f: Function, x: Number) -> Number:
+    """Return a literal as a number that compilers cannot fold.
 
-    naga computes what follows from literals alone, and refuses what it cannot (the root of -1, a float64 without its sign); Mesa's
-    compiler adds known numbers first, and so loses what the rounding of a sum with one of them is to tell.
+    naga evaluates constant expressions, and refuses those that it cannot (the root of -1, the absolute value of a float64). Mesa's compiler
+    adds constants first, which loses the rounding errors that a formula computes by a sum with one of them.
     """
     if x.type == "bool":
         return x
     if x.type[0] in "iu":
         return Number(x.dtype, f.let(x.type, x.text))
     if x.dtype.kind != "c":
-        return Number(x.dtype, Lanes.unknown_number(f, x.type, x.value).text)
-    components = [Lanes.unknown_number(f, x.type[5:-1], component).text for component in (x.value.real, x.value.imag)]
+        return Number(x.dtype, Lanes.opaque_number(f, x.type, x.value).text)
+    components = [Lanes.opaque_number(f, x.type[5:-1], component).text for component in (x.value.real, x.value.imag)]
     return Number(x.dtype, f.let(x.type, f"{x.type}({components[0]}, {components[1]})"))
 
 
-def unknown_float(f: Function, x: Number) -> Number:
-    """Return a literal float, one of several choices, as an unknown number.
+def opaque_float(f: Function, x: Number) -> Number:
+    """Return a literal float, one of several choices, as an opaque number.
 
     Where compilers know that a zero is chosen, they take its product with NaN for 0.
     """
-    return unknown(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
+    return opaque_literal(f, x) if x.value is not None and kind(x.dtype) in ("float", "complex") else x
 
 
 def _select_n(f: Function, operands: Sequence[Number], dtype: np.dtype) -> Number:
     which, *cases = operands
-    cases = [unknown_float(f, case) for case in cases]
+    cases = [opaque_float(f, case) for case in cases]
     if which.dtype == np.bool_:
         return _chosen(f, which.text, cases[-1], cases[0])
     result = cases[0]
@@ -614,22 +601,19 @@ _SPECIAL: dict[str, Callable[[Function, Sequence[Number], np.dtype], Number]] = 
 }
 
 
-#: A number and where it is: what argmax and argmin combine.
+#: A number and its index: the state of argmax and argmin.
 Indexed = tuple[Number, Number]
 
 
 def combine(f: Function, reduction: Reduction, x: Number, y: Number) -> Number:
-    """Combine two numbers, as a step of a reduction.
-
-    NaN wins against anything in maxima and minima.
-    """
+    """Combine two numbers, as a step of a reduction. Maxima and minima propagate NaN."""
     return apply(f, reduction.step, (x, y), x.dtype, {})
 
 
 def combine_indexed(f: Function, reduction: Reduction, x: Indexed, y: Indexed) -> Indexed:
-    """Return the number that wins a step of ``argmax`` or ``argmin``, and its index.
+    """Return the result of a step of ``argmax`` or ``argmin``: a number and its index.
 
-    Of equal ones, and of NaNs, the first wins.
+    Of equal numbers, and of NaNs, the first is chosen.
     """
     a, b = [Lanes(f, number.type, number.text) for number, _ in (x, y)]
     first = Lanes(f, y[1].type, y[1].text).below(Lanes(f, x[1].type, x[1].text))

@@ -22,10 +22,10 @@ from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function
 class Array:
     """A storage buffer as an array of numbers of a dtype.
 
-    Indices are expressions of type u32. A four is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be incomplete:
-    nothing beyond the array's end is touched, and what is loaded for missing elements is an element's value. An integer number of fours
-    is accessed in vectors. In place of fours, 16 bytes of narrow numbers may be accessed, so many `lanes`, of which
-    there is an integer number.
+    Indices are expressions of type u32. A *four* is the elements 4 i, …, 4 i + 3. Given the array's `size`, the last four may be
+    incomplete: nothing beyond the array's end is accessed, and missing elements are loaded as some element of the array. If the size is a
+    multiple of four, fours are accessed as vectors. With other `lanes`, groups of that many narrow numbers, 16 bytes, take the place of
+    fours; the size is a multiple of them.
     """
 
     def __init__(self, f: Function, name: str, dtype: np.dtype, written: bool, size: int = 0, lanes: int = 4) -> None:
@@ -57,15 +57,15 @@ class Array:
     def element(self) -> str:
         """The type of the buffer's elements."""
         if self._per_word == 1:
-            one = wgsl_type(self.dtype)
-            return f"vec4<{one}>" if self._in_fours else one
+            component = wgsl_type(self.dtype)
+            return f"vec4<{component}>" if self._in_fours else component
         if self._is_atomic:
             return "atomic<u32>"
         return f"vec{self._per_vector}<u32>" if self._in_fours else "u32"
 
     @property
     def length(self) -> int:
-        """How many of these it has, given its size."""
+        """The number of the buffer's elements, given its size."""
         return -(-self.size // (self.lanes if self._in_fours else self._per_word))
 
     # single elements
@@ -89,7 +89,8 @@ class Array:
         f, per = self._f, self._per_word
         if per == 1:
             return f.emit(f"{self._component(index)} = {number.text};")
-        self._be_atomic()
+        assert not self._in_fours, "an array of which the size is given is written in fours"
+        self._is_atomic = True
         index = f.named("u32", index)
         shift = f.let("u32", f"({index} & {per - 1}u) * {32 // per}u")
         word = f.let("u32", f"{index} >> {per.bit_length() - 1}u")
@@ -128,7 +129,8 @@ class Array:
             return f.emit(f"{self.name}[{index}] = vec4<{type_}>({', '.join(x.text for x in numbers)});")
         first = f.let("u32", f"{index} * 4u")
         for k, x in enumerate(numbers):
-            self._store_bounded(first, k, self.size, f"{self.name}[{first} + {k}u] = {x.text};")
+            statement = f"{self.name}[{first} + {k}u] = {x.text};"
+            f.emit(f"if ({first} + {k}u < {self.size}u) {{ {statement} }}" if k and self.size % 4 else statement)
         return None
 
     @staticmethod
@@ -137,11 +139,6 @@ class Array:
         if k == 0:
             return first
         return f"min({first} + {k}u, {size - 1}u)" if size % 4 else f"{first} + {k}u"
-
-    def _store_bounded(self, first: str, k: int, size: int, statement: str) -> None:
-        if k and size % 4:
-            statement = f"if ({first} + {k}u < {size}u) {{ {statement} }}"
-        self._f.emit(statement)
 
     # words
 
@@ -156,7 +153,7 @@ class Array:
             return f"{self.name}[{index} >> {per.bit_length() - 1}u][{index} & {per - 1}u]"
         if not self.written:
             return f"{self.name}[{index}]"
-        return f"load_{self.name}({index})"  # whether the words are atomic is known in the end
+        return f"load_{self.name}({index})"  # a later store may make the words atomic
 
     def _words(self, index: str) -> list[str]:
         """Return the words of four elements."""
@@ -182,10 +179,6 @@ class Array:
         count = (self.size + 1) // 2
         return f.emit(f"if ({first} + 1u < {count}u) {{ {second} }}" if self.size % 4 in (1, 2) else second)
 
-    def _be_atomic(self) -> None:
-        assert not self._in_fours, "an array of which the size is given is written in fours"
-        self._is_atomic = True
-
     @property
     def accessors(self) -> list[str]:
         """Functions that load and store words of an array that is written."""
@@ -209,7 +202,7 @@ class Array:
         return Number(self.dtype, f.let("bool", f"{bits} != 0u") if category == "bool" else f.let("u32", bits))
 
     def _packed(self, numbers: Sequence[Number]) -> str:
-        """Numbers as a word."""
+        """Return numbers packed in a word."""
         width = 32 // self._per_word
         shifted_bits = [self._bits(x) + (f" << {k * width}u" if k else "") for k, x in enumerate(numbers)]
         return self._f.let("u32", " | ".join(f"({p})" for p in shifted_bits))
@@ -239,7 +232,7 @@ class Atomics(Array):
 
 
 class OtherAccess(Exception):
-    """A buffer is asked for that is there already, and accessed in another way."""
+    """A buffer was requested again, for another kind of access."""
 
 
 class Shader(Function):
@@ -257,19 +250,20 @@ class Shader(Function):
         self._local = "_local_invocation_index"
 
     def buffer(self, number: int, dtype: np.dtype, written: bool = False, size: int = 0, lanes: int = 4) -> Array:
-        """Return the buffer of a number as an array.
+        """Return buffer `number` as an array.
 
-        Its size is given if it is accessed in fours, or more `lanes` (see `Array`).
+        `size` is needed for accesses in fours, or more `lanes` (see `Array`).
 
-        An array that is only read may be asked for with its size and without: it has single elements in either case. Raises
-        `OtherAccess` if it was asked for already to do something else with it, or has been read one by one and is to be read in fours now.
+        An array that is only read may be requested both with and without its size: single elements are accessible in either case. Raises
+        `OtherAccess` if it was requested before for another kind of access, or if single elements of it were read before and fours are to
+        be read now.
         """
-        known = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
-        if not (written or known.written) and 0 in (size, known.size) and not (size and known.is_read):
-            known.size = size = max(size, known.size)
-        if (known.dtype, known.written, known.size, known.lanes) != (dtype, written, size, lanes):
+        array = self._arrays.setdefault(number, Array(self, f"b{number}", dtype, written, size, lanes))
+        if not (written or array.written) and 0 in (size, array.size) and not (size and array.is_read):
+            array.size = size = max(size, array.size)
+        if (array.dtype, array.written, array.size, array.lanes) != (dtype, written, size, lanes):
             raise OtherAccess(f"buffer {number}")
-        return known
+        return array
 
     def atomics(self, number: int, dtype: np.dtype) -> Array:
         """Return a buffer as an array of atomic int32 or uint32 numbers."""
@@ -299,16 +293,16 @@ class Shader(Function):
     def number_by_subgroups(self) -> None:
         """Order invocations such that those of a subgroup are neighbors.
 
-        All subgroups are full.
+        All subgroups must be full.
         """
         for name in ("subgroup_id", "subgroup_size", "subgroup_invocation_id"):
             self.builtin(name)
         self._local = "_subgroup_id * _subgroup_size + _subgroup_invocation_id"
 
     def dispatch(self, groups: int, work: int = 0) -> Dispatch:
-        """Return the dispatch of so many workgroups.
+        """Return the dispatch of `groups` workgroups.
 
-        `multiplications` is their number in all of them, if that may be very large.
+        `work` is the number of multiplications in all of them, if that may be very large.
         """
         shape = grid(groups, self.module.device.groups)
         arrays = {number: self._arrays[number] for number in sorted(self._arrays)}

@@ -1,11 +1,10 @@
 """Values with operators: `x * y + 1.0` writes the statements.
 
-Compilers may assume that floats are real numbers, and do: Mesa's rewrite ``x != x`` as false, ``x - x`` and ``x * 0.0`` into 0 and
-``(x + y) - y`` into x; NVIDIA's make one instruction, which passes over NaN, of a comparison and a selection between the same numbers,
-and one that rounds once of a product and a sum. So NaN is told by its bits, and where a rounding error is what is wanted, there is a
-factor that is 1.0 but that no compiler knows (`one`), or a number passes through an integer (`opaque`). Quotients and roots, of which
-WGSL promises only some digits, get a correction where `fma` rounds once; where it does not, `fma` is made of products and sums with their
-errors.
+Compilers may assume that floats are real numbers, and do: Mesa's rewrites ``x != x`` as false, ``x - x`` and ``x * 0.0`` as 0 and
+``(x + y) - y`` as x; NVIDIA's merges a comparison and a selection between the same numbers into one instruction, which ignores NaN, and a
+product and a sum into one that rounds once. So NaN is detected by its bits, and formulas that compute rounding errors use a factor 1.0 that
+no compiler can fold (`opaque_one`), or pass a number through an integer (`opaque`). Quotients and roots, of which WGSL promises only some
+digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
-#: The most terms of a sum, or factors of a product, that are remembered.
+#: The most terms of a sum, or factors of a product, that are recorded.
 _MOST_LEAVES = 16
 
 _HALF_PI, _HALF_PI_REST = 1.57079637050628662109375, -4.371139000186241e-08
@@ -102,13 +101,13 @@ class Lanes(Values):
     def __mul__(self, other: Lanes | Scalar) -> Lanes:
         if not self.is_float:
             return self._binary("*", other)
-        return self.combined(self.like(other), self.f.factors, lambda x, y: x.unknown_factor()._binary("*", y.unknown_factor()))
+        return self.combined(self.like(other), self.f.factors, lambda x, y: x.opaque_factor()._binary("*", y.opaque_factor()))
 
     def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
         """Return a sum or a product whose common `leaves` compilers do not combine.
 
-        They would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow. So
-        one operand is hidden. Leaves are the terms of sums, or factors of products, by name.
+        Compilers would cancel z in (x + z) - (y + z), though it may be NaN or infinite, and compute x * x in y * x * x, which may overflow.
+        So one operand is hidden. Leaves are the terms of sums, or the factors of products, by name.
         """
         x, y = self, other
         of_x, of_y = [leaves.get(v.text) or frozenset((v.text.strip("(-)"),)) for v in (x, y)]
@@ -121,7 +120,7 @@ class Lanes(Values):
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
-            return self._binary("/", self.like(other).unknown_factor())
+            return self._binary("/", self.like(other).opaque_factor())
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def fast_log2(self) -> Lanes | None:
@@ -253,45 +252,46 @@ class Lanes(Values):
     def bounded(self, low: Scalar, high: Scalar, function: Callable[[Lanes], Lanes], below: Scalar, above: Scalar) -> Lanes:
         """Return a function of the float between bounds, else `below` or `above`.
 
-        NaN is passed to the function.
+        For NaN it is the function's result.
         """
         return self.below(low).select(below, self.above(high).select(above, function(self)))
 
-    def one(self) -> Lanes:
-        """Return 1.0 as a value that compilers do not know."""
-        name = helpers.one(self.f)
+    def opaque_one(self) -> Lanes:
+        """Return 1.0 as a value that compilers cannot fold."""
+        name = helpers.declare_one(self.f)
         return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
 
-    def unknown(self) -> Lanes:
-        """Return literal infinity and NaN as numbers that compilers do not know.
+    def opaque_non_finite(self) -> Lanes:
+        """Return a literal infinity or NaN as a number that compilers cannot fold.
 
         Other values are returned as they are.
 
-        NVIDIA's takes it that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
+        NVIDIA's compiler assumes that there are none: of the lesser of inf * x and 1.0, in float64, a kernel stored nothing at all.
         """
         if not self.is_float or not self.text.startswith(("bitcast", BITS_F32)):
             return self
-        return self._of_unknown(self.text.partition("(")[2].removesuffix(")"))
+        return self._opaque_bits(self.text.partition("(")[2].removesuffix(")"))
 
-    def unknown_factor(self) -> Lanes:
-        """Return a literal factor as a number that compilers do not know.
+    def opaque_factor(self) -> Lanes:
+        """Return a literal factor as a number that compilers cannot fold.
 
-        Other values are returned as they are, and 1.0 and -1.0. Of two constants in a chain of products compilers make one: x * 1e-30 *
-        1e-30 would be x * 0.0.
+        Other values are returned as they are, and so are 1.0 and -1.0. Compilers fold two constants in a chain of products into one: x *
+        1e-30 * 1e-30 would be x * 0.0.
         """
         if not self.is_float or self.text[0].isalpha():
-            return self.unknown()
+            return self.opaque_non_finite()
         value = float(self.text.strip("()").rstrip("lf"))
-        return self if abs(value) == 1.0 else self.unknown_number(self.f, self.type, value)
+        return self if abs(value) == 1.0 else self.opaque_number(self.f, self.type, value)
 
     @classmethod
-    def unknown_number(cls, f: Function, type_: str, value: Any) -> Lanes:
-        """Return a float of a type as a number that compilers do not know."""
+    def opaque_number(cls, f: Function, type_: str, value: Any) -> Lanes:
+        """Return a float of a type as a number that compilers cannot fold."""
         bits = np.asarray(value).astype(type_.replace("f", "float")).view(type_.replace("f", "uint"))
-        return cls(f, type_, "")._of_unknown(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
+        return cls(f, type_, "")._opaque_bits(f"{bits}{'u' if type_ == 'f32' else 'lu'}")
 
-    def _of_unknown(self, bits: str, combine: str = "|") -> Lanes:
-        zero = f"(bitcast<u32>({helpers.one(self.f)}) ^ 0x3f800000u)"
+    def _opaque_bits(self, bits: str, combine: str = "|") -> Lanes:
+        """Return the float of these bits, combined with a zero that compilers cannot fold."""
+        zero = f"(bitcast<u32>({helpers.declare_one(self.f)}) ^ 0x3f800000u)"
         return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def opaque(self) -> Lanes:
@@ -299,18 +299,18 @@ class Lanes(Values):
 
         A factor of 1.0 would not do: Mesa's take a common factor out of sums, and found in `exact_sum` that nothing is left.
         """
-        return self.hidden() if self.bits >= 32 else self._binary("*", self.one())
+        return self.hidden() if self.bits >= 32 else self._binary("*", self.opaque_one())
 
     def hidden(self) -> Lanes:
-        """Return the same number, of which compilers know nothing.
+        """Return the same number, about which compilers can assume nothing.
 
-        It passes through a sum of integers, which differs from what `unknown_number` makes.
+        It passes through a sum of integers, which differs from the expression of `opaque_number`.
         """
-        return self._of_unknown(f"bitcast<u{self.bits}>({self.text})", "+")
+        return self._opaque_bits(f"bitcast<u{self.bits}>({self.text})", "+")
 
     def zero(self) -> Lanes:
-        """Return 0.0 as a value that compilers do not know."""
-        return self.one() - 1.0
+        """Return 0.0 as a value that compilers cannot fold."""
+        return self.opaque_one() - 1.0
 
     def abs(self) -> Lanes:
         """Return |self|."""
@@ -396,7 +396,7 @@ class Lanes(Values):
 
     def _plus(self, magic: float) -> Lanes:
         """Add a number that rounds, such that compilers keep the sum."""
-        return self.mad(self.one(), magic)
+        return self.mad(self.opaque_one(), magic)
 
     def small_integer(self) -> Lanes:
         """Round a small float to an integer."""

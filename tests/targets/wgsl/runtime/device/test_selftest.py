@@ -24,7 +24,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
     wrong: tuple[int, ...], needed: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that gives other numbers, or nothing, without checks gets no shader without them."""
-    run, module, seen = pipelines._run, Pipelines._module, set[int]()
+    run, module, seen = pipelines._run_selftest, Pipelines._module, set[int]()
 
     def driven(gpu: Gpu, checks: int) -> np.ndarray:
         if checks in wrong and fails:
@@ -32,7 +32,7 @@ def test_shaders_have_the_checks_that_their_driver_needs(
         return run(gpu, checks) + np.uint32(checks in wrong)
 
     monkeypatch.delenv("VOLTA_GPU_CHECKS", raising=False)
-    monkeypatch.setattr(pipelines, "_run", driven)
+    monkeypatch.setattr(pipelines, "_run_selftest", driven)
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     assert device.backend.gpu.pipelines.checks == needed
     monkeypatch.setattr(Pipelines, "_module", lambda self, source, checks: seen.add(checks) or module(self, source, checks))

@@ -30,23 +30,23 @@ from volta_fn.targets.wgsl.scalars import Shader
 # Scales and norms before rounds of blocks, and the order of results after them.
 # ------------------------------------------------------------------------------
 
-#: Elements of an invocation whose loads are under way together.
+#: Elements of an invocation whose loads overlap.
 _TOGETHER = 8
 
 
 def many_invocations(device: TargetCapabilities, needed: int) -> int:
     """Return the invocations of a workgroup that has a matrix for itself.
 
-    Each needs so many bytes of workgroup memory.
+    Each invocation needs `needed` bytes of workgroup memory.
     """
     return 1024 if device.invocations >= 1024 and 1024 * needed + 4096 <= device.workgroup_memory else 256
 
 
 def scale_dispatch(a: ShapedArray, blocks: Blocks, device: TargetCapabilities, weight: str) -> Dispatch:
-    """Return the dispatch that finds the scale and the norm of each matrix.
+    """Return the dispatch that computes the scale and the norm of each matrix.
 
-    The norm is that of scaled numbers. Nothing is marked yet. The scale is the largest number, or zero if some number is not finite.
-    `weight` is how often an element i counts, 0, 1 or 2.
+    It also clears all marks. The norm is that of the scaled matrix. The scale is the largest magnitude, or zero if some number is not
+    finite. `weight` is the number of times that an element i counts, 0, 1 or 2.
     """
     count, real = a.shape[-2] * a.shape[-1], real_part(a.dtype)
     shader = field_shader(device, a.dtype, many_invocations(device, real.itemsize + 4))
@@ -92,10 +92,10 @@ def _over_all(shader: Shader, count: int, source: str, weight: str, statements: 
 
 
 def ranked(n: int, keys: str, comes_first: str) -> str:
-    """Return statements that find where key number i comes in the order.
+    """Return statements that set `place` to the rank of key i in sorted order.
 
-    There are n keys, in an array with padding to a multiple of eight. Of two keys, the one that `comes_first` is `other` if that holds
-    for it and `mine`; of equal ones, the first.
+    There are n keys, in an array padded to a multiple of eight. `comes_first` is the condition that key `other` precedes key `mine`; equal
+    keys are in the order of their indices.
     """
     compared = f"let other = {keys}[t]; place += select(0u, 1u, ({comes_first}) | ((other == mine) & (t < i)));"
     return f"let mine = {keys}[i];\nvar place = 0u;\n{repeated(padded(n), compared, 8)}"
@@ -109,10 +109,10 @@ def padded(n: int) -> int:
 # ------------------------------------------------------------------------------
 # Jacobi's method by blocks, for matrices that many workgroups share.
 #
-# A round pairs all blocks of columns. A workgroup for each pair finds the product of the rotations of its columns, of the small
-# Hermitian matrix that they have in common, in workgroup memory. Then many workgroups multiply the matrix by these products. In the
-# rounds of a sweep each block meets every other one. Products of a round are flagged if they are not the identity; sweeps end when one
-# had none, and what is left of the dispatches has nothing to do.
+# A round pairs all blocks of columns. For each pair, a workgroup computes the product of the rotations that make the pair's small Hermitian
+# matrix diagonal, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep each block
+# meets every other one. Products of a round are flagged if they are not the identity. Sweeps end after one without flags; the remaining
+# dispatches have nothing to do.
 # ------------------------------------------------------------------------------
 
 #: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
@@ -132,7 +132,7 @@ class Blocks(NamedTuple):
     size: int
     pairs: int
     batch: int
-    #: Buffers: scale and norm of each matrix; counters, what sweeps left, and flags of pairs; products of rotations.
+    #: Buffers: scale and norm of each matrix; counters, remainders of sweeps, and flags of pairs; products of rotations.
     state: int
     marks: int
     products: int
@@ -172,7 +172,7 @@ def _fits(size: int, dtype: np.dtype, device: TargetCapabilities) -> bool:
     return size * size <= device.invocations and needed <= device.workgroup_memory
 
 
-def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
+def load_scale(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
     """Return statements that name a matrix's scale, and `bad` if it is not finite."""
     state = shader.buffer(blocks.state, real_part(dtype)).name
     return f"let scale = {state}[group * 2u];\nlet bad = scale == R(0);"
@@ -181,10 +181,10 @@ def known(shader: Shader, blocks: Blocks, dtype: np.dtype) -> str:
 def find_products(
     a: ShapedArray, blocks: Blocks, device: TargetCapabilities, common: Callable[[Shader], str], share: str, enough: float
 ) -> Dispatch:
-    """Return the dispatch that finds a round's products of rotations.
+    """Return the dispatch that computes a round's products of rotations.
 
-    `common` gives statements that make `tile` the Hermitian matrix of two blocks `at`; `share` is an expression for what its element g is
-    of those on the diagonal p and q, at most `enough` if it is negligible.
+    `common` returns statements that make `tile` the Hermitian matrix of two blocks `at`. `share` is an expression for the size of its
+    element g relative to the diagonal elements p and q; an element is negligible if it is at most `enough`.
     """
     size = blocks.size
     shader = _shader(a, blocks, device, blocks.pitch, reads=0, added=0)
@@ -335,26 +335,26 @@ def _tile_element(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int
         element = f"{array}[matrix * {count * pitch}u + row * {pitch}u + column]"
         return f"if (row < {count}u && column < {n}u) {{ {element} MOVE }}"
 
-    found = f"""var row = i / {2 * size}u + offset;
+    locate = f"""var row = i / {2 * size}u + offset;
 let column = place(at, i % {2 * size}u);
 {f"if (isMatrix) {{ {down} }}" if down else ""}"""
-    return found, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
+    return locate, f"if (isMatrix) {{ {move(x, n, n)} }} {f'else {{ {move(v, rows, wide)} }}' if v else ''}"
 
 
 def _loaded(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that load a tile of the matrix or of the vectors."""
-    found, move = _tile_element(arrays, size, sizes, down)
+    locate, move = _tile_element(arrays, size, sizes, down)
     load = re.sub(r"{ (\S+\[[^{}]*\]) MOVE }", r"{ value = \1; }", move)
     store = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u] = value;"
-    return f"{together(4 * size * size, size * size, f'{found}{chr(10)}{load}', store)}\n  workgroupBarrier();"
+    return f"{together(4 * size * size, size * size, f'{locate}{chr(10)}{load}', store)}\n  workgroupBarrier();"
 
 
 def _stored(arrays: tuple[str, str], size: int, sizes: tuple[int, int, int], down: str) -> str:
     """Return statements that store the tile where it was."""
-    found, move = _tile_element(arrays, size, sizes, down)
+    locate, move = _tile_element(arrays, size, sizes, down)
     value = f"tile[(i / {2 * size}u) * {2 * size + 1}u + i % {2 * size}u]"
     return f"""for (var i = local; i < {4 * size * size}u; i += STEP) {{
-    {found}
+    {locate}
     {move.replace("MOVE", f"= {value};")}
   }}"""
 

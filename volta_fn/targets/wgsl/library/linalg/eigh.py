@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     apply_products,
     blocks_of,
     find_products,
-    known,
+    load_scale,
     padded,
     ranked,
     scale_dispatch,
@@ -53,7 +53,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 # Eigenvalues and eigenvectors of matrices that fit in workgroup memory.
 # ------------------------------------------------------------------------------
 
-#: What is negligible relative to the largest number.
+#: Off-diagonal elements that are negligible, relative to the largest number.
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
 
 
@@ -160,7 +160,7 @@ _BLOCK_OPERAND, _BLOCK_VECTORS, _BLOCK_VALUES, _BLOCK_MATRIX, _BLOCK_PRODUCT, _O
 
 _UINT32 = np.dtype(np.uint32)
 
-#: What is negligible: the products of rotations round as much.
+#: Off-diagonal elements that are negligible, relative to the diagonal: the products of rotations have as large rounding errors.
 _NEGLIGIBLE = {"float32": 1.2e-6, "float64": 2.5e-15}
 
 
@@ -193,7 +193,7 @@ def _load_blocks(a: ShapedArray, n: int, lower: bool, blocks: Blocks, device: Ta
     shader = element_shader(device, a.dtype, n * n)
     source, state = shader.buffer(_BLOCK_OPERAND, a.dtype).name, shader.buffer(blocks.state, real_part(a.dtype)).name
     x, v = (shader.buffer(number, a.dtype, written=True).name for number in (_BLOCK_MATRIX, _BLOCK_PRODUCT))
-    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    written(shader, f"let stored_scale = {state}[matrix * 2u];\nlet scale = select(stored_scale, R(1), stored_scale == R(0));")
     over_elements(
         shader,
         n * n,
@@ -209,7 +209,7 @@ if (row == column) {{ value = number(real(value)); }} else if (!here) {{ value =
 
 
 def _common(shader: Shader, a: ShapedArray, n: int, blocks: Blocks) -> str:
-    """Return statements that load what two blocks of the matrix have in common."""
+    """Return statements that load the rows and columns of two blocks of the matrix."""
     x, size = shader.buffer(_BLOCK_MATRIX, a.dtype).name, blocks.size
     loads = together(
         4 * size * size,
@@ -240,7 +240,7 @@ def _sort_blocks(a: ShapedArray, n: int, blocks: Blocks, device: TargetCapabilit
     written(
         shader,
         f"""
-{known(shader, blocks, a.dtype)}
+{load_scale(shader, blocks, a.dtype)}
 for (var i = local; i < {padded(n)}u; i += STEP) {{
   keys[i] = {HUGE[real.name]};
   if (i < {n}u) {{ keys[i] = real({x}[group * {n * n}u + i * {n + 1}u]); }}
@@ -308,18 +308,18 @@ def eigh(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetC
 
 
 def _method(a: ShapedArray, n: int, lower: bool, real: np.dtype) -> Method:
-    def own(shader: Shader) -> tuple[str, str]:
+    def workspaces(shader: Shader) -> tuple[str, str]:
         """Return the workspaces of the matrix, and of its vectors."""
         return shader.buffer(_MATRIX, a.dtype, written=True).name, shader.buffer(_PRODUCT, a.dtype, written=True).name
 
     def after(shader: Shader) -> str:
         vectors, values = (shader.buffer(k, t, written=True).name for k, t in ((_VECTORS, a.dtype), (_VALUES, real)))
-        return _sort(*own(shader), values, vectors, n)
+        return _sort(*workspaces(shader), values, vectors, n)
 
     return Method(
         where=f"let base = group * {n * n}u;",
-        before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *own(shader), n, lower, real.name),
-        sweep=lambda shader: _sweep(*own(shader), n, lanes(n, shader.invocations)),
+        before=lambda shader: _load(shader.buffer(_OPERAND, a.dtype).name, *workspaces(shader), n, lower, real.name),
+        sweep=lambda shader: _sweep(*workspaces(shader), n, lanes(n, shader.invocations)),
         enough=_EPSILON[real.name],
         after=after,
     )
@@ -340,9 +340,9 @@ for (var i = local; i < {n * n}u; i += STEP) {{
   let value = {source}[base + select(column * {n}u + row, i, here)];
   most = max(most, size(value));
   finite = finite && size(value) <= {HUGE[real]};
-  var kept = value;
-  if (row == column) {{ kept = number(real(value)); }} else if (!here) {{ kept = conjugate(value); }}
-  {x}[base + i] = kept;
+  var entry = value;
+  if (row == column) {{ entry = number(real(value)); }} else if (!here) {{ entry = conjugate(value); }}
+  {x}[base + i] = entry;
   {v}[base + i] = number(select(R(0), R(1), row == column));
 }}
 sync();
@@ -396,6 +396,3 @@ for (var i = local; i < {n}u; i += STEP) {{
     if (bad) {{ {vectors}[base + j * {n}u + i] = nan(); }} else {{ {vectors}[base + j * {n}u + place] = {v}[base + j * {n}u + i]; }}
   }}
 }}"""
-
-
-#: What is negligible relative to 1, by the dtype of real parts.

@@ -34,19 +34,19 @@ from volta_fn.targets.wgsl.scalars import Shader
 # ------------------------------------------------------------------------------
 # LU factors by blocks of columns, with pivots from all rows.
 #
-# A block's columns are factored by one workgroup, whose invocations keep a row each in registers. Rows that are exchanged stay where they
-# are: what changes is the number of the row that an invocation has.
+# One workgroup factors a block's columns. Each of its invocations holds a row in registers. Exchanging rows moves no numbers: it changes
+# the indices of the rows that two invocations hold.
 # ------------------------------------------------------------------------------
 
-#: The operand, the results, and workspaces: the counters, and where a block's rows come from.
+#: The operand, the results, and workspaces: the counters, and the source row of each row of a block.
 _OPERAND, _FACTORS, _PIVOTS, _PERMUTATION, _COUNTERS, _ORIGINS = range(6)
 
 _INT32, _UINT32 = np.dtype(np.int32), np.dtype(np.uint32)
 
-#: Columns that a workgroup brings up to date, and rows that it does so for at a time.
+#: Columns that a workgroup updates, and rows that it updates at a time.
 _COLUMNS, _ROWS = 16, 64
 
-#: Columns per loop of the elimination: within a loop, an invocation selects the current column among so many registers.
+#: Columns per loop of the elimination: within a loop, an invocation selects the current column among this many registers.
 _EACH_LOOP = 4
 
 #: Groups of rows in each of which an invocation finds the greatest number of a column.
@@ -93,8 +93,8 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     permutation = shader.buffer(_PERMUTATION, _INT32, written=True).name
     origins = shader.buffer(_ORIGINS, _UINT32, written=True).name
     columns, starts = range(size), range(0, size, _EACH_LOOP)
-    loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[here + {c}u]; }}" for c in columns])
-    stores = "\n  ".join([f"if ({c}u < width) {{ {x}[there + {c}u] = x{c}; }}" for c in columns])
+    loads = "\n".join([f"var x{c} = zero();\nif (mine && {c}u < width) {{ x{c} = {x}[source_offset + {c}u]; }}" for c in columns])
+    stores = "\n  ".join([f"if ({c}u < width) {{ {x}[target_offset + {c}u] = x{c}; }}" for c in columns])
     written(
         shader,
         f"""
@@ -102,18 +102,18 @@ let base = group * {m * n}u;
 let first = step * {size}u;
 let width = min({size}u, {min(m, n)}u - min(first, {min(m, n)}u));
 let mine = local >= first && local < {m}u;
-let here = base + min(local, {m - 1}u) * {n}u + first;
+let source_offset = base + min(local, {m - 1}u) * {n}u + first;
 {loads}
-var came = 0i;
-if (mine) {{ came = {permutation}[group * {m}u + local]; }}
-var at = local;
+var source_row = 0i;
+if (mine) {{ source_row = {permutation}[group * {m}u + local]; }}
+var target_row = local;
 {"".join([_columns_eliminated(a, shader, range(start, size)) for start in starts])}
 sync();
 if (mine) {{
-  let there = base + at * {n}u + first;
+  let target_offset = base + target_row * {n}u + first;
   {stores}
-  {permutation}[group * {m}u + at] = came;
-  {origins}[group * {m}u + at] = local;
+  {permutation}[group * {m}u + target_row] = source_row;
+  {origins}[group * {m}u + target_row] = local;
 }}""",
     )
     return shader.dispatch(batch, rotations.work(batch, m * n))
@@ -129,14 +129,14 @@ def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
   {chosen}
   let diagonal = first + j;
   let magnitude = size(value);
-  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine & (at >= diagonal));
-  var place = at;
+  var best = select(R(-2), select(R(-1), magnitude, magnitude >= R(0)), mine & (target_row >= diagonal));
+  var place = target_row;
   {_pivot(shader, columns, real_part(a.dtype) == np.float32)}
-  if (at == place) {{
-    at = diagonal;
+  if (target_row == place) {{
+    target_row = diagonal;
     {pivots}[group * {min(m, n)}u + diagonal] = i32(place);
-  }} else if (at == diagonal) {{
-    at = place;
+  }} else if (target_row == diagonal) {{
+    target_row = place;
   }}
   {_eliminated(columns)}
 }}
@@ -144,27 +144,27 @@ def _columns_eliminated(a: ShapedArray, shader: Shader, columns: range) -> str:
 
 
 def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
-    """Return statements that find the greatest of `best`, and the row that it is in.
+    """Return statements that set `place` to the row of the greatest `best`.
 
-    Of equals it is the first. What the row has in these columns is in `rows`, from `row` on. Values that are not numbers come after all
-    others.
+    Of equal numbers the first is chosen. They copy that row's numbers in these columns to `rows`, from `row` on. NaN comes after all
+    numbers.
     """
     # Without a branch, for which invocations would wait.
     better = "let takes = (x > best) | ((x == best) & (y < place)); best = select(best, x, takes); place = select(place, y, takes);"
     device, width, size = shader.module.device, shader.module.device.subgroup_most, columns.stop
-    given = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
+    row_stores = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
     shader.workgroup("bests", "R", 2 * _GROUPS)
     shader.workgroup("spots", "u32", 2 * _GROUPS)
     if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
-        # Each subgroup gives the row of its own best before it is known which is the best of all: then one barrier is enough.
+        # Each subgroup copies the row of its own greatest number before the greatest of all is known: then one barrier is enough.
         groups = shader.invocations // width
         shader.workgroup("rows", "T", 2 * groups * size)
         inside, number = shader.builtin("subgroup_invocation_id"), shader.builtin("subgroup_id")
         return f"""{_exchanged(width, better)}
   let offset = (j & 1u) * {groups}u;
-  if (at == place) {{
+  if (target_row == place) {{
     let row = (offset + {number}) * {size}u;
-    {given}
+    {row_stores}
     bests[offset + {number}] = best;
     spots[offset + {number}] = place * {groups}u + {number};
   }}
@@ -193,14 +193,14 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
   workgroupBarrier();
   {compared}
   let row = 0u;
-  if (at == place) {{
-    {given}
+  if (target_row == place) {{
+    {row_stores}
   }}
   workgroupBarrier();"""
 
 
 def _exchanged(width: int, better: str) -> str:
-    """Return statements that compare what so many neighbours have."""
+    """Return statements that reduce `best` and `place` over `width` neighbours."""
     return "\n  ".join(
         [
             f"{{ let x = subgroupShuffleXor(best, {1 << k}u); let y = subgroupShuffleXor(place, {1 << k}u); {better} }}"
@@ -216,7 +216,7 @@ def _eliminated(columns: range) -> str:
     ]
     far = [f"x{c} -= times(factor, rows[row + {c}u]);" for c in columns[_EACH_LOOP:]]
     newline = "\n    "
-    return f"""if (mine & (at > diagonal)) {{
+    return f"""if (mine & (target_row > diagonal)) {{
     let pivot = rows[row + j];
     var factor = value;
     if (size(pivot) != R(0)) {{ factor = over(value, pivot); }}
@@ -225,10 +225,10 @@ def _eliminated(columns: range) -> str:
 
 
 def _update(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
-    """Return the dispatch that brings other columns up to date.
+    """Return the dispatch that updates the columns outside of the block.
 
-    A workgroup has a few. Rows are exchanged in all of them; those on the right are solved for the block's rows, whose multiples the rows
-    below lose.
+    A workgroup has a few. Rows are exchanged in all columns. In those on the right, a triangular solve gives the block's rows, whose
+    multiples are subtracted from the rows below.
     """
     m, n = a.shape[-2:]
     size, groups = block_width(a.dtype), -(-n // _COLUMNS)
@@ -270,9 +270,7 @@ if (begin + {_COLUMNS}u > first + width) {{
 def _moved(x: str, pivots: str, origins: str, m: int, n: int, size: int) -> str:
     """Return statements that load the block's rows of some columns as `top`.
 
-    The rows that were there move.
-
-    The block's own square is loaded as `lower`.
+    The block's own square is loaded as `lower`. The rows that they replace move to the rows of the pivots.
     """
     lanes = INVOCATIONS // _COLUMNS
     numbers = range(-(-size // lanes))
@@ -304,7 +302,7 @@ def _solved(size: int, lanes: int) -> str:
     """Return statements that solve for the block's rows of columns on its right."""
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
     loads = "\n  ".join([f"var top_{k} = top[{r} * {_COLUMNS}u + c];" for k, r in enumerate(rows)])
-    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = top_{k}; }}" for k in range(1, len(rows))])
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ component = top_{k}; }}" for k in range(1, len(rows))])
     changes = "\n    ".join(
         [
             f"top_{k} = select(top_{k}, top_{k} - times(lower[{r} * {size + 1}u + s], solved), right & ({r} > s));"
@@ -316,9 +314,9 @@ def _solved(size: int, lanes: int) -> str:
   for (var s = 0u; s < width; s++) {{
     let offset = (s & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
-      var given = top_0;
+      var component = top_0;
       {chosen}
-      solution[offset + c] = given;
+      solution[offset + c] = component;
     }}
     workgroupBarrier();
     let solved = solution[offset + c];

@@ -42,7 +42,7 @@ _COLUMNS = 16
 
 
 class Reflections(NamedTuple):
-    """The `total` reflections of a matrix, and where they are."""
+    """The `total` reflections of a matrix, and the numbers of their buffers."""
 
     rows: int
     columns: int
@@ -63,7 +63,7 @@ class Reflections(NamedTuple):
 
 def apply_block(
     a: ShapedArray,
-    known: Reflections,
+    reflections: Reflections,
     target: int,
     wide: int,
     device: TargetCapabilities,
@@ -78,13 +78,13 @@ def apply_block(
     `backward`, from the last block to the first, the block itself, to columns of the identity. Its number is then `backward` without the
     counter's value.
     """
-    m, _, k, _ = known
+    m, _, k, _ = reflections
     forward = backward is None
-    size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-known.total // block_width(a.dtype))
+    size, groups, blocks = block_width(a.dtype), -(-wide // _COLUMNS), -(-reflections.total // block_width(a.dtype))
     shader = field_shader(device, a.dtype, INVOCATIONS)
-    count_blocks(shader, known.counters, reads, 1)
+    count_blocks(shader, reflections.counters, reads, 1)
     x = shader.buffer(target, a.dtype, written=True).name
-    v, taus, gram = (shader.buffer(number, a.dtype).name for number in known.workspaces[1:])
+    v, taus, gram = (shader.buffer(number, a.dtype).name for number in reflections.workspaces[1:])
     lanes = INVOCATIONS // _COLUMNS
     shader.workgroup("vectors", "T", size * (size + 1))
     shader.workgroup("tile", "T", size * _COLUMNS)
@@ -113,7 +113,7 @@ if ((group % {groups}u + 1u) * {_COLUMNS}u > first{" + width" if forward else ""
 
 
 def _vectors(v: str, m: int, k: int, size: int) -> Moved:
-    """Return how some rows of the block's vectors are moved to workgroup memory."""
+    """Return the move of some rows of the block's vectors to workgroup memory."""
     return Moved(
         size * size,
         f"""let row = begin + i / {size}u;
@@ -156,7 +156,7 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
     )
     rows = [f"(lane + {k * lanes}u)" for k in range(-(-size // lanes))]
     factor = "factors[{}]" if backward else "conjugate(factors[{}])"
-    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ given = sum_{k}; }}" for k in range(1, len(rows))])
+    chosen = "\n      ".join([f"if (s >= {k * lanes}u) {{ component = sum_{k}; }}" for k in range(1, len(rows))])
     affected = "{0} < s" if backward else "{0} > s"
     changes = "\n    ".join(
         [
@@ -175,9 +175,9 @@ if (t < width && s < width && {"t < s" if backward else "s < t"}) {{ value = {en
     let s = {"width - 1u - iteration" if backward else "iteration"};
     let at = (iteration & 1u) * {_COLUMNS}u;
     if (lane == s % {lanes}u) {{
-      var given = sum_0;
+      var component = sum_0;
       {chosen}
-      solution[at + c] = times({factor.format("s")}, given);
+      solution[at + c] = times({factor.format("s")}, component);
     }}
     workgroupBarrier();
     let solved = solution[at + c];
@@ -242,7 +242,7 @@ sync();"""
 def _factor(x: str, factors: str, m: int, n: int, k: int) -> str:
     """Return statements that reflect the columns of `x`, one after another.
 
-    Each column's reflection is applied to the columns after it. The reflection leaves nothing below the diagonal of `x`, where it is kept.
+    Each column's reflection is applied to the columns after it. Its vector is stored below the diagonal of `x`, where R is zero.
     """
     return f"""
 for (var j = 0u; j < {k}u; j++) {{
@@ -314,7 +314,7 @@ for (var step = 0u; step < {k}u; step++) {{
 }}"""
 
 
-#: An element of the identity, of matrices so wide.
+#: An element i of an identity matrix; the field is its number of columns.
 _IDENTITY = "number(select(R(0), R(1), i / {0}u == i % {0}u))"
 
 
@@ -340,7 +340,7 @@ def is_blocked_qr(a: ShapedArray, device: TargetCapabilities) -> bool:
 
 
 def _lanes(a: ShapedArray) -> int:
-    """Return how many invocations share a column."""
+    """Return the number of invocations that share a column."""
     return -(-a.shape[-2] // _ROWS)
 
 
@@ -350,34 +350,34 @@ def blocked_qr(a: ShapedArray, wide: int, compute_q: bool, device: TargetCapabil
     k, batch, size, itemsize = min(m, n), math.prod(a.shape[:-2]), block_width(a.dtype), a.dtype.itemsize
     blocks = -(-k // size)
     r, q = 1 + compute_q, 1
-    known = Reflections(m, n, k, r + 1)
-    panel = _panel(a, known, device, batch)
-    steps = [panel, apply_block(a, known, known.matrix, n, device, batch, reads=1)]
+    reflections = Reflections(m, n, k, r + 1)
+    panel = _panel(a, reflections, device, batch)
+    steps = [panel, apply_block(a, reflections, reflections.matrix, n, device, batch, reads=1)]
     steps = (steps * blocks)[: 2 * blocks - (k == n)]  # there are no columns after the last of a tall matrix
     if compute_q:
         last = 2 * blocks - 1 - (k == n)
-        products = [apply_block(a, known, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
+        products = [apply_block(a, reflections, q, wide, device, batch, reads=reads, backward=last) for reads in (0, 1)]
         steps += [products[(step + (k == n)) % 2] for step in range(blocks)]
     end = element_shader(device, a.dtype, wide * n)
-    x, upper = end.buffer(known.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
+    x, upper = end.buffer(reflections.matrix, a.dtype).name, end.buffer(r, a.dtype, written=True).name
     over_elements(
         end,
         wide * n,
         f"""if (e % {n}u >= e / {n}u) {{ {upper}[matrix * {wide * n}u + e] = {x}[matrix * {m * n}u + e]; }}
 else {{ {upper}[matrix * {wide * n}u + e] = zero(); }}""",
     )
-    dispatches = (_begin(a, known, q if compute_q else 0, wide, device, batch), *steps, element_dispatch(end, batch, wide * n))
+    dispatches = (_begin(a, reflections, q if compute_q else 0, wide, device, batch), *steps, element_dispatch(end, batch, wide * n))
     sizes = (m * n, m * k, k, blocks * size * size)
     return Routine(dispatches, (*[batch * count * itemsize for count in sizes], COUNTERS))
 
 
-def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
+def _begin(a: ShapedArray, reflections: Reflections, q: int, wide: int, device: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that copies the matrix, and makes Q the identity."""
     m, n = a.shape[-2:]
     count = max(m * n, m * wide if q else 0)
     shader = element_shader(device, a.dtype, count)
-    begin_count(shader, known.counters)
-    source, x = shader.buffer(0, a.dtype).name, shader.buffer(known.matrix, a.dtype, written=True).name
+    begin_count(shader, reflections.counters)
+    source, x = shader.buffer(0, a.dtype).name, shader.buffer(reflections.matrix, a.dtype, written=True).name
     text = f"if (e < {m * n}u) {{ {x}[matrix * {m * n}u + e] = {source}[matrix * {m * n}u + e]; }}"
     if q:
         one = f"number(select(R(0), R(1), e / {wide}u == e % {wide}u))"
@@ -387,14 +387,14 @@ def _begin(a: ShapedArray, known: Reflections, q: int, wide: int, device: Target
     return element_dispatch(shader, batch, count)
 
 
-def _panel(a: ShapedArray, known: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
+def _panel(a: ShapedArray, reflections: Reflections, device: TargetCapabilities, batch: int) -> Dispatch:
     """Return the dispatch that reflects a block's columns."""
-    m, n, k = known.rows, known.columns, known.total
+    m, n, k = reflections.rows, reflections.columns, reflections.total
     size, lanes = block_width(a.dtype), _lanes(a)
     rows = -(-m // lanes)
     shader = field_shader(device, a.dtype, lanes * size)
-    count_blocks(shader, known.counters, 0, 0)
-    x, v, taus, gram = (shader.buffer(number, a.dtype, written=True).name for number in known.workspaces)
+    count_blocks(shader, reflections.counters, 0, 0)
+    x, v, taus, gram = (shader.buffer(number, a.dtype, written=True).name for number in reflections.workspaces)
     for name, type_, length in (
         ("pivots", "T", 2 * lanes * rows),
         ("heads", "T", 2),
@@ -438,9 +438,9 @@ if (column < {k}u) {{
 
 
 def _published(rows: int, lanes: int) -> str:
-    """Return statements that give column j to all invocations.
+    """Return statements that store column j in workgroup memory for all invocations.
 
-    These are the numbers below the diagonal, the one on it, and the lanes' greatest.
+    They store the numbers below the diagonal, the one on it, and each lane's greatest magnitude.
     """
     target = f"pivots[parity * {lanes * rows}u + begin + {{}}u]"
     newline = "\n      "

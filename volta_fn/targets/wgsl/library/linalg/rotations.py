@@ -15,14 +15,14 @@ from volta_fn.targets.wgsl.scalars.number import literal
 # ------------------------------------------------------------------------------
 # Counters, sizes and copies of factorisations by blocks of columns.
 #
-# Each block of columns is factored by one workgroup per matrix, and many bring the later columns up to date. The number of the block is
-# in memory, so that all blocks have the same shaders: a dispatch reads one of two counters and writes the other.
+# One workgroup per matrix factors each block of columns, and many update the later columns. The number of the block is in memory, so that
+# all blocks have the same shaders: a dispatch reads one of two counters and writes the other.
 # ------------------------------------------------------------------------------
 
 #: Matrices up to this size have a workgroup each.
 SMALL = 64
 
-#: Invocations of workgroups that bring columns up to date.
+#: Invocations of workgroups that update columns.
 INVOCATIONS = 256
 
 #: Elements that a workgroup copies.
@@ -35,9 +35,9 @@ COUNTERS = 8
 
 
 def repeated(count: int, statements: str, by: int = 4) -> str:
-    """Return statements for t from 0 to `count`.
+    """Return a loop over t from 0 to `count`, unrolled `by` times.
 
-    A GPU has several iterations under way together. Otherwise it would wait for each one's loads from workgroup memory.
+    Unrolling lets a GPU overlap the loads from workgroup memory of several iterations.
     """
     by = min(by, count)
     numbers = "\n".join([f"{{ let t = start + {k}u;\n{statements} }}" for k in range(by)])
@@ -77,7 +77,7 @@ def together(count: int, invocations: int, load: str, store: str) -> str:
 
 
 def streamed(first: str, end: int, by: int, invocations: int, moved: Sequence[Moved], statements: str) -> str:
-    """Return a loop over rows from `begin` on, so many at a time.
+    """Return a loop over rows from `first` to `end`, by `by` rows from `begin` on.
 
     Their numbers are moved before the statements. Those of the next rows, zeros after the last, are loaded while the statements run.
     """
@@ -101,7 +101,7 @@ workgroupBarrier();
 def block_width(dtype: np.dtype) -> int:
     """Return the columns of a block.
 
-    They are so few that three square tiles fit in the least workgroup memory.
+    Three square tiles of this width fit in the least workgroup memory.
     """
     return 32 if dtype.itemsize == 4 else 16
 
@@ -139,12 +139,12 @@ def element_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> S
 
 
 def over_elements(shader: Shader, count: int, statements: str) -> None:
-    """Write statements for each of the elements `e` of a matrix that has so many."""
+    """Write statements for each of the `count` elements `e` of a matrix."""
     written(shader, f"for (var e = first + local; e < min(first + {_COPIED}u, {count}u); e += STEP) {{\n{statements}\n}}")
 
 
 def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
-    """Return the dispatch of an `element_shader` for so many elements of each matrix."""
+    """Return the dispatch of an `element_shader` for `count` elements of each matrix."""
     return shader.dispatch(batch * max(-(-count // _COPIED), 1), work(batch, count))
 
 
@@ -155,8 +155,8 @@ def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
 # its other invocations after `sync()`. Loops have bounds that all invocations share.
 # ------------------------------------------------------------------------------
 
-#: The greatest number, in real parts of each dtype: what compares otherwise is not finite. (Not all devices' comparisons with NaN are to be
-#: trusted; those with a bound are.)
+#: The greatest number, in real parts of each dtype: magnitudes that are not at most this are not finite. (Comparisons with NaN are not
+#: reliable on all devices; those with a bound are.)
 HUGE = {"float32": literal("f32", np.finfo(np.float32).max), "float64": literal("f64", np.finfo(np.float64).max)}
 
 _REAL = """fn times(a: T, b: T) -> T { return a * b; }
@@ -184,8 +184,8 @@ _COMMON = """fn zero() -> T { return number(R(0)); }
 fn square(a: T) -> R { return real(a) * real(a) + imaginary(a) * imaginary(a); }
 fn sync() { storageBarrier(); workgroupBarrier(); }"""
 
-#: Sums and maxima of what the invocations have, which all of them get. The uniform load has a barrier before it and one after it, and lets
-#: results decide on control flow with barriers.
+#: Sums and maxima over the invocations, which all of them get. The uniform load has a barrier before it and one after it, and makes results
+#: uniform, so that control flow with barriers may depend on them.
 _TOGETHER = """fn {name}(x: R, local: u32) -> R {{
   part[local] = x;
   for (var reach = {half}u; reach > 0u; reach >>= 1u) {{
@@ -215,7 +215,7 @@ _GREATEST = """fn greatest(x: R, at: u32, local: u32) -> u32 {{
 
 
 def is_field(dtype: np.dtype, device: TargetCapabilities, iterations: int) -> bool:
-    """Return True if the device factors such matrices, in so many loop iterations."""
+    """Return True if the device supports the dtype and loops of so many iterations."""
     return is_supported(dtype, device) and iterations <= device.iterations
 
 
@@ -225,12 +225,12 @@ def real_part(dtype: np.dtype) -> np.dtype:
 
 
 def invocations(work: int) -> int:
-    """Return the size of a workgroup that has so much to do in parallel."""
+    """Return the size of a workgroup with `work` independent operations."""
     return 64 if work <= 64 else 256
 
 
 def field_shader(device: TargetCapabilities, dtype: np.dtype, count: int) -> Shader:
-    """Return a shader with these functions, for workgroups of so many invocations."""
+    """Return a shader with these functions, for workgroups of `count` invocations."""
     shader = Shader(device, count)
     real = wgsl_type(real_part(dtype))
     shader.helper("types", f"alias T = {wgsl_type(dtype)};\nalias R = {real};")
@@ -254,21 +254,21 @@ def written(shader: Shader, text: str) -> None:
 # ------------------------------------------------------------------------------
 # Methods that sweep over a matrix until nothing is left to do.
 #
-# A driver takes a GPU for hung that is busy with one dispatch for seconds, and a workgroup has a large matrix for itself, so that has a
-# dispatch for each sweep. Between dispatches each matrix's `scale`, zero of a bad one, and what its last sweep left are in memory:
-# matrices that are ready have nothing to do.
+# A driver resets a GPU that is busy with one dispatch for seconds. One workgroup has a large matrix for itself, so each sweep over one is a
+# dispatch. Between dispatches each matrix's `scale` (zero of a bad one) and the remainder after its last sweep are in memory: matrices that
+# have converged have nothing to do.
 # ------------------------------------------------------------------------------
 
 
 class Method(NamedTuple):
-    """Statements of a method, written for a shader which has declared what they use.
+    """The statements of an iterative method, for a shader that declares variables.
 
     Attributes:
-        where: they name where a matrix is.
-        before: they load it, and name its `scale` and whether it is `bad`.
-        sweep: they do a sweep, and name what is `left` to do.
-        enough: if so little is left, it was the last sweep.
-        after: they write the results.
+        where: statements that name the offset of a matrix.
+        before: those that load it, and name its `scale` and whether it is `bad`.
+        sweep: those of a sweep, which name the remainder `left`.
+        enough: the remainder at which sweeps end.
+        after: statements that write the results.
     """
 
     where: str
@@ -293,7 +293,7 @@ def swept(method: Method, new: Callable[[], Shader], batch: int, iterations: Ite
 
 
 def state_size(batch: int, iterations: Iterations, real: np.dtype) -> tuple[int, ...]:
-    """Return the bytes of the workspace for what is kept between dispatches."""
+    """Return the bytes of the workspace for the state between dispatches."""
     return (2 * batch * real.itemsize,) if iterations.are_many else ()
 
 
@@ -301,18 +301,18 @@ def _swept_separately(
     method: Method, new: Callable[[], Shader], batch: int, iterations: Iterations, state: tuple[int, np.dtype]
 ) -> list[Dispatch]:
     shaders = [new() for _ in range(3)]
-    begin, one, end = shaders
+    begin, sweep, end = shaders
     scale, left = (f"{shaders[0].buffer(*state, written=True).name}[group * 2u + {k}u]" for k in (0, 1))
-    for shader in (one, end):
+    for shader in (sweep, end):
         shader.buffer(*state, written=True)
-    kept = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
-    written(begin, "\n".join([method.where, method.before(begin), kept]))
+    store = f"if (local == 0u) {{ {scale} = select(scale, R(0), bad); {left} = select(R(1), R(0), bad); }}"
+    written(begin, "\n".join([method.where, method.before(begin), store]))
     rest = f"let rest = max_all(left, local);\nif (local == 0u) {{ {left} = rest; }}"
     head = f"if (max_all({left}, local) > {method.enough}) {{"
-    written(one, "\n".join([method.where, head, method.sweep(one), rest, "}"]))
-    known = f"let scale = {scale};\nlet bad = scale == R(0);"
-    written(end, "\n".join([method.where, known, method.after(end)]))
-    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[one] * SWEEPS, end)]
+    written(sweep, "\n".join([method.where, head, method.sweep(sweep), rest, "}"]))
+    load = f"let scale = {scale};\nlet bad = scale == R(0);"
+    written(end, "\n".join([method.where, load, method.after(end)]))
+    return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[sweep] * SWEEPS, end)]
 
 
 # ------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ LARGEST = 256
 #: Sweeps at most; some six to ten are enough.
 SWEEPS = 24
 
-#: Invocations for a large matrix, if there may be so many.
+#: Invocations for a large matrix, if the device allows.
 _MANY = 1024
 
 #: Rows of a lane that are rotated side by side.
@@ -353,12 +353,12 @@ _ROTATION = """fn rotation_of(a: R, b: R, g: T) -> Rotation {
   return Rotation(sine, sine / (R(1) + cosine));
 }"""
 
-#: `rotation_of` returns what rotates columns p and q; `rotation` stores it for all invocations.
+#: `rotation_of` returns the rotation of columns p and q; `rotation` stores it for all invocations.
 _STORED = """struct Rotation { sine: T, tangent: T }
 fn rotation(k: u32, a: R, b: R, g: T) {
-  let made = rotation_of(a, b, g);
-  sines[k] = made.sine;
-  halves[k] = made.tangent;
+  let result = rotation_of(a, b, g);
+  sines[k] = result.sine;
+  halves[k] = result.tangent;
 }
 """
 
@@ -385,7 +385,7 @@ def rotation(dtype: np.dtype) -> str:
 def round_robin(shader: Shader, name: str, even: int) -> None:
     """Declare a function for the k-th pair of a step.
 
-    In one step less than the even number of things all of them meet.
+    In `even` - 1 steps each of the `even` indices meets every other one.
     """
     period = max(even - 1, 1)
     shader.helper(
@@ -401,8 +401,8 @@ def round_robin(shader: Shader, name: str, even: int) -> None:
 def scaled(array: str, count: int) -> str:
     """Return statements that divide elements by the largest one, `scale`.
 
-    Then squares do not overflow. Each invocation has found the largest of its own, `most`, and whether they are `finite`; if some are
-    not, `bad` is true.
+    Then squares do not overflow. Before, each invocation has set `most` to the largest of its elements, and `finite`; `bad` is true if some
+    element is not finite.
     """
     return f"""let bad = max_all(select(R(1), R(0), finite), local) > R(0);
 let largest = max_all(most, local);
@@ -412,9 +412,9 @@ sync();"""
 
 
 def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
-    """Return statements that rotate two elements by pair number k.
+    """Return statements that rotate two elements by the rotation of pair k.
 
-    They are of columns, or, `conjugated`, of rows.
+    They are elements of columns, or, if `conjugated`, of rows.
     """
     s, t = (f"conjugate({name}[k])" if conjugated else f"{name}[k]" for name in ("sines", "halves"))
     return f"""let x = {array}[{p}];
@@ -428,7 +428,7 @@ def rotate(array: str, p: str, q: str, conjugated: bool = False) -> str:
 def workers(rows: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> int:
     """Return the invocations for a matrix of n columns.
 
-    For large ones they are as many as there may be and have workgroup memory.
+    For large ones they are as many as the device and its workgroup memory allow.
     """
     if rows <= 64:
         return 64 if rows <= 16 else 128
@@ -438,9 +438,9 @@ def workers(rows: int, n: int, dtype: np.dtype, device: TargetCapabilities) -> i
 
 
 def lanes(n: int, invocations: int) -> int:
-    """Return how many invocations share a pair of n columns.
+    """Return the number of invocations that share a pair of n columns.
 
-    They are few, as one of them adds up for all.
+    They are few, since one of them adds up the partial sums.
     """
     return min(invocations // max((n + 1) // 2, 1), 16)
 

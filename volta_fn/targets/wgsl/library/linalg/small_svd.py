@@ -13,7 +13,7 @@ from volta_fn.targets.wgsl.scalars import Shader
 # Statements that load matrices, and sort and complete singular vectors.
 # ------------------------------------------------------------------------------
 
-#: Columns are orthogonal if the cosine of their angle is no more than this; lengths are at least so much.
+#: Columns are orthogonal if the cosine of their angle is no more than `NEAR`; products of lengths count as at least `TINY`.
 NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
 TINY = {"float32": "1e-37f", "float64": "1e-300lf"}
 
@@ -69,8 +69,11 @@ for (var j = local; j < {n}u; j += STEP) {{
 sync();"""
 
 
-def found(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
-    """Return statements that normalise columns of `x` that are not zero, `found` ones."""
+def normalised(x: str, u: str, m: int, n: int, wide: int, real: str) -> str:
+    """Return statements that normalise the columns of `x` that are not zero.
+
+    They set `rank` to the number of these.
+    """
     return f"""
 let left_base = group * {m * wide}u;
 let least = lengths[order[0]] * {NEAR[real]} * R({m});
@@ -79,22 +82,22 @@ if (local == 0u) {{
   for (var c = 0u; c < {n}u; c++) {{ count += select(0u, 1u, lengths[order[c]] > least); }}
   places[0] = count;
 }}
-let found = workgroupUniformLoad(&places[0]);
+let rank = workgroupUniformLoad(&places[0]);
 for (var i = local; i < {m * n}u; i += STEP) {{
   let c = i % {n}u;
   let length = lengths[order[c]];
-  if (c < found) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
+  if (c < rank) {{ {u}[left_base + (i / {n}u) * {wide}u + c] = {x}[base + (i / {n}u) * {n}u + order[c]] / length; }}
 }}
 sync();"""
 
 
 def completed(u: str, projections: str, m: int, wide: int) -> str:
-    """Return statements for the columns from `found` on.
+    """Return statements for the columns from `rank` on.
 
-    Each is what is left of a unit vector without its projections on the columns before, subtracted twice.
+    Each is a unit vector minus its projections on the columns before, which are subtracted twice.
     """
     return f"""
-for (var c = found; c < {wide}u; c++) {{
+for (var c = rank; c < {wide}u; c++) {{
   var best = R(-1);
   var place = 0u;
   for (var row = local; row < {m}u; row += STEP) {{
@@ -222,11 +225,11 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     rotations = "\n      ".join([_rotated("tile", "p", "q", j * _LANES, f"x_{j}", f"y_{j}") for j in rows])
     if vectors:
         offsets = range(0, _padded(n), _LANES)
-        own = "\n      ".join([_rotated("turned", "v", "w", j, f"turned[v + {j}u]", f"turned[w + {j}u]") for j in offsets])
+        vector_rotations = "\n      ".join([_rotated("turned", "v", "w", j, f"turned[v + {j}u]", f"turned[w + {j}u]") for j in offsets])
         rotations += f"""
       let v = at.x * {_pitch(n)}u + lane;
       let w = at.y * {_pitch(n)}u + lane;
-      {own}"""
+      {vector_rotations}"""
     return f"""
   var left = R(0);
   let k = min(local / {_LANES}u, {pairs - 1}u);
@@ -245,9 +248,9 @@ def tile_sweep(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype) -
     let near = size(g) <= lengths * {NEAR[real]};
     left = max(left, select(size(g) / max(lengths, {TINY[real]}), R(0), near));
     if (near) {{ g = zero(); }}
-    let made = rotation_of(a, b, g);
-    let s = made.sine;
-    let t = made.tangent;
+    let result = rotation_of(a, b, g);
+    let s = result.sine;
+    let t = result.tangent;
     {"" if shader.invocations == pairs * _LANES else f"if (local < {pairs * _LANES}u)"} {{
       {rotations}
     }}

@@ -17,7 +17,7 @@ from volta_fn.targets.wgsl.library.linalg.block_rotations import (
     apply_products,
     blocks_of,
     find_products,
-    known,
+    load_scale,
     many_invocations,
     padded,
     ranked,
@@ -52,9 +52,9 @@ from volta_fn.targets.wgsl.library.linalg.small_svd import (
     completed,
     declare_tiles,
     fits,
-    found,
     invocations,
     loaded,
+    normalised,
     sort,
     stored,
     tile_sweep,
@@ -73,7 +73,7 @@ from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
 _UINT32 = np.dtype(np.uint32)
 
-#: Cosines of columns' angles that are negligible: the products of rotations round as much.
+#: Cosines of columns' angles that are negligible: the products of rotations have as large rounding errors.
 _NEGLIGIBLE = {"float32": 6e-7, "float64": 1.2e-15}
 
 
@@ -181,7 +181,7 @@ def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     x = shader.buffer(problem.scaled, a.dtype, written=True).name
     entry = f"{source}[matrix * {m * n}u + {{}}]"
     value = f"conjugate({entry.format(f'(e % {n}u) * {m}u + e / {n}u')})" if problem.turned else entry.format("e")
-    written(shader, f"let known = {state}[matrix * 2u];\nlet scale = select(known, R(1), known == R(0));")
+    written(shader, f"let stored_scale = {state}[matrix * 2u];\nlet scale = select(stored_scale, R(1), stored_scale == R(0));")
     over_elements(shader, m * n, f"{x}[matrix * {m * n}u + e] = {value} / scale;")
     return element_dispatch(shader, problem.batch, m * n)
 
@@ -233,7 +233,7 @@ if (row < {n}u && column < {n}u) {{ value = {x}[matrix * {n * n}u + row * {n}u +
 def _share(a: ShapedArray) -> str:
     """Return the expression for the cosine of two columns' angle.
 
-    Columns that are nothing but rounding count as longer.
+    Columns that consist of rounding errors count as longer.
     """
     least = f"max(norm * norm * R({_NEGLIGIBLE[_real(a)] ** 2}), R({1e-37 if _real(a) == 'float32' else 1e-300}))"
     return f"g / (sqrt(max(p, {least})) * sqrt(max(q, {least})))"
@@ -242,7 +242,7 @@ def _share(a: ShapedArray) -> str:
 def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
     """Return the dispatch that writes the singular values, and keeps their order.
 
-    They are the columns' lengths. After the order come how many columns are not zero, and the lengths.
+    The singular values are the columns' lengths. The order is followed by the rank; the lengths are stored, too.
     """
     a, _, n, batch, *_ = problem
     real = real_part(a.dtype)
@@ -250,7 +250,7 @@ def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     x, order = shader.buffer(problem.x, a.dtype).name, shader.buffer(problem.order, _UINT32, written=True).name
     lengths, values = (shader.buffer(number, real, written=True).name for number in (problem.lengths, 1))
     shader.workgroup("keys", "R", padded(n))
-    shader.workgroup("found", "atomic<u32>")
+    shader.workgroup("rank", "atomic<u32>")
     lanes, each = shader.invocations // n, 4
     rows = "\n".join(
         [
@@ -261,7 +261,7 @@ def _sort(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Disp
     written(
         shader,
         f"""
-{known(shader, blocks, a.dtype)}
+{load_scale(shader, blocks, a.dtype)}
 let base = group * {n * n}u;
 let c = local % {n}u;
 var total = R(0);
@@ -271,7 +271,7 @@ if (local < {lanes * n}u) {{
   }}
 }}
 part[local] = total;
-if (local == 0u) {{ atomicStore(&found, 0u); }}
+if (local == 0u) {{ atomicStore(&rank, 0u); }}
 workgroupBarrier();
 for (var i = local; i < {padded(n)}u; i += STEP) {{
   var sum = R(-1);
@@ -296,10 +296,10 @@ for (var i = local; i < {n}u; i += STEP) {{
     {order}[group * {n + 1}u + place] = i;
   }}
   {lengths}[group * {n}u + i] = mine;
-  if (mine > least) {{ atomicAdd(&found, 1u); }}
+  if (mine > least) {{ atomicAdd(&rank, 1u); }}
 }}
 workgroupBarrier();
-if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&found), {n}u, bad); }}""",
+if (local == 0u) {{ {order}[group * {n + 1}u + {n}u] = select(atomicLoad(&rank), {n}u, bad); }}""",
     )
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))
 
@@ -334,7 +334,7 @@ def _completed(problem: _Problem, device: TargetCapabilities) -> Dispatch:
         f"""
 let left_base = group * {n * n}u;
 if (local == 0u) {{ counted = {order}[group * {n + 1}u + {n}u]; }}
-let found = workgroupUniformLoad(&counted);
+let rank = workgroupUniformLoad(&counted);
 {completed(u, projections, n, n)}""",
     )
     return shader.dispatch(batch, iteration_budget.work(batch, n * n))
@@ -374,8 +374,8 @@ if (e < {n * n}u) {{
 # ------------------------------------------------------------------------------
 # Singular values and vectors, by rotations of columns (Hestenes' method).
 #
-# Of wide matrices the adjoint is factored. Left vectors that zeros in the singular values leave open are found as Gram and Schmidt would,
-# beginning with the unit vector that is furthest from those that there are.
+# Of wide matrices the adjoint is factored. Left vectors of singular values that are zero are computed by the Gram-Schmidt process, which
+# begins with the unit vector that is furthest from the span of the others.
 # ------------------------------------------------------------------------------
 
 
@@ -390,7 +390,7 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
     if not is_field(a.dtype, device, counted.of_a_dispatch) or (n if blocked else m) > LARGEST:
         return None
     if not a.size:
-        return _of_nothing(a, params, device)
+        return _without_elements(a, params, device)
     if blocked:
         return blocked_svd(a, wide, device)
     batch, itemsize, real = math.prod(a.shape[:-2]), a.dtype.itemsize, real_part(a.dtype)
@@ -418,31 +418,29 @@ def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCa
 def _method(a: ShapedArray, sizes: tuple[int, int, int], turned: bool, real: np.dtype, *, in_tiles: bool) -> Method:
     """Return the method for a matrix, `turned` if its adjoint is factored.
 
-    With `in_tiles`, sweeps are over columns in workgroup memory.
-
-    Results and workspaces of vectors are there if there are to be any, `wide`.
+    With `in_tiles`, sweeps are over columns in workgroup memory. There are results and workspaces of vectors only if `wide` is not 0.
     """
     m, n, wide = sizes
     spaces = 4 if wide else 2
 
-    def own(shader: Shader) -> tuple[str, str]:
+    def workspaces(shader: Shader) -> tuple[str, str]:
         """Return the workspaces of the columns, and of the product of rotations."""
         return _written(shader, spaces, a.dtype), _written(shader, spaces + 1, a.dtype) if wide else ""
 
     def before(shader: Shader) -> str:
-        x, v = own(shader)
+        x, v = workspaces(shader)
         text = begun(shader.buffer(0, a.dtype).name, x, "" if in_tiles else v, m, n, turned, real.name)
         return text + loaded(x, m, n, wide > 0) if in_tiles else text
 
     def sweep(shader: Shader) -> str:
         if in_tiles:
             return tile_sweep(shader, m, n, wide > 0, a.dtype)
-        return _sweep(*own(shader), m, n, real.name, lanes(n, shader.invocations))
+        return _sweep(*workspaces(shader), m, n, real.name, lanes(n, shader.invocations))
 
     def after(shader: Shader) -> str:
         shader.workgroup("order", "u32", n)
         shader.workgroup("lengths", "R", n)
-        x, v = own(shader)
+        x, v = workspaces(shader)
         text = stored(x, v, m, n) if in_tiles else ""
         text += sort(_written(shader, 1, real), x, m, n)
         if not wide:
@@ -463,7 +461,7 @@ def _written(shader: Shader, number: int, dtype: np.dtype) -> str:
     return shader.buffer(number, dtype, written=True).name
 
 
-def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
+def _without_elements(a: ShapedArray, params: dict[str, Any], device: TargetCapabilities) -> Routine:
     """Return the routine of matrices without elements, whose vectors are the identity."""
     dispatches = []
     for number, n in ((2, a.shape[-2]), (3, a.shape[-1])):
@@ -482,7 +480,7 @@ def _of_nothing(a: ShapedArray, params: dict[str, Any], device: TargetCapabiliti
 def _sweep(x: str, v: str, m: int, n: int, real: str, lanes: int) -> str:
     """Return statements that rotate pairs of columns of `x` towards orthogonality.
 
-    `v` is the product of all rotations. Each pair has so many `lanes` of invocations, which divide its rows; neighbouring invocations have
+    `v` is the product of all rotations. Each pair has `lanes` invocations, which divide its rows; neighbouring invocations have
     neighbouring columns.
     """
     pairs = (n + 1) // 2
@@ -554,7 +552,7 @@ def _finished(
     m, n, wide = sizes
     left, right = (_written(shader, number, a.dtype) for number in (2, 3))
     long, short = (right, left) if turned else (left, right)
-    return found(x, u, m, n, wide, real) + completed(u, projections, m, wide) + _stored(u, v, long, short, sizes, turned)
+    return normalised(x, u, m, n, wide, real) + completed(u, projections, m, wide) + _stored(u, v, long, short, sizes, turned)
 
 
 def _stored(u: str, v: str, long: str, short: str, sizes: tuple[int, int, int], turned: bool) -> str:

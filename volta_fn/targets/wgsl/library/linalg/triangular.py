@@ -61,7 +61,7 @@ def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
     pivot = _small_pivot(shader, m, n, real_part(a.dtype) == np.float32)
     shader.workgroup("tile", "T", m * n)
     shader.workgroup("factors", "T", m)
-    shader.workgroup("came", "u32", m)
+    shader.workgroup("source_rows", "u32", m)
     source, x = shader.buffer(0, a.dtype).name, shader.buffer(1, a.dtype, written=True).name
     pivots, permutation = (shader.buffer(number, _INT32, written=True).name for number in (2, 3))
     written(
@@ -69,20 +69,20 @@ def small_lu(a: ShapedArray, device: TargetCapabilities, count: int) -> Routine:
         f"""
 let base = group * {m * n}u;
 for (var i = local; i < {m * n}u; i += STEP) {{ tile[i] = {source}[base + i]; }}
-for (var i = local; i < {m}u; i += STEP) {{ came[i] = i; }}
+for (var i = local; i < {m}u; i += STEP) {{ source_rows[i] = i; }}
 workgroupBarrier();
 for (var j = 0u; j < {rank}u; j++) {{
   {pivot}
   if (local < {n}u) {{
-    let kept = tile[j * {n}u + local];
-    tile[j * {n}u + local] = tile[p * {n}u + local];
-    tile[p * {n}u + local] = kept;
+    let pivot_value = tile[p * {n}u + local];
+    tile[p * {n}u + local] = tile[j * {n}u + local];
+    tile[j * {n}u + local] = pivot_value;
   }}
   if (local == 0u) {{
     {pivots}[group * {rank}u + j] = i32(p);
-    let kept = came[j];
-    came[j] = came[p];
-    came[p] = kept;
+    let pivot_row = source_rows[p];
+    source_rows[p] = source_rows[j];
+    source_rows[j] = pivot_row;
   }}
   workgroupBarrier();
   let diagonal = tile[j * {n + 1}u];
@@ -101,7 +101,7 @@ for (var j = 0u; j < {rank}u; j++) {{
   workgroupBarrier();
 }}
 for (var i = local; i < {m * n}u; i += STEP) {{ {x}[base + i] = tile[i]; }}
-for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(came[i]); }}""",
+for (var i = local; i < {m}u; i += STEP) {{ {permutation}[group * {m}u + i] = i32(source_rows[i]); }}""",
     )
     return Routine((shader.dispatch(batch, rotations.work(batch, count)),))
 
@@ -150,7 +150,10 @@ _COLUMNS = 16
 
 
 def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive. What is not positive definite becomes NaN."""
+    """Return the routine of the primitive.
+
+    The factor of a matrix that is not positive definite is NaN.
+    """
     (x,) = avals
     n = x.shape[-1]
     count = rotations.of_cholesky(n)
@@ -170,7 +173,7 @@ def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: Tar
 def _factored(a: str, out: str, n: int, real: str) -> str:
     """Return statements that write the factor, with zeros above its diagonal.
 
-    It is NaN if a pivot is not positive. Until all are done columns are in rows, so that neighbouring invocations have neighbours of a
+    It is NaN if a pivot is not positive. The transposed factor is computed first, so that neighbouring invocations access neighbours of a
     column.
     """
     return f"""
@@ -323,15 +326,15 @@ def _pivot(x: str, pivots: str, permutation: str, m: int, n: int) -> str:
   let p = min(max(greatest(best, place, local), j), {m - 1}u);
   if (local == 0u) {{
     {pivots}[group * {min(m, n)}u + j] = i32(p);
-    let kept = {permutation}[group * {m}u + j];
-    {permutation}[group * {m}u + j] = {permutation}[group * {m}u + p];
-    {permutation}[group * {m}u + p] = kept;
+    let pivot_row = {permutation}[group * {m}u + p];
+    {permutation}[group * {m}u + p] = {permutation}[group * {m}u + j];
+    {permutation}[group * {m}u + j] = pivot_row;
   }}
   if (p != j) {{
     for (var k = local; k < {n}u; k += STEP) {{
-      let kept = {x}[base + j * {n}u + k];
-      {x}[base + j * {n}u + k] = {x}[base + p * {n}u + k];
-      {x}[base + p * {n}u + k] = kept;
+      let pivot_value = {x}[base + p * {n}u + k];
+      {x}[base + p * {n}u + k] = {x}[base + j * {n}u + k];
+      {x}[base + j * {n}u + k] = pivot_value;
     }}
   }}
   sync();"""
@@ -362,11 +365,11 @@ def _eliminate(x: str, m: int, n: int) -> str:
 # ------------------------------------------------------------------------------
 # Cholesky factors by blocks of columns.
 #
-# A block's dispatch has a workgroup for each tile that is left, which subtracts the product of two tiles of the block before. Those in
-# the block's own columns do so for the tile on the diagonal, too, factor it, and solve for their rows, so that none waits for another.
+# A block's dispatch has a workgroup for each remaining tile, which subtracts the product of two tiles of the block before. Workgroups of
+# the block's own columns also update the tile on the diagonal, factor it, and solve for their rows, so that none waits for another.
 # ------------------------------------------------------------------------------
 
-#: The operand, the result, and workspaces: the counters, which matrices are not positive definite, and what is left of them.
+#: The operand, the result, and workspaces: the counters, flags of matrices that are not positive definite, and the updated matrices.
 _OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
 
 _UINT32 = np.dtype(np.uint32)
@@ -414,7 +417,8 @@ def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Sh
     count_blocks(shader, _COUNTERS, reads, 1)
     rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
     bad = shader.buffer(_BAD, _UINT32, written=True).name
-    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\n{_scaled(each)}")
+    product = "times(a, b)" if each == 1 else "a * b"
+    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\nfn scaled(a: V, b: T) -> V {{ return {product}; }}")
     for tile in ("upper", "lower"):
         shader.workgroup(f"{tile}_tile", "V", size * (lanes + 1))
         shader.workgroup(f"{tile}_column", "V", 2 * lanes)
@@ -474,11 +478,6 @@ if (block_row >= block_column && (isOwn || step > 0u)) {{
 }}""",
     )
     return shader
-
-
-def _scaled(each: int) -> str:
-    """Return the function that multiplies an invocation's rows by a number."""
-    return f"fn scaled(a: V, b: T) -> V {{ return {'times(a, b)' if each == 1 else 'a * b'}; }}"
 
 
 def _entry(array: str, number: str, row: str, pitch: int, each: int) -> str:

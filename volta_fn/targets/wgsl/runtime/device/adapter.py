@@ -23,7 +23,7 @@ from volta_fn.runtime import threads
 
 
 class Native(NamedTuple):
-    """The library: its functions, cffi, checked functions, and its error handler."""
+    """The native library: functions, cffi, checked functions, and the error handler."""
 
     lib: Any
     ffi: Any
@@ -33,7 +33,7 @@ class Native(NamedTuple):
     process: int
 
 
-#: Logs what the runtime does; to stderr if VOLTA_GPU_DEBUG=1.
+#: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
 if os.environ.get("VOLTA_GPU_DEBUG", "0") != "0":
     log.setLevel(logging.DEBUG)
@@ -103,11 +103,11 @@ class Watched:
         self.errors.capture("volta_fn")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        found = self.errors.release("volta_fn")
-        if found is not None:
-            self._note(found[1])
+        failure = self.errors.release("volta_fn")
+        if failure is not None:
+            self._note(failure[1])
             if error is None:
-                raise typed(*found)
+                raise typed(*failure)
 
     def _note(self, message: str) -> None:
         self.lost = self.lost or "lost" in message.lower()
@@ -129,7 +129,7 @@ class Watched:
 # device has.
 # ------------------------------------------------------------------------------
 
-#: Features that shaders may use, and the fields of `TargetCapabilities` that tell of them.
+#: Features that shaders may use, and the fields of `TargetCapabilities` for them.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
 
 #: The feature that lets profilers note when dispatches begin and end.
@@ -172,9 +172,9 @@ def adapters() -> list[Any]:
     """
     native()
     with _without_noise():
-        found = wgpu().gpu.enumerate_adapters_sync()
+        available = wgpu().gpu.enumerate_adapters_sync()
     best: dict[tuple[str, int], Any] = {}
-    for adapter in found:
+    for adapter in available:
         info = adapter.info
         key = (info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0)
         if key not in best or _rank(adapter) < _rank(best[key]):
@@ -182,10 +182,10 @@ def adapters() -> list[Any]:
     wanted = os.environ.get("VOLTA_GPU_ADAPTER", "")
     chosen = [a for a in sorted(best.values(), key=_rank) if wanted.lower() in a.info["device"].lower()]
     if not chosen:
-        there = [a.info["device"] for a in found]
+        names = [a.info["device"] for a in available]
         raise DeviceError(
-            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {there}"
-            if found
+            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {names}"
+            if available
             else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
             "or use the device 'cpu'"
         )
@@ -194,7 +194,7 @@ def adapters() -> list[Any]:
 
 @contextlib.contextmanager
 def _without_noise() -> Iterator[None]:
-    """Set XDG_RUNTIME_DIR meanwhile: drivers on Linux complain without it."""
+    """Set XDG_RUNTIME_DIR temporarily: drivers on Linux print a warning without it."""
     unset = "XDG_RUNTIME_DIR" not in os.environ
     if unset:
         os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()

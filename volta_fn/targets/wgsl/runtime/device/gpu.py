@@ -22,12 +22,12 @@ from volta_fn.targets.wgsl.runtime.program_plan import Routines
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.target import WgslTarget
 
-#: Constants that equal ones of later programs share, at most.
+#: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
 
 
 class Counters(NamedTuple):
-    """Counts of what a device has done."""
+    """Counters of a device's work."""
 
     #: Copies from the device to the host.
     reads: int
@@ -47,7 +47,7 @@ class Gpu:
         self.watched = Watched()
         self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
         self.queue = Queue(opened.device, self.watched, self.pool)
-        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
@@ -63,7 +63,7 @@ class Gpu:
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
-        # No method of this object: what is left to be released must not refer to it.
+        # Not a bound method: objects to be released later must not refer to this one.
         self.pool.make_room = partial(_make_room, self.scratch, self.queue)
         self._constants: LruCache[Buffer] = LruCache(_MOST_CONSTANTS)
         _abandoned.add(self, (self.queue, self.pool, self.grids, self.pipelines))
@@ -85,8 +85,8 @@ class Gpu:
         """Return the memory of a buffer, uploading its elements first if necessary."""
         lease = buffer.lease
         if lease is None or lease.returned is not self.pool.returned:
-            if buffer.known is not None:
-                self._upload(buffer, buffer.known)
+            if buffer.host_values is not None:
+                self._upload(buffer, buffer.host_values)
             elif self.remake is not None:
                 self.remake(self, buffer)
             else:
@@ -112,8 +112,8 @@ class Gpu:
 
     def get(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of a buffer."""
-        if buffer.known is not None:
-            return buffer.known
+        if buffer.host_values is not None:
+            return buffer.host_values
         if not buffer.size:
             return np.empty(buffer.shape, buffer.dtype)
         lease = self.lease_of(buffer)
@@ -128,7 +128,7 @@ class Gpu:
             raise
         values = data.view(buffer.dtype).reshape(buffer.shape)
         if buffer.size <= SMALL_READBACK:
-            buffer.known = values
+            buffer.host_values = values
         return values
 
     def wait(self, buffer: Buffer) -> None:
@@ -141,13 +141,13 @@ class Gpu:
         if isinstance(value, Buffer):
             return value
         key = value.tobytes() if value.nbytes <= SMALL else None
-        found = None if key is None else self._constants.get(key)
-        if found is None:
-            found = Buffer(None, value.shape, value.dtype, value.nbytes, value)
-            self.lease_of(found)
+        buffer = None if key is None else self._constants.get(key)
+        if buffer is None:
+            buffer = Buffer(None, value.shape, value.dtype, value.nbytes, value)
+            self.lease_of(buffer)
             if key is not None:
-                found = self._constants.setdefault(key, found)
-        return found
+                buffer = self._constants.setdefault(key, buffer)
+        return buffer
 
     def check_dtype(self, dtype: np.dtype) -> None:
         """Raise `DTypeError` for a dtype that the device does not have."""
@@ -164,7 +164,7 @@ class Gpu:
         All programs that are one command list share them.
         """
         used: dict[int, int] = {}
-        found = []
+        temporaries = []
         for size in sizes:
             kind = size_class(size)
             number = used.get(kind, 0)
@@ -172,15 +172,15 @@ class Gpu:
             leases = self.scratch.setdefault(kind, [])
             if number == len(leases):
                 leases.append(self.pool.lease(size))
-            found.append(leases[number])
-        return found
+            temporaries.append(leases[number])
+        return temporaries
 
     def memory(self) -> MemoryStats:
         """Return the memory in use, its peak, and the memory held."""
         with self.queue.lock:
             self.pool.collect()
-            kept = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
-            return MemoryStats(self.pool.in_use - kept, self.pool.peak, self.pool.held, self.pool.limit)
+            scratch_size = sum(lease.block.size for leases in self.scratch.values() for lease in leases)
+            return MemoryStats(self.pool.in_use - scratch_size, self.pool.peak, self.pool.held, self.pool.limit)
 
     def free_memory(self) -> None:
         """Release memory that is only kept for reuse."""
@@ -212,20 +212,20 @@ class Gpu:
 
     @property
     def counters(self) -> Counters:
-        """Counts of what the device has done."""
+        """The counters of the device's work."""
         return Counters(self.queue.reads, dict(self.host_steps), self.queue.dispatches, self.queue.submitted)
 
 
-#: What the driver holds for devices; it is released some time after their end.
+#: The driver's objects of devices that were collected; they are released later.
 _abandoned: Finalized[tuple[Queue, Pool, Pool, Pipelines]] = Finalized()
 
 
 def release_abandoned() -> None:
-    """Release what the driver holds for lost devices that nothing uses."""
+    """Release the driver's objects of lost devices that nothing uses."""
     for queue, pool, grids, pipelines in _abandoned.drain():
         for owner in (queue, pool, grids, pipelines):
             owner.release()
-        queue.lib.wgpuDeviceDestroy(queue.device)  # for buffers that commands use which were refused: the library keeps those
+        queue.lib.wgpuDeviceDestroy(queue.device)  # the library would retain buffers that refused commands use
 
 
 def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:

@@ -32,8 +32,8 @@ _MUCH = 1 << 30
 class Trend:
     """Samples of the memory in use before calls of one program.
 
-    They are compared after 10 calls and at each doubling. If more was in use at each sample than at the one before, and twice as many calls
-    again would reach the limit, it warns. So it detects steady growth before three quarters of the memory are used.
+    They are compared after 10 calls and at each doubling. A warning is issued if memory in use grew from each sample to the next, and twice
+    as many further calls would reach the limit. So steady growth is detected before three quarters of the memory are used.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ SMALL_READBACK = 1024
 #: The reference count of a lease held by one buffer: that reference, and getrefcount's argument.
 _OWN = 2
 
-#: Numbers are unique across devices, so that what was recorded for a lost device never matches another one.
+#: Numbers are unique across devices, so that recordings for a lost device never match another one.
 _numbers = itertools.count(1)
 
 
@@ -108,15 +108,15 @@ class Block:
         self.size = size
         #: The last batch of commands that may use it.
         self.batch = -1
-        #: What returns it when its lease ends; None if it is free.
+        #: The weak reference that returns it when its lease ends; None if it is free.
         self.end: LeaseEnd | None = None
 
 
 class LeaseEnd(weakref.ref["Lease"]):
-    """The end of a block's lease, which it adds to a pool's list.
+    """A weak reference that appends itself to a pool's list when its lease ends.
 
-    That happens at any moment, in any thread, and so without the lock, and in no function of Python's: in one, a signal's handler might
-    raise, which Python would only print.
+    That happens at any moment, in any thread, and so without the lock. No Python code runs: in it, a signal's handler might raise, and
+    Python would only print the exception.
     """
 
     __slots__ = ("block",)
@@ -160,7 +160,7 @@ class Pool:
         self.peak = 0
         #: The batch that is being recorded.
         self.batch = 0
-        #: How often blocks were released: older recordings refer to blocks that are gone.
+        #: The number of times that blocks were released: older recordings refer to released blocks.
         self.trims = 0
         #: Called when memory is short: drops caches and waits for the GPU.
         self.make_room: Callable[[], None] = lambda: None
@@ -172,26 +172,26 @@ class Pool:
     def leases(self, sizes: Sequence[int]) -> list[Lease]:
         """Lease a block for each of some sizes, as `lease` does for one."""
         self.collect()
-        found, free, blocks, returned = [], self.free, self.blocks, self.returned
+        leases, free, blocks, returned = [], self.free, self.blocks, self.returned
         for size in sizes:
             wanted = size_class(size)
             numbers = free.get(wanted)
             block = blocks[heapq.heappop(numbers)] if numbers else self._new(min(wanted, max(self.largest, size)), size)
             self.in_use += block.size
-            found.append(Lease(block, returned))
+            leases.append(Lease(block, returned))
         self.peak = max(self.peak, self.in_use)
-        return found
+        return leases
 
     def lease_unused(self, size: int) -> Lease | None:
         """Lease a block that no pending command uses; None if all free ones are used."""
         self.collect()
         wanted = size_class(size)
         free = self.free.get(wanted, [])
-        found = next((number for number in free if self.blocks[number].batch < self.batch), None)
-        if found is not None:
-            free.remove(found)
+        block_number = next((number for number in free if self.blocks[number].batch < self.batch), None)
+        if block_number is not None:
+            free.remove(block_number)
             heapq.heapify(free)
-            return self._leased(self.blocks[found])
+            return self._leased(self.blocks[block_number])
         return None if free else self._leased(self._new(min(wanted, max(self.largest, size)), size))
 
     def _leased(self, block: Block) -> Lease:
@@ -269,9 +269,11 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be uploaded."""
 
-    __slots__ = ("__weakref__", "asked", "dtype", "known", "lease", "origin", "readback", "shape", "size")
+    __slots__ = ("__weakref__", "asked", "dtype", "host_values", "lease", "origin", "readback", "shape", "size")
 
-    def __init__(self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, known: np.ndarray | None = None) -> None:
+    def __init__(
+        self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, host_values: np.ndarray | None = None
+    ) -> None:
         #: None until the GPU needs the elements.
         self.lease = lease
         self.shape = shape
@@ -279,16 +281,16 @@ class Buffer:
         #: Bytes.
         self.size = size
         #: The elements, if they are also on the host.
-        self.known = known
+        self.host_values = host_values
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
         self.asked: Callable[[], None] | None = None
-        #: How the elements are made again if the device is lost (`recovery.Origin`), if they can be.
+        #: The origin from which the elements can be recomputed if the device is lost (`recovery.Origin`).
         self.origin: Any = None
 
     def renew(self) -> Buffer:
         """Forget the old elements: the buffer receives a new result."""
-        self.known = self.readback = self.asked = None
+        self.host_values = self.readback = self.asked = None
         return self
 
     def __repr__(self) -> str:

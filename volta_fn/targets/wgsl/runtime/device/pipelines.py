@@ -91,11 +91,11 @@ class Upgrades:
 
 
 class ShaderRunner(Protocol):
-    """What the tests use of a device: buffers, and shaders of one workgroup."""
+    """The methods of a device for tests: buffers, and shaders of one workgroup."""
 
     @property
     def capabilities(self) -> TargetCapabilities:
-        """What the device offers."""
+        """The device's capabilities."""
 
     def put(self, values: np.ndarray) -> Buffer:
         """Return a buffer with an array's elements."""
@@ -107,21 +107,21 @@ class ShaderRunner(Protocol):
         """Run one workgroup of a shader by itself."""
 
 
-#: The library's flags for checks in shaders: none, bounds of loops, all.
+#: The library's flags for checks in shaders: none, limits on loop iterations, all.
 NONE, LOOPS, ALL = 0, 2, 3
 
 _WIDTH = 64
 
 _SHADER = f"""
-@group(0) @binding(0) var<storage, read> given: array<u32>;
-@group(0) @binding(1) var<storage, read_write> made: array<u32>;
+@group(0) @binding(0) var<storage, read> numbers: array<u32>;
+@group(0) @binding(1) var<storage, read_write> results: array<u32>;
 var<workgroup> together: array<u32, {_WIDTH}>;
 @compute @workgroup_size({_WIDTH})
 fn main(@builtin(local_invocation_index) i: u32) {{
   var total = 1u;
   for (var k = 0u; k < i % 7u + 1u; k++) {{
-    if (given[(i + k) % {_WIDTH}u] % 5u == 0u) {{ continue; }}
-    var n = given[(i * 3u + k) % {_WIDTH}u] % 1024u;
+    if (numbers[(i + k) % {_WIDTH}u] % 5u == 0u) {{ continue; }}
+    var n = numbers[(i * 3u + k) % {_WIDTH}u] % 1024u;
     loop {{
       if (n == 0u) {{ break; }}
       total = total * 31u + n;
@@ -135,33 +135,33 @@ fn main(@builtin(local_invocation_index) i: u32) {{
     if (i < s) {{ together[i] = (together[i] ^ together[i + s]) * 17u; }}
     workgroupBarrier();
   }}
-  var own: array<u32, 8>;
-  for (var k = 0u; k < 8u; k++) {{ own[k] = given[i] * k + total; }}
+  var multiples: array<u32, 8>;
+  for (var k = 0u; k < 8u; k++) {{ multiples[k] = numbers[i] * k + total; }}
   var sum = together[0];
-  for (var k = i % 8u; k < 8u; k++) {{ sum = sum * 3u + own[k]; }}
-  made[i] = sum;
+  for (var k = i % 8u; k < 8u; k++) {{ sum = sum * 3u + multiples[k]; }}
+  results[i] = sum;
 }}
 """
 
 
 _TERNARY = """
-@group(0) @binding(0) var<storage, read> given: array<{type}>;
-@group(0) @binding(1) var<storage, read_write> made: array<{type}>;
+@group(0) @binding(0) var<storage, read> operands: array<{type}>;
+@group(0) @binding(1) var<storage, read_write> results: array<{type}>;
 @compute @workgroup_size({width})
 fn main(@builtin(local_invocation_index) i: u32) {{
-  let x = given[i];
-  let y = given[i + {width}u];
-  let z = given[i + {twice}u];
-  made[i] = {made};
+  let x = operands[i];
+  let y = operands[i + {width}u];
+  let z = operands[i + {twice}u];
+  results[i] = {expression};
 }}
 """
 
 
-def _ternary(gpu: ShaderRunner, made: str, *operands: np.ndarray) -> np.ndarray:
+def _ternary(gpu: ShaderRunner, expression: str, *operands: np.ndarray) -> np.ndarray:
     """Evaluate an expression of x, y and z on the device."""
     dtype = operands[0].dtype
     result = gpu.put(np.zeros(_WIDTH, dtype))
-    source = _TERNARY.format(type=f"f{8 * dtype.itemsize}", width=_WIDTH, twice=2 * _WIDTH, made=made)
+    source = _TERNARY.format(type=f"f{8 * dtype.itemsize}", width=_WIDTH, twice=2 * _WIDTH, expression=expression)
     gpu.dispatch(source, [gpu.put(np.concatenate(operands)), result], frozenset([1]), ALL)
     return gpu.get(result)
 
@@ -207,7 +207,7 @@ _ITERATIONS = 1 << 18
 
 
 def loop_iterations(gpu: ShaderRunner) -> int:
-    """Return how many iterations loops may take: Mesa ends them after 65,535."""
+    """Return the most iterations of a loop: Mesa ends loops after 65,535."""
     done = gpu.put(np.zeros(_WIDTH, np.uint32))
     gpu.dispatch(_LOOP, [gpu.put(np.full(_WIDTH, _ITERATIONS, np.uint32)), done], frozenset([1]), ALL)
     iterations = int(gpu.get(done)[0])
@@ -216,31 +216,31 @@ def loop_iterations(gpu: ShaderRunner) -> int:
 
 def needed_checks(gpu: ShaderRunner) -> int:
     """Return the fewest checks that give the same result as all of them."""
-    expected = _run(gpu, ALL)
+    expected = _run_selftest(gpu, ALL)
     for checks in (NONE, LOOPS):
         try:
-            if np.array_equal(_run(gpu, checks), expected):
+            if np.array_equal(_run_selftest(gpu, checks), expected):
                 return checks
         except DeviceError:
             continue
     return ALL
 
 
-def _run(gpu: ShaderRunner, checks: int) -> np.ndarray:
-    given = gpu.put(np.random.default_rng(0).integers(0, 1 << 32, _WIDTH, np.uint32))
-    made = gpu.put(np.zeros(_WIDTH, np.uint32))
-    gpu.dispatch(_SHADER, [given, made], frozenset([1]), checks)
-    return gpu.get(made)
+def _run_selftest(gpu: ShaderRunner, checks: int) -> np.ndarray:
+    numbers = gpu.put(np.random.default_rng(0).integers(0, 1 << 32, _WIDTH, np.uint32))
+    results = gpu.put(np.zeros(_WIDTH, np.uint32))
+    gpu.dispatch(_SHADER, [numbers, results], frozenset([1]), checks)
+    return gpu.get(results)
 
 
 # ------------------------------------------------------------------------------
 # Cache pipelines by the text of their shaders, and bind groups by their buffers.
 # ------------------------------------------------------------------------------
 
-#: Bind groups that are kept before all are released.
+#: The most bind groups in the cache: beyond this, all are released.
 _MOST_GROUPS = 1 << 14
 
-#: Pipelines that are kept though no program uses them: those that were used last.
+#: The most unused pipelines in the cache of recent ones.
 _MOST = 128
 
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
@@ -279,7 +279,7 @@ class BoundRange(NamedTuple):
 class Pipelines:
     """The compiled shaders of a device, with the checks that its driver needs.
 
-    Programs keep the pipelines that they use; others are released, but for the last ones.
+    Programs own the pipelines that they use. Others are released, except for the most recently used ones.
     """
 
     def __init__(self, device: Any, watched: Watched) -> None:
@@ -288,7 +288,7 @@ class Pipelines:
         self.device = device
         self.watched = watched
         self.checks = ALL
-        self._found: Interned[Key, Pipeline] = Interned()
+        self._pipelines: Interned[Key, Pipeline] = Interned()
         self._recent: LruCache[Pipeline] = LruCache(_MOST)
         #: The handles of pipelines that nothing uses any more.
         self._dropped: Finalized[list[Any]] = Finalized()
@@ -303,22 +303,22 @@ class Pipelines:
     def find(self, source: str, count: int, written: frozenset[int]) -> Pipeline:
         """Return the pipeline of a module with `count` bindings, some of them written."""
         key = (source, count, written)
-        found = self._found.get(key)
-        if found is None:
-            made = self.make(source, count, written, self.checks)
+        pipeline = self._pipelines.get(key)
+        if pipeline is None:
+            compiled = self.make(source, count, written, self.checks)
             with self._lock:
-                found = self._found.get(key)
-                if found is None:
-                    self._found.add(key, made)
-                    found = self._recent.setdefault(key, made)
-        return found
+                pipeline = self._pipelines.get(key)
+                if pipeline is None:
+                    self._pipelines.add(key, compiled)
+                    pipeline = self._recent.setdefault(key, compiled)
+        return pipeline
 
     def replace(self, key: Key, source: str) -> None:
         """Compile a pipeline anew, from another text with the same results.
 
         Nothing is compiled if no program uses it any more.
         """
-        pipeline = self._found.get(key)
+        pipeline = self._pipelines.get(key)
         if pipeline is not None:
             pipeline.handles.append(self.make(source, *key[1:], self.checks).handles.pop())
 
@@ -326,7 +326,8 @@ class Pipelines:
     def ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """Compile pipelines on other threads.
 
-        ``with ahead(pipelines) as begin:`` yields a function that starts one. At the end of the block all are compiled, and in the list.
+        ``with ahead(pipelines) as begin:`` yields a function that starts compiling one. The block ends when all are compiled and appended
+        to the list.
         """
         begun: set[Key] = set()
         #: Keys that no thread has started, longest texts first, since they take longest.
@@ -334,7 +335,7 @@ class Pipelines:
         work: list[Future[None]] = []
         most = min(os.cpu_count() or 1, _THREADS)
 
-        def one() -> None:
+        def compile_next() -> None:
             with suppress(Empty):  # another thread has taken it
                 pipelines.append(self.find(*waiting.get_nowait()[2]))
 
@@ -345,15 +346,15 @@ class Pipelines:
                 if key in begun:
                     return
                 begun.add(key)
-                pipeline = self._found.get(key)
+                pipeline = self._pipelines.get(key)
                 if pipeline is not None:
                     pipelines.append(self._recent.setdefault(key, pipeline))
                     return
                 waiting.put((-len(source), len(begun), key))
-                work.append(threads.submit(one))
+                work.append(threads.submit(compile_next))
 
             yield begin
-            work += [more.submit(one) for _ in range(waiting.qsize())]
+            work += [more.submit(compile_next) for _ in range(waiting.qsize())]
         for done in work:
             done.result()
 
@@ -423,10 +424,10 @@ class Pipelines:
     def group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
         """Return the bind group of some ranges of blocks."""
         key = (pipeline.layout, *[(b.block.number, b.offset, b.size) for b in bindings])
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = self._new_group(pipeline, bindings)
-        return found
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = self._new_group(pipeline, bindings)
+        return group
 
     def _new_group(self, pipeline: Pipeline, bindings: tuple[BoundRange, ...]) -> Any:
         entries = self.ffi.new("WGPUBindGroupEntry[]", len(bindings))

@@ -1,4 +1,4 @@
-"""The GPU that a back end has, and another one when it is lost."""
+"""The open GPU of a back end, and its replacement when it is lost."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 # It happens while programs are compiled.
 # ------------------------------------------------------------------------------
 
-#: The approximate seconds of a measurement, and how many are made, of which the least counts.
+#: The approximate seconds of a measurement, and the number of measurements, of which the least counts.
 _ROUND_SECONDS, _ROUNDS = 0.004, 4
-#: Runs that tell how many a measurement needs.
+#: Runs from which the number of runs of a measurement is estimated.
 _FEW = 8
 
 
@@ -60,32 +60,32 @@ class Trials:
             ]
             keys = [(d.best, len(d.buffers), d.written_bindings) for routine in routines for d in routine.dispatches]
             self._pipelines = self.gpu.pipelines.prepare(keys)
-            found = tune(c, work, capabilities, self.trial, path=users_file())
+            measurements = tune(c, work, capabilities, self.trial, path=users_file())
             self._operands, self._leases, self._pipelines = (), [], []
             self.gpu.free_memory()  # so that blocks are few, and given out in the same order again
-        return found[0].schedule
+        return measurements[0].schedule
 
     def trial(self, routine: Routine, operands: Sequence[np.ndarray], size: int, dtype: np.dtype) -> tuple[np.ndarray, float]:
         """Run a routine, and return its result and seconds (see `Trial`)."""
         gpu = self.gpu
         if self._operands is not operands:
             self._operands, self._leases = operands, [gpu.lease_of(gpu.put(x)) for x in operands]
-        result = gpu.put(np.zeros(size, dtype))  # of which a contraction need not make all
+        result = gpu.put(np.zeros(size, dtype))  # a contraction need not write all of it
         with gpu.queue.lock:
             leases = [*self._leases, gpu.lease_of(result), *[gpu.pool.lease(n) for n in routine.workspaces]]
-        self._run(routine, leases, 1)
+        self._time_runs(routine, leases, 1)
         once = self._least(routine, leases, 1, _ROUNDS)  # mostly latency, and one run
-        made = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
+        values = gpu.queue.read(leases[len(operands)].block, result.size).view(dtype)
         each = (self._least(routine, leases, 1 + _FEW, 1) - once) / _FEW
         more = int(min(400, max(1, _ROUND_SECONDS / max(each, 1e-6))))
-        return made, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
+        return values, (self._least(routine, leases, 1 + more, _ROUNDS) - once) / more
 
     def _least(self, routine: Routine, leases: Sequence[Lease], times: int, iterations: int) -> float:
         """Return the least time of `iterations` measurements of `times` runs."""
-        return min(self._run(routine, leases, times) for _ in range(iterations))
+        return min(self._time_runs(routine, leases, times) for _ in range(iterations))
 
-    def _run(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
-        """Run a routine `times` times and return the seconds that all take."""
+    def _time_runs(self, routine: Routine, leases: Sequence[Lease], times: int) -> float:
+        """Run a routine `times` times and return the total time in seconds."""
         pipelines, queue = self.gpu.pipelines, self.gpu.queue
         bound = []
         for d in routine.dispatches:
@@ -126,7 +126,7 @@ class GpuHandle:
         self.current: Gpu | None = None
         self._reopened = reopened
         self._lock = threading.Lock()
-        #: Makes the elements of a buffer of a lost device again, if there is a policy for that (`recovery`).
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self._remake: Callable[[Gpu, Buffer], None] | None = None
 
     @property
@@ -149,14 +149,14 @@ class GpuHandle:
             return self.current
 
     def remake_by(self, remake: Callable[[Gpu, Buffer], None] | None) -> None:
-        """Set the function that makes elements of a lost device again, or none."""
+        """Set the function that recomputes elements of a lost device, or none."""
         with self._lock:
             self._remake = remake
             if self.current is not None:
                 self.current.remake = remake
 
     def _opened_again(self) -> Gpu:
-        """Open the device after a loss; a reset may have changed what the driver calls it."""
+        """Open the device after a loss; a reset may have changed the driver's name of it."""
         try:
             return open_gpu(self.adapter)
         except DeviceError:
@@ -166,27 +166,28 @@ class GpuHandle:
 
 
 # ------------------------------------------------------------------------------
-# Survive the loss of a device: arrays are made again from copies on the host.
+# Survive the loss of a device: arrays are recomputed from copies on the host.
 #
-# Every buffer knows its *origin*: a copy on the host, or the call of a program that computed it and the origins of that call's
-# arguments. After so many calls a *checkpoint* copies all arrays that are in use to the host, and the calls before it are forgotten.
-# When the device is lost, a new one is opened, and an array that is needed is computed by the same programs from the last copies, so
-# that its bits are the same.
+# Every buffer refers to its *origin*: a copy on the host, or the call of a program that computed it and the origins of that call's
+# arguments. After a number of calls a *checkpoint* copies all arrays that are in use to the host, and drops the record of earlier calls.
+# When the device is lost, a new one is opened, and the same programs recompute an array from the last copies when it is needed, so that
+# its bits are the same.
 # ------------------------------------------------------------------------------
 
-#: How often one operation is tried. A device that is lost more often than that is broken.
+#: The most attempts of an operation. A device that is lost more often than that is broken.
 _ATTEMPTS = 16
 
-Run = Callable[..., tuple[Buffer, ...]]
+#: A program as a function ``(donate, *buffers) -> buffers``.
+CompiledCall = Callable[..., tuple[Buffer, ...]]
 
 
 class Origin:
-    """How a buffer's elements can be made again."""
+    """The origin of a buffer's elements: a copy on the host, or a recorded call."""
 
     __slots__ = ("__weakref__", "_owner", "call", "recovery", "saved")
 
     def __init__(self, recovery: Recovery, owner: Buffer, saved: np.ndarray | None, call: RecordedCall | None) -> None:
-        #: The policy that made it; calls without a policy may change the elements.
+        #: The policy that created it; calls without a policy may change the elements.
         self.recovery = recovery
         self._owner = weakref.ref(owner)
         self.saved = saved
@@ -199,12 +200,12 @@ class Origin:
 
 
 class RecordedCall:
-    """A call of a program: the program, its arguments, and who wants its results."""
+    """A call of a program, with the origins of its arguments and results."""
 
-    __slots__ = ("arguments", "number", "results", "run")
+    __slots__ = ("arguments", "number", "program", "results")
 
-    def __init__(self, run: Run, arguments: list[Origin], number: int) -> None:
-        self.run = run
+    def __init__(self, program: CompiledCall, arguments: list[Origin], number: int) -> None:
+        self.program = program
         self.arguments = arguments
         self.number = number
         self.results: list[weakref.ref[Origin]] = []
@@ -224,7 +225,7 @@ class Recovery:
         #: Calls since the beginning, and at the last checkpoint.
         self.calls = 0
         self.checkpointed = 0
-        #: How often a lost device was replaced.
+        #: The number of devices lost so far.
         self.losses = 0
         #: The origins since the last checkpoint.
         self._computed: WeakIdentityDict[Origin, None] = WeakIdentityDict()
@@ -247,13 +248,13 @@ class Recovery:
         """Remember the elements of a new buffer, which never change."""
         buffer.origin = Origin(self, buffer, values, None)
 
-    def run(self, run: Run, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
-        """Run a program and record the call."""
+    def call_recorded(self, program: CompiledCall, effects: bool, donate: bool, arguments: Sequence[Buffer]) -> tuple[Buffer, ...]:
+        """Call a program and record the call."""
         with self.lock:
             origins = self.surviving(lambda: [self.origin(buffer) for buffer in arguments])
-            results: tuple[Buffer, ...] = self.surviving(lambda: run(donate, *arguments))
+            results: tuple[Buffer, ...] = self.surviving(lambda: program(donate, *arguments))
             self.calls += 1
-            call = RecordedCall(run, origins, self.calls)
+            call = RecordedCall(program, origins, self.calls)
             for result in results:
                 result.origin = Origin(self, result, None, call)
                 call.results.append(weakref.ref(result.origin))
@@ -263,18 +264,18 @@ class Recovery:
             return results
 
     def origin(self, buffer: Buffer) -> Origin:
-        """Return the origin of a buffer; one from before the policy is copied now."""
-        found = self._known(buffer)
-        if found is None:
-            found = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
-        return found
+        """Return the origin of a buffer; a buffer from before the policy is copied now."""
+        origin = self._origin_of(buffer)
+        if origin is None:
+            origin = buffer.origin = Origin(self, buffer, self.handle.gpu.get(buffer), None)
+        return origin
 
-    def _known(self, buffer: Buffer) -> Origin | None:
-        found: Origin | None = buffer.origin
-        return found if found is not None and found.recovery is self else None
+    def _origin_of(self, buffer: Buffer) -> Origin | None:
+        origin: Origin | None = buffer.origin
+        return origin if origin is not None and origin.recovery is self else None
 
     def keep_constants(self, closed: ClosedJaxpr) -> None:
-        """Give the arrays on the device that a program has closed over an origin."""
+        """Record an origin for each array on the device that a program has closed over."""
         for array in _constants(closed):
             buffer = array.buffer()
             if isinstance(buffer, Buffer):
@@ -282,11 +283,11 @@ class Recovery:
 
     def checkpoint(self) -> None:
         """Copy the arrays that were computed since the last time to the host."""
-        found = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
-        self.surviving(lambda: self._request([buffer for _, buffer in found]))
-        for origin, buffer in found:
+        live = [(origin, buffer) for origin in self._computed if (buffer := origin.buffer()) is not None]
+        self.surviving(lambda: self._request([buffer for _, buffer in live]))
+        for origin, buffer in live:
             origin.saved = self.surviving(partial(self._copied, buffer))
-        for origin, _ in found:
+        for origin, _ in live:
             origin.call = None
         self._computed.clear()
         self.checkpointed = self.calls
@@ -299,70 +300,67 @@ class Recovery:
         gpu = self.handle.gpu
         with gpu.queue.lock:
             for buffer in buffers:
-                if buffer.known is None and buffer.readback is None and buffer.size:
+                if buffer.host_values is None and buffer.readback is None and buffer.size:
                     lease = gpu.lease_of(buffer)
                     buffer.readback = gpu.queue.readbacks.request(lease.block, buffer.size)
 
     def remake(self, gpu: Gpu, buffer: Buffer) -> None:
-        """Compute a buffer's elements again, and those of others by the way.
+        """Recompute a buffer's elements, and those of the other results of the same calls.
 
-        Raises `DeviceError` if nothing is known of it, or if the device is lost again.
+        Raises `DeviceError` if the buffer has no origin, or if the device is lost again.
         """
         with gpu.queue.lock:
             calls = self._needed(gpu, buffer)
+            if not calls:
+                assert buffer.origin is not None and buffer.origin.saved is not None
+                buffer.lease, buffer.readback = gpu.lease_of(gpu.put(buffer.origin.saved)), None
             uses = Counter([origin for call in calls for origin in call.arguments])
-            made: dict[Origin, Buffer] = {}
+            buffers: dict[Origin, Buffer] = {}
             for call in calls:
-                given = [self._operand(gpu, origin, made) for origin in call.arguments]
-                results = call.run(False, *given)
+                operands = [self._operand(gpu, origin, buffers) for origin in call.arguments]
+                results = call.program(False, *operands)
                 for origin in call.arguments:
                     uses[origin] -= 1
                     if not uses[origin]:
-                        made.pop(origin, None)
+                        buffers.pop(origin, None)
                 for reference, result in zip(call.results, results, strict=True):
-                    self._made(gpu, reference(), result, made)
+                    self._restore(gpu, reference(), result, buffers)
 
-    def _made(self, gpu: Gpu, origin: Origin | None, result: Buffer, made: dict[Origin, Buffer]) -> None:
+    def _restore(self, gpu: Gpu, origin: Origin | None, result: Buffer, buffers: dict[Origin, Buffer]) -> None:
         if origin is None:
             return
-        made[origin] = result
+        buffers[origin] = result
         owner = origin.buffer()
         if owner is not None and not gpu.holds(owner):
             owner.lease, owner.readback = gpu.lease_of(result), None
 
     def _needed(self, gpu: Gpu, buffer: Buffer) -> list[RecordedCall]:
         """Return the calls that a buffer's elements depend on, in order."""
-        found: dict[int, RecordedCall] = {}
-        pending = [self._known(buffer)]
+        calls: dict[int, RecordedCall] = {}
+        pending = [self._origin_of(buffer)]
         while pending:
             origin = pending.pop()
             if origin is not None and (origin.saved is not None or self._at_hand(gpu, origin)):
                 continue
             if origin is None or origin.call is None:
                 raise DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)}, made before the call of set_recovery,"))
-            if origin.call.number not in found:
-                found[origin.call.number] = origin.call
+            if origin.call.number not in calls:
+                calls[origin.call.number] = origin.call
                 pending += origin.call.arguments
-        if not found:
-            self._upload(gpu, buffer)
-        return [found[number] for number in sorted(found)]
-
-    def _upload(self, gpu: Gpu, buffer: Buffer) -> None:
-        assert buffer.origin is not None and buffer.origin.saved is not None
-        buffer.lease, buffer.readback = gpu.lease_of(gpu.put(buffer.origin.saved)), None
+        return [calls[number] for number in sorted(calls)]
 
     def _at_hand(self, gpu: Gpu, origin: Origin) -> bool:
         owner = origin.buffer()
-        return owner is not None and (owner.known is not None or gpu.holds(owner))
+        return owner is not None and (owner.host_values is not None or gpu.holds(owner))
 
-    def _operand(self, gpu: Gpu, origin: Origin, made: dict[Origin, Buffer]) -> Buffer:
+    def _operand(self, gpu: Gpu, origin: Origin, buffers: dict[Origin, Buffer]) -> Buffer:
         owner = origin.buffer()
         if owner is not None and self._at_hand(gpu, origin):
             return owner
-        if origin not in made:
+        if origin not in buffers:
             assert origin.saved is not None
-            made[origin] = gpu.put(origin.saved)
-        return made[origin]
+            buffers[origin] = gpu.put(origin.saved)
+        return buffers[origin]
 
 
 def _constants(closed: ClosedJaxpr) -> Iterator[Any]:
