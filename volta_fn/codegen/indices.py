@@ -223,7 +223,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)
     outer, after = math.prod(shape[:first]), math.prod(shape[last + 1 :])
-    if after > 1 or not slid:
+    if after != 1 or not slid:
         return Windows(outer, tuple(axes[first : last + 1]), Axis(after, 1, 1, 0, 1, 1, after))
     return Windows(outer, tuple(axes[first:last]), axes[last])
 
