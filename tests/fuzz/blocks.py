@@ -148,7 +148,7 @@ def einsum(d: Draft) -> str:
     for letter in used:
         summed *= 1 if letter in result else sizes[letter]
     operands = [d.low(name) for name in operands]
-    y = d.emit(f"jnp.einsum('{','.join(subscripts)}->{''.join(result)}', {', '.join(operands)}) * {summed**-0.5:.3g}")
+    y = d.emit(f"jnp.einsum('{','.join(subscripts)}->{''.join(result)}', {', '.join(operands)}) * {max(summed, 1) ** -0.5:.3g}")
     if d.draw.random() < 0.6:
         bias = d.new(tuple([sizes[letter] if d.draw.random() < 0.6 else 1 for letter in result]))
         y = d.emit(f"{y} + {d.low(bias)}")
@@ -385,7 +385,7 @@ def loss(d: Draft) -> str:
         x = d.pick(rank=2)
         b, n = d.shape(x)
         z = d.emit(f"{d.full(x)} / jnp.sqrt(jnp.sum(jnp.square({d.full(x)}), -1, keepdims=True) + 1e-2)")
-        y = d.emit(f"{d.new((b, n))} * {n**-0.5:.3g}")
+        y = d.emit(f"{d.new((b, n))} * {max(n, 1) ** -0.5:.3g}")
         logits = d.emit(f"{d.low(z)} @ {d.low(y)}.T / 0.5")
         rows = d.emit(f"jnp.diag(nn.log_softmax({d.full(logits)}, 1))")
         columns = d.emit(f"jnp.diag(nn.log_softmax({d.full(logits)}, 0))")

@@ -5,7 +5,7 @@ program runs again, several times, and every result that its dtype would round i
 rounding of its accumulator times the sum of its terms' absolute values. Values beyond a dtype's range become infinite; those below its
 normal numbers may become zero. Where a comparison, an index or a conversion to integers depends on the last digits, such runs disagree, and
 the bound covers both outcomes. Changes at random hardly ever make two values equal, as rounding does: where they differ by less than their
-difference moves between runs, some runs compare them as equal.
+difference moves between runs, some runs compare them as equal, and every third run rounds each result to its dtype.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.ir import nodes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE
@@ -39,6 +40,9 @@ _SUMS_IN_PLACE = frozenset({"scatter_add", "select_and_scatter_add", "select_and
 _PRODUCTS = frozenset({"reduce_prod", "cumprod", "scatter_mul", "integer_pow", "pow"})
 #: Primitives that depend on the dtype of their operands.
 _IN_OWN_DTYPE = frozenset({"bitcast_convert_type", "nextafter", "reduce_precision", "random_bits"})
+
+#: Primitives whose floating-point results jump.
+_STEPS = frozenset({"sign", "floor", "ceil", "round", "round_half_even"})
 
 #: Primitives that compare two operands, or one with zero.
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "sign"})
@@ -84,12 +88,14 @@ class Reference:
             difference = None if self._level == 0 else self._compare(results)
             if self._level and (difference is None or self._level == len(_RUNS)):
                 return difference
-            for scale in _RUNS[self._level]:
-                self._perturb(scale)
+            for number, scale in enumerate(_RUNS[self._level]):
+                self._perturb(scale, number % 3 == 1)
             self._level += 1
 
-    def _perturb(self, scale: float) -> None:
-        self._evaluator.scale = scale
+    def _perturb(self, scale: float, rounds: bool) -> None:
+        if rounds:
+            scale = 1.0
+        self._evaluator.scale, self._evaluator.rounds = scale, rounds
         for spread, other, value in zip(self._spreads, self._evaluator.run(self._closed, self._arguments), self.values, strict=True):
             np.fmax(spread, _distance(other, value) / scale, out=spread)
 
@@ -112,7 +118,8 @@ def slope_difference(
 ) -> str | None:
     """Return how a gradient differs from a loss's slope along a random direction, by differences in float64.
 
-    One of several steps must give the same, up to the rounding of the loss: long ones cross kinks and jumps, short ones cancel.
+    One of several steps must give the same, up to the rounding of the loss: long ones cross kinks and jumps, short ones cancel. Where the
+    shortest step changes a rounded number, a comparison or an index, the slope is that of a jump, and says nothing.
     """
     rng = np.random.default_rng(seed)
     evaluator = Evaluator(rng)
@@ -127,11 +134,13 @@ def slope_difference(
     steps = np.array([1e-4, 1e-5, 1e-6, 1e-7])
     slopes = np.array([(loss_at(h) - loss_at(-h)) / (2 * h) for h in steps])
     products = [float((g * d).sum()) for g, d in zip(gradient, directions, strict=True)]
+    left, right = [(loss_at(step), evaluator.steps)[1] for step in (-steps[-1], steps[-1])]
+    jumps = len(left) != len(right) or not all(map(np.array_equal, left, right))
     value = loss_at(0.0)
     bound = 1e-6 * (abs(value) + sum([float(np.abs(g * d).sum()) for g, d in zip(gradient, directions, strict=True)]))
     evaluator.scale = _ROUNDING_OF_FLOAT64
     bound = bound + _FACTOR * max([abs(loss_at(0.0) - value) for _ in _RUNS[0]]) / steps
-    if not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
+    if jumps or not np.isfinite([*slopes, *products]).all() or (np.abs(sum(products) - slopes) <= bound).any():
         return None
     return f"output: the slope is {slopes[-1]:.9g} along a direction in which the gradient gives {sum(products):.9g} ± {bound[-1]:.3g}"
 
@@ -169,10 +178,16 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class Evaluator:
-    """Evaluates programs in float64; with a `scale` above zero, with random roundings of that size."""
+    """Evaluates programs in float64; with a `scale` above zero, with random roundings of that size.
+
+    If it `rounds`, too, operations are changed at random as float32 would change them, and their results rounded to their dtypes.
+    """
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.scale = 0.0
+        self.rounds = False
+        #: The results of step functions of inexact numbers in the last run.
+        self.steps: list[np.ndarray] = []
         self._rng = rng
         #: By equation and how often it ran: the differences of compared operands without rounding, and how far rounding moved them.
         self._differences: dict[tuple[int, int], np.ndarray] = {}
@@ -184,6 +199,7 @@ class Evaluator:
     def run(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
         """Return the results of a whole program."""
         self._comparisons.clear()
+        self.steps = []
         return self.program(closed, arguments)
 
     def program(self, closed: ClosedJaxpr, arguments: Sequence[Any]) -> list[np.ndarray]:
@@ -207,10 +223,16 @@ class Evaluator:
             self._programs[id(eqn)] = (eqn, called_program(eqn))
         called = self._programs[id(eqn)][1]
         if called is not None:
-            return self.program(called, operands)
+            results = self.program(called, operands)
+            return self._with_rounded_sums(eqn, operands, results) if name == "attention_gradient" and self.scale else results
         if name == "convert_element_type":
-            return [self._converted(eqn, operands[0])]
+            result = self._converted(eqn, operands[0])
+            if operands[0].dtype.kind == "f" and result.dtype.kind in "iu":
+                self.steps.append(result)
+            return [result]
         results = self._apply(eqn, self._with_ties(eqn, operands) if name in _COMPARISONS else operands)
+        if any(x.dtype.kind in "fc" for x in operands):
+            self.steps += [x for x in results if name in _STEPS or x.dtype.kind in "biu"]
         return [self._rounded(eqn, operands, result, v.aval) for result, v in zip(results, eqn.outvars, strict=True)]
 
     def _with_ties(self, eqn: Equation, operands: list[np.ndarray]) -> list[np.ndarray]:
@@ -234,6 +256,25 @@ class Evaluator:
         tied = np.abs(difference) < move * self.scale * self._rng.random(difference.shape)
         return [np.where(tied, second, first), *operands[1:]]
 
+    def _with_rounded_sums(self, eqn: Equation, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return gradients of attention in perturbed runs.
+
+        GPUs take the sums of weights times their cotangents, per query, from the rounded result of attention, as FlashAttention does, so
+        that the cotangents of a query's logits do not add up to zero. Keys that have much in common amplify that.
+        """
+        form, moved = eqn.params["form"], iter(eqn.params["moved"])
+        q, k, v = [x.transpose(axes.order) for x, axes in zip(operands[:3], (form.q, form.k, form.v), strict=True)]
+        out, cotangent = operands[-3].transpose(form.q.order), operands[-1].transpose(form.cotangent.order)
+        shared = q.shape[-3] // max(1, k.shape[-3])
+        keys, values = np.repeat(k, shared, -3), np.repeat(v, shared, -3)
+        with np.errstate(all="ignore"):
+            weights = nodes._weights(q, keys, operands[3] if form.masked else None, form)[0]
+            missing = (cotangent * (weights @ values - out)).sum(-1, keepdims=True) * form.scale
+            slopes = weights * missing
+            of_keys = (slopes.swapaxes(-1, -2) @ q).reshape(*k.shape[:-2], shared, *k.shape[-2:]).sum(-3)
+        changes = [(slopes @ keys).transpose(form.q.inverse), of_keys.transpose(form.k.inverse), 0.0]
+        return [x + change for x, change in zip(results, [c for c, is_moved in zip(changes, moved, strict=True) if is_moved], strict=True)]
+
     def _apply(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         own = eqn.primitive.name in _IN_OWN_DTYPE
         if own:
@@ -256,7 +297,7 @@ class Evaluator:
                 return wide(operand.astype(after))
             result = operand.astype(_wide_dtype(after), copy=False)
         if dtypes.finfo(before).eps <= dtypes.finfo(after).eps and before != after:
-            result = self._perturbed(result, np.abs(result) * _step(after))
+            result = self._perturbed(result, np.abs(result) * _step(after), after)
         return self._in_range(result, after)
 
     def _rounded(self, eqn: Equation, operands: Sequence[np.ndarray], result: np.ndarray, aval: Any) -> np.ndarray:
@@ -265,7 +306,7 @@ class Evaluator:
             return result
         if self.scale and eqn.primitive.name not in _EXACT:
             with np.errstate(all="ignore"):
-                result = self._perturbed(result, self._error(eqn, operands, result, aval.dtype))
+                result = self._perturbed(result, self._error(eqn, operands, result, aval.dtype), aval.dtype)
         return self._in_range(result, aval.dtype)
 
     def _error(self, eqn: Equation, operands: Sequence[np.ndarray], result: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -287,12 +328,15 @@ class Evaluator:
             return error + float(dtypes.finfo(dtype).eps) * (1 + largest)
         return error
 
-    def _perturbed(self, result: np.ndarray, error: np.ndarray) -> np.ndarray:
+    def _perturbed(self, result: np.ndarray, error: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if not self.scale or not result.size:
             return result
         with np.errstate(all="ignore"):
+            if self.rounds:
+                error = error * (_step(np.dtype(np.float32)) / _step(dtype) if dtype.itemsize == 2 else 1.0)
             step = self._rng.uniform(0.5, 1.0, result.shape) * self._rng.choice((-self.scale, self.scale), result.shape)
-            return np.where(np.isfinite(result), result + step * np.where(np.isfinite(error), error, 0.0), result)
+            result = np.where(np.isfinite(result), result + step * np.where(np.isfinite(error), error, 0.0), result)
+            return wide(result.astype(dtype)) if self.rounds else result
 
     def _in_range(self, result: np.ndarray, dtype: np.dtype) -> np.ndarray:
         if result.dtype.kind == "c" or not result.size:

@@ -41,10 +41,11 @@ _ELSEWHERE = (
     "roots",
     "polyfit",
 )
-#: Whose oracle follows its dtype, is NaN at infinity (`i0`), has no padding, which here counts as zeros times infinity, or rounds pi
-#: (`sinc`), and whose products vanish in the dtype before they meet infinities.
+#: Whose oracle follows its dtype, has other quotients of infinities (`floor_divide`, `divmod`, as the Array API prefers), is NaN at
+#: infinity (`i0`), has no padding, which here counts as zeros times infinity, or rounds pi (`sinc`), or edges of bins
+#: (`histogram2d`), and whose products vanish in the dtype before they meet infinities.
 _ORACLE_DIFFERS = {f"numpy.{name}" for name in "spacing nextafter i0 polymul convolve correlate floor_divide sinc cumprod prod".split()} | {
-    f"numpy.{name}" for name in "nanprod nancumprod cumulative_prod corrcoef".split()
+    f"numpy.{name}" for name in "divmod histogram2d nanprod nancumprod cumulative_prod corrcoef".split()
 }
 CALLS = {
     path: call

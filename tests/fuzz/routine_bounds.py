@@ -146,8 +146,11 @@ def _convolution(problem: Problem, inputs: list[np.ndarray]) -> Want:
     terms = math.prod(inputs[1].shape)
     if problem.params.get("algorithm", "auto") == "igemm":
         return _bounded(value, scale, terms, dtype, _are_small(problem))
-    # Winograd's points and the transforms between them round as much as the largest sum does.
-    bound = 2000 * epsilon(dtype, summed=True) * scale.max(initial=0) + epsilon(dtype) * np.abs(value)
+    # Winograd's points and the transforms between them round as much as the largest sum does, of elements that padding crops, too: they
+    # are in tiles with others.
+    uncropped = params | {"padding": tuple([(max(low, 0), max(high, 0)) for low, high in params["padding"]])}
+    largest = conv_general_dilated(*map(_sizes, inputs), **uncropped).max(initial=scale.max(initial=0))
+    bound = 2000 * epsilon(dtype, summed=True) * largest + epsilon(dtype) * np.abs(value)
     return Want(value, bound)
 
 

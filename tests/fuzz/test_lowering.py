@@ -15,6 +15,7 @@ import volta_fn.numpy as jnp
 from tests.fuzz import lowered, lowering
 from tests.fuzz.evaluation import Difference, Reference
 from tests.stress.amount import rounds
+from volta_fn import nn
 
 CORPUS = [block for block in (Path(__file__).parent / "lowering.txt").read_text().split("\n\n") if block.strip()]
 TARGETS = (lowering.SLOPES, "native", lowering.DONATED, "numpy", *lowered.TARGETS)
@@ -142,6 +143,39 @@ def test_losses_whose_terms_cancel_have_no_slope_but_rounding(monkeypatch: pytes
     assert lowering.Case(program).fault(lowering.SLOPES) is None
     monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] + 1e-5)
     assert lowering.fault(program, lowering.SLOPES) is not None
+
+
+def test_jumps_have_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many rounded numbers, some change by any step."""
+    program = lowering.Program.parse("x0 = normal(851235, (3, 128, 63))\nv0 = jnp.round(x0 * 1000) + x0\nreturn v0\ngrad sum x0")
+    assert lowering.Case(program).fault(lowering.SLOPES) is None
+    few = lowering.Program.parse(str(program).replace("(3, 128, 63)", "(4, 5)"))
+    monkeypatch.setitem(lowering._WAYS, "grad", lambda program: lambda x: vf.grad(program.loss(), (0,))(x)[0] * 1.5)
+    assert lowering.fault(few, lowering.SLOPES) is not None
+
+
+def test_values_that_rounding_makes_equal_are_no_fault() -> None:
+    """Their weights are halves, where without rounding, or with other rounding, one is zero."""
+    x = np.asarray([1.00010e8, 1.00011e8], np.float32)
+    steep = lambda x: softmax(x.astype(jnp.bfloat16).astype(jnp.float32))[0] * 1e4
+    assert difference(vf.grad(steep), vf.grad(steep), x) is None
+    assert difference(vf.grad(steep), lambda x: vf.grad(steep)(x) + 1e6, x) is not None
+
+
+def test_gradients_of_attention_from_its_rounded_result_are_no_fault() -> None:
+    """GPUs compute them so; keys with much in common show the difference."""
+    k, q = (256 + lowering.normal(0, (65, 2))).astype(np.float16), lowering.normal(1, (65, 2), 0.01).astype(np.float16)
+    v, w = np.sin(k), np.full_like(k, 0.5)
+    attention = lambda q: nn.dot_product_attention(q[None, :, None], k[None, :, None], v[None, :, None], scale=1.0)
+    gradient = vf.grad(lambda q: (attention(q) * w[None, :, None]).astype(jnp.float32).sum())
+    keys, values, cotangents = [x.astype(np.float64) for x in (k, v, w)]
+    logits = q.astype(np.float64) @ keys.T
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    rounded = (weights @ values).astype(np.float16)
+    result = (weights * (cotangents @ values.T - (cotangents * rounded).sum(-1, keepdims=True)) @ keys).astype(np.float16)
+    assert difference(gradient, lambda q: result, q) is None
+    assert difference(gradient, lambda q: result + np.float16(8), q) is not None
 
 
 def test_what_differs_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

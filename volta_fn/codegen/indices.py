@@ -223,7 +223,7 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     slid = [d for d, axis in enumerate(axes) if not axis.plain]
     first, last = (slid[0], slid[-1]) if slid else (len(axes), len(axes) - 1)
     outer, inner = math.prod(shape[:first]), math.prod(shape[last + 1 :])
-    if inner > 1 or not slid:
+    if inner != 1 or not slid:
         return Windows(outer, tuple(axes[first : last + 1]), Axis(inner, 1, 1, 0, 1, 1, inner))
     return Windows(outer, tuple(axes[first:last]), axes[last])
 

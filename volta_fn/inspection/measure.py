@@ -49,7 +49,8 @@ def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
 
 def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
     """Run the equations one by one, and return the seconds of each."""
-    values: dict[Var, Any] = dict(zip(program.constvars, [host_buffer(c) for c in program.consts], strict=True))
+    constants: Any = program.consts
+    values: dict[Var, Any] = dict(zip(program.constvars, map(host_buffer, constants), strict=True))
     values.update(zip(program.invars, buffers, strict=True))
     seconds = []
     for eqn, run in zip(program.eqns, runs, strict=True):
