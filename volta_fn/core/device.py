@@ -142,7 +142,7 @@ class Device:
     """
 
     __slots__ = ("__weakref__", "backend", "device_kind", "id", "platform")
-    #: The sharding of arrays on a group of devices (`core.distribution.placement`).
+    #: The sharding of arrays on a group of devices (`core.placement`).
     sharding: ClassVar[Any] = None
 
     def __init__(self, platform: str, id: int, device_kind: str, backend: Backend) -> None:

@@ -133,7 +133,7 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
 # Meshes and shardings: how arrays lie on devices.
 #
 # Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one device may stand at several positions of a mesh.
-# Where the CPU is several devices (`core.distribution.placement`), an array may be split between them; else a sharding says which
+# Where the CPU is several devices (`core.placement`), an array may be split between them; else a sharding says which
 # device it lies on.
 # ------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The rank of the process among those that run a program together.
 
-One process alone has rank 0 of 1. `core.distribution.world` sets both when a program on several processes begins and ends.
+One process alone has rank 0 of 1. `core.distribution` sets both when a program on several processes begins and ends.
 """
 
 from __future__ import annotations

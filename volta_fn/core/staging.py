@@ -83,7 +83,7 @@ class JaxprBuilder:
 
     def __init__(self) -> None:
         self.eqns: list[Equation] = []
-        #: Shardings of values that the function constrains (`core.distribution.placement`).
+        #: Shardings of values that the function constrains (`core.placement`).
         self.shardings: dict[Var, Any] = {}
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
