@@ -45,7 +45,7 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
     gc.collect()
     assert len(alive) <= 12
     machine.load_objects([], [])  # frees what was dropped, and is dropped itself
-    assert len(machine._engines._gone) <= 1
+    assert len(machine._engines._collected) <= 1
     assert kept(x).tolist() == first
 
 

@@ -112,8 +112,8 @@ def test_results_take_the_memory_of_the_argument_at_the_same_place() -> None:
     }
     plan = plan_program(lowered.jaxpr, lowered._traced.donated, pipeline, WgslTarget(WEBGPU.capabilities), Routines())
     for number, output in enumerate(plan.outputs):
-        if output.made in plan.reuse:
-            assert paths[plan.reuse[output.made]] == named[outs[number]]
+        if output.result in plan.reuse:
+            assert paths[plan.reuse[output.result]] == named[outs[number]]
     expected = step(*args)
     for found, wanted in zip(vf.tree.leaves(vf.jit(step, donate_argnums=(0, 1))(*args)), vf.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -90,10 +90,10 @@ def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPat
         if number == 4:
             gc.collect()
             pipelines._release_dropped()
-            alive = len(pipelines._dropped._ends)
+            alive = len(pipelines._dropped._references)
     gc.collect()
     pipelines._release_dropped()
-    assert len(pipelines._dropped._ends) == alive
+    assert len(pipelines._dropped._references) == alive
     np.testing.assert_array_equal(np.asarray(retained(x)), first)  # replayed
     np.testing.assert_array_equal(np.asarray(retained(vf.device_put(x + 0, GPU))), first)
 
