@@ -167,7 +167,7 @@ class Aliases:
     """Finds modules without a source file of the same path.
 
     `volta_fn.stages` is a stub alone, whose names are loaded on first use; `volta_fn.scipy.stats.norm` is a name of the package
-    `volta_fn.scipy.stats`, whose stub says which module makes it; and `volta_fn.config` is `volta_fn.compat.config`.
+    `volta_fn.scipy.stats`, whose stub says which module defines it; and `volta_fn.config` is `volta_fn.compat.config`.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -7,6 +7,9 @@ import numpy as np
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from volta_fn import data, lax, nn, optim, random
+from volta_fn.experimental.ode import odeint as odeint  # paths that are aliases, or lie in packages that are loaded late
+from volta_fn.stages import Compiled as Compiled
+from volta_fn.tree_util import tree_map as tree_map
 
 x = jnp.ones((2, 3))
 assert_type(x + 1, vf.Array)

@@ -77,7 +77,8 @@ C = TypeVar("C")
 def distribution(namespace: C) -> C:
     """Return a module with the functions of a class, under the distribution's name.
 
-    The class is a declaration, which type checkers read; the module can be imported from, and is found under its path.
+    The class is a declaration that type checkers read. The module is registered under its path, so that
+    ``from volta_fn.scipy.stats.norm import pdf`` finds it.
     """
     declared: Any = namespace
     module = ModuleType(f"volta_fn.scipy.stats.{declared.__name__}", declared.__doc__)
@@ -88,8 +89,8 @@ def distribution(namespace: C) -> C:
         function.__module__, function.__qualname__ = module.__name__, name
         setattr(module, name, function)
     vars(module)["__all__"] = names
-    found: Any = module
-    return found
+    result: Any = module
+    return result
 
 
 def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], namespace: Mapping[str, Any]) -> Callable[P, Array]:

@@ -297,7 +297,8 @@ class Lanes(Values):
     def opaque(self) -> Lanes:
         """Return the same number, hidden from compilers that simplify sums.
 
-        A factor of 1.0 would not do: Mesa's take a common factor out of sums, and found in `exact_sum` that nothing is left.
+        A factor of 1.0 does not suffice for 32 bits: Mesa's compiler takes a common factor out of a sum, and so folded the rounding
+        errors of `exact_sum` to 0.
         """
         return self.hidden() if self.bits >= 32 else self._binary("*", self.opaque_one())
 
