@@ -20,8 +20,8 @@ MISSING = frozenset({"llvmlite", "onnx", "optree", "safetensors", "scipy", "wgpu
 def _hidden(find: Any) -> Any:
     """Make a finder find none of the packages that are missing."""
 
-    def find_spec(cls: type, name: str, *rest: Any) -> Any:
-        return None if name.partition(".")[0] in MISSING else find(name, *rest)
+    def find_spec(cls: type, fullname: str, path: Any = None, target: Any = None) -> Any:
+        return None if fullname.partition(".")[0] in MISSING else find(fullname, path, target)
 
     return classmethod(find_spec)
 
