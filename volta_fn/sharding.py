@@ -93,13 +93,13 @@ def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Varianc
     Raises `ArgumentError` if a condition that varies along an axis decides about a collective over it.
     """
     jaxpr = closed.jaxpr
-    found: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
+    variances: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def read(atom: Any) -> Variance:
-        return _NOWHERE if isinstance(atom, Literal) else found.get(atom, _NOWHERE)
+        return _NOWHERE if isinstance(atom, Literal) else variances.get(atom, _NOWHERE)
 
     for eqn in jaxpr.eqns:
-        found.update(zip(eqn.outvars, _of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
+        variances.update(zip(eqn.outvars, _of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
@@ -171,8 +171,10 @@ def _check_condition(eqn: Equation, condition: Variance, program: ClosedJaxpr) -
 
 def _axes_in(closed: ClosedJaxpr) -> Variance:
     """Return the axes of the collectives in a program that wait for others."""
-    own = [axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())]
-    return _union([frozenset(own), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
+    axis_names = [
+        axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())
+    ]
+    return _union([frozenset(axis_names), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
 
 
 def _union(variances: Sequence[Variance]) -> Variance:
@@ -218,14 +220,14 @@ def explicit_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequenc
     return _with_types(f, axes, AxisType.Explicit, "in_sharding", in_sharding)
 
 
-def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword: str, given: Any) -> Any:
+def _with_types(f: Callable[..., Any] | None, axes: Any, kind: AxisType, keyword: str, default: Any) -> Any:
     if f is None:
-        return functools.partial(_with_types, axes=axes, kind=kind, keyword=keyword, given=given)
+        return functools.partial(_with_types, axes=axes, kind=kind, keyword=keyword, default=default)
     function = f
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.pop(keyword, given)
+        wanted = kwargs.pop(keyword, default)
         mesh = get_mesh()
         chosen = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         types = [kind if n in chosen else old for n, old in zip(mesh.axis_names, mesh.axis_types, strict=True)]
@@ -280,7 +282,7 @@ class OverProcesses:
     ) -> list[Array]:  # fmt: skip
         """Return the results: `out_specs` gives their specs, once the function has run."""
         varying = [self._named(spec) for spec in in_specs]
-        inner = [pcast(x, self._others(own), "varying") for x, own in zip(values, varying, strict=True)]
+        inner = [pcast(x, self._others(axes), "varying") for x, axes in zip(values, varying, strict=True)]
         with contextlib.ExitStack() as stack:
             for name, axis in self.axes.items():
                 stack.enter_context(bound_axis(name, axis))
@@ -411,10 +413,10 @@ class _OverShards(NamedTuple):
         self, mesh: Mesh, names: Sequence[Any], flat: _FlatShards, specs: Sequence[PartitionSpec], grid: ProcessGrid | None, *values: Array
     ) -> list[Array]:
         """Map over the axes of this process."""
-        own = [n for n in names if grid is None or n not in grid.names]
+        local_names = [n for n in names if grid is None or n not in grid.names]
         local_specs = [_within(s, grid) for s in specs]
         shards = [_split(x, s, mesh) for x, s in zip(values, local_specs, strict=True)]
-        outs = _mapped_over(own, flat, shards, local_specs, mesh)
+        outs = _mapped_over(local_names, flat, shards, local_specs, mesh)
         wanted = [_within(s, grid) for s in flat.out_specs]
         return [_joined(o, varying, s, mesh, self.check) for (o, varying), s in zip(outs, wanted, strict=True)]
 
@@ -446,9 +448,9 @@ def _within(spec: PartitionSpec, grid: ProcessGrid | None) -> PartitionSpec:
     return spec if grid is None else without(spec, grid)
 
 
-def _specs(given: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:
+def _specs(prefix: Any, values: Any, mesh: Mesh) -> list[PartitionSpec]:
     """Return a checked spec for each leaf."""
-    specs = tree.broadcast_prefix(given, values, is_leaf=lambda s: s is None)
+    specs = tree.broadcast_prefix(prefix, values, is_leaf=lambda s: s is None)
     return [NamedSharding(mesh, PartitionSpec() if s is None else s).spec for s in specs]
 
 
@@ -549,8 +551,8 @@ def pmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axes = (in_axes,) * len(args) if isinstance(in_axes, int) else tuple(in_axes)
         axes = tuple([None if i in static else axis for i, axis in enumerate(axes)])
-        there = len(local_devices(backend=backend) if devices is None else devices)
-        _check_size(args, kwargs, axes, axis_size, there)
+        device_count = len(local_devices(backend=backend) if devices is None else devices)
+        _check_size(args, kwargs, axes, axis_size, device_count)
         if process_count() == 1:
             args, kwargs = tree.map(at_home, (tuple(args), kwargs))
             result = vmap(fun, axes, out_axes, axis_name, axis_size)(*args, **kwargs)
@@ -592,14 +594,14 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
 _UNNAMED = "the processes"
 
 
-def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, given: int | None, there: int) -> None:
+def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, axis_size: int | None, device_count: int) -> None:
     """Raise `DeviceError` if the mapped axis is longer than there are devices."""
     leaves = tree.leaves((tuple(args), kwargs))
     dims = tree.broadcast_prefix((axes, dict.fromkeys(kwargs, 0)), (tuple(args), kwargs), is_leaf=lambda x: x is None)
     sizes = [np.shape(leaf)[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and np.ndim(leaf)]
-    size = max(sizes, default=given or 0)
-    if size > there:
+    size = max(sizes, default=axis_size or 0)
+    if size > device_count:
         raise DeviceError(
-            f"pmap over an axis of size {size} needs as many devices, but there are {there}. Use vmap, or shard_map over a mesh "
+            f"pmap over an axis of size {size} needs as many devices, but there are {device_count}. Use vmap, or shard_map over a mesh "
             "in which one device stands at all positions"
         )

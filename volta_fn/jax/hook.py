@@ -67,10 +67,10 @@ class Finder(DistributionFinder):
         """Return the spec of a module of JAX's."""
         for root, stands_for in self.packages.items():
             if fullname == root or fullname.startswith(f"{root}."):
-                found = stands_for + fullname[len(root) :]
-                if found not in read_table():
+                module_path = stands_for + fullname[len(root) :]
+                if module_path not in read_table():
                     return None
-                return ModuleSpec(fullname, _Loader(root, found), is_package=True)
+                return ModuleSpec(fullname, _Loader(root, module_path), is_package=True)
         return None
 
     def find_distributions(self, context: DistributionFinder.Context = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008  # as in the base

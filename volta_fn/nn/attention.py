@@ -191,7 +191,7 @@ def _power_of_two(x: Array) -> Array:
 
 
 def _forward(formats: Any, x: Array, y: Array, scales: Any) -> Array:
-    quantised = [_quantised(*given) for given in zip((x, y), formats[:2], scales[:2], strict=True)]
+    quantised = [_quantised(*operand) for operand in zip((x, y), formats[:2], scales[:2], strict=True)]
     product = scaled_matmul(*[q[0] for q in quantised], *[q[1] for q in quantised])
     for scale in scales[:2]:
         product = product if scale is None else product * scale

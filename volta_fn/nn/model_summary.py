@@ -145,21 +145,21 @@ class _Record:
 
     def flops(self, program: ClosedJaxpr) -> dict[str, int]:
         """Return the operations of each layer by its path, those of layers in it included."""
-        found = dict.fromkeys(self.layers, 0)
-        self._add(program, "", 1, found)
-        return found
+        totals = dict.fromkeys(self.layers, 0)
+        self._add(program, "", 1, totals)
+        return totals
 
-    def _add(self, program: ClosedJaxpr, outer: str, times: int, found: dict[str, int]) -> None:
+    def _add(self, program: ClosedJaxpr, outer: str, times: int, totals: dict[str, int]) -> None:
         """Add the operations of a program that the layer `outer` runs so many times."""
         for eqn in program.eqns:
             path, programs = self._layer_of(eqn, outer), sub_jaxprs(eqn.params)
             if eqn.primitive.name == "cond":
                 programs = [max(programs, key=lambda branch: cost_of(branch)["flops"])]
             for inner in programs:
-                self._add(inner, path, times * int(eqn.params.get("length", 1)), found)
+                self._add(inner, path, times * int(eqn.params.get("length", 1)), totals)
             if not programs:
                 for holder in self._holders(path):
-                    found[holder] += times * operations_of(eqn)
+                    totals[holder] += times * operations_of(eqn)
 
     def _layer_of(self, eqn: Equation, outer: str) -> str:
         """Return the path of an equation's layer: `outer`, or one in it.

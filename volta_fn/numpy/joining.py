@@ -384,9 +384,9 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
     """
     value = operand("trim_zeros", "filt", filt)
     dims = axes_of("trim_zeros", axis, value.ndim)
-    found = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    nonzero = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
     for dim in dims:
-        numbers = found[dim]
+        numbers = nonzero[dim]
         start = int(numbers.min(initial=value.shape[dim])) if "f" in trim.lower() else 0
         stop = int(numbers.max(initial=-1)) + 1 if "b" in trim.lower() else value.shape[dim]
         value = lax.slice_in_dim(value, start, max(start, stop), axis=dim)
@@ -455,15 +455,15 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
         raise ArgumentError(f"pad: {name} must be a number, a pair or a pair for each of {ndim} dimensions, got {value!r}") from None
 
 
-def _options(name: str, given: dict[str, Any], ndim: int) -> Sequence[Any]:
+def _options(name: str, options: dict[str, Any], ndim: int) -> Sequence[Any]:
     """Return a mode's option for each dimension."""
-    if name == "reflect_type" and given.get(name, "even") not in ("even", "odd"):
-        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {given[name]!r}")
+    if name == "reflect_type" and options.get(name, "even") not in ("even", "odd"):
+        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {options[name]!r}")
     if name == "end_values":
-        return _pairs(name, given.get(name, 0), ndim)
+        return _pairs(name, options.get(name, 0), ndim)
     if name == "stat_length":
-        return [(None, None)] * ndim if given.get(name) is None else _pairs(name, given[name], ndim)
-    return [given.get(name)] * ndim
+        return [(None, None)] * ndim if options.get(name) is None else _pairs(name, options[name], ndim)
+    return [options.get(name)] * ndim
 
 
 def _constant(value: Array, widths: Widths, constant_values: Any = 0) -> Array:

@@ -233,8 +233,8 @@ def _shards(self: Array) -> Any:
 
 def _shard_data(self: Array, index: int) -> Array:
     """Return the elements of one of the array's shards."""
-    found: Array = _shards(self)[index].data
-    return found
+    data: Array = _shards(self)[index].data
+    return data
 
 
 for _module, _names in _METHODS.items():

@@ -96,8 +96,8 @@ class RegularGridInterpolator:
             separate = promote_args("RegularGridInterpolator", (*xi, *self.grid), dtypes.FLOATS)[: len(xi)]
             coordinates = vnp.stack(vnp.broadcast_arrays(*separate), -1)
         else:
-            given = vnp.asarray(xi, self.grid[0].dtype) if isinstance(xi, list) and is_inexact(self.grid[0]) else vnp.asarray(xi)
-            (coordinates, *_) = promote_args("RegularGridInterpolator", (given, *self.grid), dtypes.FLOATS)
+            points = vnp.asarray(xi, self.grid[0].dtype) if isinstance(xi, list) and is_inexact(self.grid[0]) else vnp.asarray(xi)
+            (coordinates, *_) = promote_args("RegularGridInterpolator", (points, *self.grid), dtypes.FLOATS)
             coordinates = coordinates.reshape(-1, size) if coordinates.ndim < 2 else coordinates
         if coordinates.shape[-1] != size:
             raise ShapeError(f"RegularGridInterpolator: the points have {coordinates.shape[-1]} coordinates, the grid {size}")

@@ -41,10 +41,10 @@ def window_of(function: str, window: Any, length: int, dtype: np.dtype) -> Array
         if not lazy_imports.is_installed("scipy"):
             raise MissingDependencyError(f"{function}: the window {window!r} needs SciPy: pip install scipy; 'hann' does not")
         return vnp.asarray(lazy_imports.load("scipy.signal").get_window(window, length).astype(dtype))
-    given = vnp.asarray(window)
-    if given.shape != (length,):
-        raise ShapeError(f"{function}: a window of {length} numbers is needed, as nperseg says, got shape {given.shape}")
-    return given.astype(dtype)
+    samples = vnp.asarray(window)
+    if samples.shape != (length,):
+        raise ShapeError(f"{function}: a window of {length} numbers is needed, as nperseg says, got shape {samples.shape}")
+    return samples.astype(dtype)
 
 
 # ------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def _shape_of(function: Callable[..., Any], input_shape: Sequence[int]) -> tuple
     """Return a result's shape, with -1 where the batch is of any size."""
     example = ShapeDtypeStruct([1 if s == -1 else s for s in input_shape], np.float32)
     shape: tuple[int, ...] = eval_shape(function, example).shape
-    return tuple([-1 if given == -1 else size for given, size in zip(input_shape, shape, strict=True)])
+    return tuple([-1 if input_size == -1 else size for input_size, size in zip(input_shape, shape, strict=True)])
 
 
 def GeneralConv(
@@ -270,8 +270,8 @@ def serial(*layers: Layer) -> Layer:
     def init_fun(rng: Any, input_shape: Any) -> Any:
         params = []
         for init in inits:
-            rng, own = random.split(rng)
-            input_shape, values = init(own, input_shape)
+            rng, layer_rng = random.split(rng)
+            input_shape, values = init(layer_rng, input_shape)
             params.append(values)
         return input_shape, params
 

@@ -167,8 +167,8 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         return trace_to_jaxpr(function, avals, self.name)
 
     def _lowered(self, operands: Sequence[Array], avals: Sequence[ShapedArray], params: dict[str, Any]) -> list[Array]:
-        found = self.result_avals(tuple(avals), params)
-        context = LoweringContext(self, avals, found if self.multiple_results else (found,))
+        result_avals = self.result_avals(tuple(avals), params)
+        context = LoweringContext(self, avals, result_avals if self.multiple_results else (result_avals,))
         result = self.lowering(context, *operands, **params)  # type: ignore[misc]  # it is given
         results = result if isinstance(result, (tuple, list)) else [result]
         return [as_value(x) for x in results]
@@ -204,10 +204,10 @@ class Rules(dict[core.Primitive, Rule]):
         setattr(primitive, self.attribute, self.adapt(rule))
 
     def __missing__(self, primitive: core.Primitive) -> Rule:
-        found: Rule | None = getattr(primitive, self.attribute)
-        if found is None:
+        rule: Rule | None = getattr(primitive, self.attribute)
+        if rule is None:
             raise KeyError(primitive)
-        return found
+        return rule
 
     def __contains__(self, primitive: object) -> bool:
         return super().__contains__(primitive) or getattr(primitive, self.attribute, None) is not None

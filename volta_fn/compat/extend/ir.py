@@ -265,10 +265,10 @@ def func(*types: ShapedArray) -> Callable[[Callable[..., Any]], FuncOp]:
 
     def build(body: Callable[..., Any]) -> FuncOp:
         scope = current_scope()
-        made = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
+        operation = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
         if isinstance(scope, Module):
-            scope.functions[made.name] = made.program
-        return made
+            scope.functions[operation.name] = operation.program
+        return operation
 
     return build
 

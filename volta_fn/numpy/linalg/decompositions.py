@@ -83,8 +83,8 @@ def _reflect(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
     vector, head, factor = _reflection(column, rows, k)
     projected = vnp.einsum("...i,...ij->...j", vector.conj(), matrix)
     changed = matrix - (factor.conj()[..., None] * vector)[..., None] * projected[..., None, :]
-    kept = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
-    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, kept[..., None], matrix))
+    reflected = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
+    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, reflected[..., None], matrix))
     return matrix, vnp.where(np.arange(factors.shape[-1], dtype=np.int32) == k, factor[..., None], factors)
 
 

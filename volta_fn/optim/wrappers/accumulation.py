@@ -352,8 +352,8 @@ def current_learning_rate(state: OptState, learning_rate: ScalarOrSchedule | Non
         raise ArgumentError("current_learning_rate: the state does not have the rate; give the number or schedule of the optimizer")
     if not callable(learning_rate):
         return as_value(learning_rate)
-    found = tree_get_all_with_path(state, "count")
-    counts = [count for path, count in found if getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"]
+    entries = tree_get_all_with_path(state, "count")
+    counts = [count for path, count in entries if getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"]
     if not counts:
         raise ArgumentError("current_learning_rate: the state has no count of steps of a schedule; was the optimizer made with a number?")
     return as_value(learning_rate(counts[-1]))
@@ -557,15 +557,15 @@ def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool
     def init(params: Params) -> OptState:
         return transform.init(tree.map(lambda p: _own_row(p, axis_name), params))
 
-    def own(gradient: Any) -> Array:
+    def local_gradient(gradient: Any) -> Array:
         if not average:
             return _own_row(gradient, axis_name)
         return lax.psum_scatter(_rows(gradient, axis_name), axis_name) / lax.axis_size(axis_name)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra_args: Any) -> tuple[Updates, OptState]:
         shards = None if params is None else tree.map(lambda p: _own_row(p, axis_name), params)
-        found, state = transform.update(tree.map(own, updates), state, shards, **extra_args)
-        return tree.map(lambda row, like: _joined(row, like, axis_name), found, updates), state
+        local_updates, state = transform.update(tree.map(local_gradient, updates), state, shards, **extra_args)
+        return tree.map(lambda row, like: _joined(row, like, axis_name), local_updates, updates), state
 
     return GradientTransformationExtraArgs(init, update)
 

@@ -192,11 +192,11 @@ def _permutation(pivots: Array) -> Array:
         return positions
 
     def exchange(step: Array, order: Array) -> Array:
-        here = lax.eq(positions, step)
-        there = lax.eq(positions, lax.dynamic_index_in_dim(pivots, step, last))
-        first, second = (lax.reduce_sum(lax.select(at, order, np.int32(0)), (last,)) for at in (here, there))
-        moved = lax.select(there, lax.expand_dims(first, (last,)), order)
-        return lax.select(here, lax.expand_dims(second, (last,)), moved)
+        at_step = lax.eq(positions, step)
+        at_pivot = lax.eq(positions, lax.dynamic_index_in_dim(pivots, step, last))
+        first, second = (lax.reduce_sum(lax.select(at, order, np.int32(0)), (last,)) for at in (at_step, at_pivot))
+        moved = lax.select(at_pivot, lax.expand_dims(first, (last,)), order)
+        return lax.select(at_step, lax.expand_dims(second, (last,)), moved)
 
     return lax.fori_loop(0, pivots.shape[last], exchange, positions)
 
@@ -570,10 +570,10 @@ def _subset(function: str, values: Array, by_index: Sequence[float] | None, by_v
     bottom, top = by_value
     if not bottom < top:
         raise ArgumentError(f"{function}: the bounds of a subset must be low < high, got {(bottom, top)}")
-    known = concrete(function, "a", values, "choose a subset by index, whose size is known while tracing")
-    if known.ndim != 1:
+    eigenvalues = concrete(function, "a", values, "choose a subset by index, whose size is known while tracing")
+    if eigenvalues.ndim != 1:
         raise ShapeError(f"{function}: a subset by value needs a single matrix, for several have subsets of different sizes")
-    first, last = np.searchsorted(known, [bottom, top], side="right")
+    first, last = np.searchsorted(eigenvalues, [bottom, top], side="right")
     return slice(int(first), int(last))
 
 

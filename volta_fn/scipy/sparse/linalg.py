@@ -71,8 +71,8 @@ def solved(
         return unravel(solve(System(on_vectors(matvec), flat, x, preconditioner and on_vectors(preconditioner))))
 
     is_real = all(leaf.dtype not in dtypes.COMPLEX for leaf in tree.leaves(right))
-    found = lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
-    return tree.map(lambda x, b: lax.convert_element_type(x, x.dtype, weak_type=b.weak_type), found, right)
+    solution = lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
+    return tree.map(lambda x, b: lax.convert_element_type(x, x.dtype, weak_type=b.weak_type), solution, right)
 
 
 def as_operator(function: str, A: Any) -> Operator:
@@ -338,8 +338,8 @@ def _incremental(system: System, unit: Array, norm: Array, size: int, enough: An
     rest = vnp.zeros(size + 1, unit.dtype).at[0].set(norm.astype(unit.dtype))
     rotations = vnp.zeros((size, 2), unit.dtype)
     basis, triangle, _, rest, k = lax.while_loop(goes_on, step, (basis, matrix, rotations, rest, 0))
-    known = vnp.where(vnp.arange(size) < k, rest[:-1], 0)
-    return basis[:, :-1] @ solve_triangular(triangle[:-1], known)
+    rotated = vnp.where(vnp.arange(size) < k, rest[:-1], 0)
+    return basis[:, :-1] @ solve_triangular(triangle[:-1], rotated)
 
 
 def _rotation(a: Array, b: Array) -> Array:

@@ -88,8 +88,8 @@ def distribution(namespace: C) -> C:
         function.__module__, function.__qualname__ = module.__name__, name
         setattr(module, name, function)
     vars(module)["__all__"] = names
-    found: Any = module
-    return found
+    result: Any = module
+    return result
 
 
 def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], namespace: Mapping[str, Any]) -> Callable[P, Array]:
@@ -106,9 +106,9 @@ def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, No
 
     @functools.wraps(signature)
     def function(*args: P.args, **kwargs: P.kwargs) -> Array:
-        given = declared.bind(*args, **kwargs)
-        given.apply_defaults()
-        return compute(*given.args)
+        bound = declared.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return compute(*bound.args)
 
     function.__name__ = function.__qualname__ = name
     function.__signature__ = declared.replace(return_annotation="Array")  # type: ignore[attr-defined]
@@ -353,26 +353,26 @@ class Continuous(Generic[P]):
         return _Standard((x - loc) / scale, shapes, loc, scale, self._support(*shapes), self._valid(*shapes) & (scale > 0))
 
     def _log_density(self, *args: Array) -> Array:
-        given = self._standardize(*args)
-        z, (low, high, point) = given.z, given.support
+        standard = self._standardize(*args)
+        z, (low, high, point) = standard.z, standard.support
         inside = (z >= low) & (z <= high) & vnp.isfinite(z)
-        value = self._formulas["logpdf"](vnp.where(inside, z, point), *given.shapes)
-        return given.checked(vnp.where(inside, value, -np.inf) - (vnp.log(given.scale) if self._is_scaled else 0.0))
+        value = self._formulas["logpdf"](vnp.where(inside, z, point), *standard.shapes)
+        return standard.checked(vnp.where(inside, value, -np.inf) - (vnp.log(standard.scale) if self._is_scaled else 0.0))
 
     def _density(self, formula: Formula, *args: Array) -> Array:
-        given = self._standardize(*args)
-        z, (low, high, point) = given.z, given.support
+        standard = self._standardize(*args)
+        z, (low, high, point) = standard.z, standard.support
         inside = (z >= low) & (z <= high) & vnp.isfinite(z)
-        x = vnp.where(inside, args[0], point * given.scale + given.loc)
-        return given.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
+        x = vnp.where(inside, args[0], point * standard.scale + standard.loc)
+        return standard.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
 
     def _cumulative(self, name: str, formula: Formula, below: float, above: float) -> Callable[P, Array]:
         def evaluate(*args: Array) -> Array:
-            given = self._standardize(*args)
-            z, (low, high, point) = given.z, given.support
+            standard = self._standardize(*args)
+            z, (low, high, point) = standard.z, standard.support
             inside = (z > low) & (z < high)
-            value = formula(vnp.where(inside, z, point), *given.shapes)
-            return given.checked(vnp.where(inside, value, vnp.where(z <= low, below, above)))
+            value = formula(vnp.where(inside, z, point), *standard.shapes)
+            return standard.checked(vnp.where(inside, value, vnp.where(z <= low, below, above)))
 
         self._formulas[name] = formula
         return self._public(name, evaluate)
@@ -381,12 +381,12 @@ class Continuous(Generic[P]):
         self, name: str, formula: Formula, signature: Callable[Q, None], ends: Callable[[Interval], tuple[Any, Any]]
     ) -> Callable[Q, Array]:
         def evaluate(q: Array, *rest: Array) -> Array:
-            given = self._standardize(q, *rest)
+            standard = self._standardize(q, *rest)
             inside = (q > 0) & (q < 1)
-            first, last = ends(given.support)
-            value = formula(vnp.where(inside, q, 0.5), *given.shapes)
+            first, last = ends(standard.support)
+            value = formula(vnp.where(inside, q, 0.5), *standard.shapes)
             end = vnp.where(q == 0, first, vnp.where(q == 1, last, np.nan))
-            return given.checked(vnp.where(inside, value, end) * given.scale + given.loc)
+            return standard.checked(vnp.where(inside, value, end) * standard.scale + standard.loc)
 
         return publish(name, evaluate, signature, self._namespace)
 

@@ -120,8 +120,8 @@ class multinomial:
             raise DTypeError(f"multinomial.logpmf: x and n must be integers, got {counts.dtype.name}; convert them with astype")
         (probabilities,) = promote_args("multinomial.logpmf", (p,), dtypes.FLOATS)
         possible = vnp.all(counts >= 0, -1) & (vnp.sum(counts, -1) == trials)
-        known = vnp.where(possible[..., None], counts, 0).astype(dtypes.accumulator(probabilities.dtype))
-        return vnp.where(possible | vnp.any(_multinomial_is_wrong(probabilities), -1), _multinomial_log_mass(known, probabilities), -np.inf)
+        safe = vnp.where(possible[..., None], counts, 0).astype(dtypes.accumulator(probabilities.dtype))
+        return vnp.where(possible | vnp.any(_multinomial_is_wrong(probabilities), -1), _multinomial_log_mass(safe, probabilities), -np.inf)
 
     @staticmethod
     def pmf(x: Any, n: Any, p: Any) -> Array:

@@ -305,8 +305,8 @@ class gaussian_kde:  # SciPy's name
 
 
 def _points_and_weights(dataset: Any, weights: Any) -> tuple[Array, Array]:
-    given = (dataset,) if weights is None else (dataset, weights)
-    values = promote_args("gaussian_kde", given, dtypes.FLOATS)
+    operands = (dataset,) if weights is None else (dataset, weights)
+    values = promote_args("gaussian_kde", operands, dtypes.FLOATS)
     wide = dtypes.accumulator(values[0].dtype)
     points, *rest = (lax.convert_element_type(v, wide) for v in values)
     points = vnp.atleast_2d(points)

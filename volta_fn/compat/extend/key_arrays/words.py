@@ -61,10 +61,10 @@ def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     """Return an array of keys of the wanted type, from keys or from words."""
     wanted = kwargs["dtype"]
     if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
-        found = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
-        if found.dtype != wanted:
-            raise DTypeError(f"keys of the type {found.dtype} are none of the type {wanted}")
-        return found
+        keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
+        if keys.dtype != wanted:
+            raise DTypeError(f"keys of the type {keys.dtype} are none of the type {wanted}")
+        return keys
     words = call(*args, **{**kwargs, "dtype": np.uint32})
     return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
 
