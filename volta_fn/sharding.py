@@ -580,11 +580,11 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
     spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731  # of the processes' axis, only whether it is there counts
     is_none = lambda x: x is None  # noqa: E731
 
-    def one(args: Any, kwargs: Any) -> Any:
+    def run_shard(args: Any, kwargs: Any) -> Any:
         return vmap(fun, axes, out_axes)(*args, **kwargs)
 
     return shard_map(
-        one,
+        run_shard,
         mesh=Mesh(np.array(all_devices(), object), (name,)),
         in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
         out_specs=tree.map(spec, out_axes, is_leaf=is_none),

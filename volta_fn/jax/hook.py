@@ -45,7 +45,7 @@ class _Loader(Loader):
 
 
 class _Metadata(Distribution):
-    """What `importlib.metadata` says of a package that is answered."""
+    """The metadata of a package that the finder stands for."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -307,7 +307,7 @@ def _is_extrapolate(option: Any) -> bool:
 
 
 def _between(at: Array, points: Array, values: Array) -> Array:
-    """Interpolate at points between two of the given ones."""
+    """Interpolate between neighbouring sample points."""
     index = dtypes.index_dtype(points.size)
     upper = lax.clamp(index.type(1), searchsorted(points, at, side="right"), index.type(points.size - 1))
     lower = upper - 1

@@ -130,7 +130,7 @@ _DEFAULTS = {"real floating": "float32", "complex floating": "complex64", "integ
 
 
 class NamespaceInfo:
-    """What `__array_namespace_info__` returns: capabilities, devices and dtypes."""
+    """The result of `__array_namespace_info__`: capabilities, devices and dtypes."""
 
     def capabilities(self) -> dict[str, Any]:
         """Return what the standard leaves to libraries.

@@ -222,7 +222,7 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
-    """Return the kept ones of sorted, distinct elements, filled up to `size`.
+    """Return the sorted, distinct elements where `keep` holds, filled up to `size`.
 
     Without a `fill_value` it is the first of them, or 0 where there are none.
     """
@@ -283,9 +283,9 @@ def intersect1d(
 
 
 def _first_positions(values: Array, wanted: Array, in_range: Array) -> Array:
-    """Return where each wanted element first occurs.
+    """Return the first position of each wanted element.
 
-    For fillers, which are not `there`, it is the vector's length.
+    The position of fillers, which are not `in_range`, is the vector's length.
     """
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)

@@ -134,7 +134,7 @@ def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
 def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
     """Partition a large concrete array on the CPU by NumPy's selection.
 
-    None of others, which are sorted.
+    Returns None for other arrays, which are sorted instead.
     """
     if type(a) is not ConcreteArray or a._spec.aval.size < _FEW or current_trace() is not EVAL or settings.sees_results:
         return None

@@ -244,7 +244,7 @@ def _axes_first(value: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ..
 
 
 def _with_methods(function: Any, identity: Any = None, nin: int = 2, **fast: Callable[..., Any]) -> Any:
-    """Give a function the attributes of the ufunc that it is."""
+    """Set the methods and attributes of a ufunc on its function."""
     universal = ufunc(function, nin, 1, identity, **fast)
     for name in (*METHODS, "nin", "nout", "nargs", "identity"):
         setattr(function, name, getattr(universal, name))

@@ -118,7 +118,7 @@ def _numeric(function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _check(function: str, parameter: inspect.Parameter | None, value: Any) -> None:
-    """Raise `ArgumentTypeError` or `ArgumentError` for what is no hyperparameter."""
+    """Raise `ArgumentTypeError` or `ArgumentError` for an invalid hyper-parameter."""
     if parameter is None or (value is None and (parameter.default is None or "None" in parameter.annotation)):
         return
     schedule = parameter.annotation.startswith("ScalarOrSchedule")

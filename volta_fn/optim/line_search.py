@@ -291,7 +291,7 @@ class _WolfeConditions(NamedTuple):
     stepsize_precision: Any
 
     def errors(self, new: _Point, start: _Point) -> tuple[Array, Array]:
-        """Return by how much a point misses the decrease and the flatness wanted."""
+        """Return by how much a point violates the two Wolfe conditions."""
         decrease = new.value - start.value - self.slope_rtol * new.step * start.slope
         if self.approx_dec_rtol is not None:
             flat = new.slope - (2 * self.slope_rtol - 1) * start.slope

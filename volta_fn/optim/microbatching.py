@@ -226,7 +226,7 @@ def micro_vmap(
 
 
 class IndividualOutputs(NamedTuple):
-    """What `micro_grad` returns for each example."""
+    """The results of `micro_grad` for each example."""
 
     values: Any
     metrics: Any
@@ -273,14 +273,14 @@ def micro_grad(
     batched = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
     gradient = value_and_grad(fun, argnums, has_aux=has_aux)
 
-    def one(*args: Any, **kwargs: Any) -> Any:
+    def example_gradient(*args: Any, **kwargs: Any) -> Any:
         value, grad = gradient(*args, **kwargs)
         value, aux = value if has_aux else (value, None)
         return transform_fn(grad), IndividualOutputs(value, metrics_fn(grad), aux)
 
     axes = [0 if i in batched else None for i in range(max(batched) + 1)]
-    both = (accumulator, AccumulationType.CONCAT)
-    mapped = micro_vmap(one, axes, accumulator=both, microbatch_size=microbatch_size, num_real_microbatches=num_real_microbatches)
+    options: dict[str, Any] = {"microbatch_size": microbatch_size, "num_real_microbatches": num_real_microbatches}
+    mapped = micro_vmap(example_gradient, axes, accumulator=(accumulator, AccumulationType.CONCAT), **options)
     if not keep_batch_dim:
         return mapped
 

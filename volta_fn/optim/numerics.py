@@ -146,7 +146,7 @@ def _inner(code: CodeType) -> list[CodeType]:
 
 
 def _path(outer: CodeType | None, code: CodeType) -> tuple[tuple[int, str], ...] | None:
-    """Return the way from a function's code to that of an inner one, or None."""
+    """Return the path from a function's code to that of an inner one, or None."""
     for position, inner in enumerate([] if outer is None else _inner(outer)):
         step = (position, inner.co_name)
         if inner is code:

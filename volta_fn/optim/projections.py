@@ -293,7 +293,7 @@ def _shortest_path(cost: Array, row: Array, matching: _Matching) -> _Search:
 
 
 def _augmented(end: Array, row: Array, came_from: Array, row_of: Array, column_of: Array) -> tuple[Array, Array]:
-    """Give each column of the path the row that it was reached from."""
+    """Assign each column of the path to the row from which it was reached."""
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         column, row_of, column_of = state

@@ -302,7 +302,8 @@ def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
     (Array(5., dtype=float32), Array(4., dtype=float32))
     """
     if ord is None or ord == 2:
-        square = vnp.asarray(_total(trees.map(lambda x: vnp.sum(abs_sq(x)), tree)), _inexact(tree))
+        dtype = None if trees.leaves(tree) else np.float32
+        square = vnp.asarray(_total(trees.map(lambda x: vnp.sum(abs_sq(x)), tree)), dtype)
         return square if squared else vnp.sqrt(square)
     sizes = trees.map(vnp.abs, tree)
     if ord == 1:
@@ -312,11 +313,6 @@ def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
     else:
         raise ArgumentError(f"tree_norm: ord is None, 1, 2, inf, 'inf' or 'infinity', got {ord!r}")
     return vnp.square(norm) if squared else norm
-
-
-def _inexact(tree: Any) -> Any:
-    """Return float32 for a tree without elements, else None."""
-    return None if trees.leaves(tree) else np.float32
 
 
 def tree_allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:

@@ -305,7 +305,7 @@ def _with_words(index: Any) -> tuple[Any, ...]:
 
 
 class KeyUpdates:
-    """What the `at` of an array of keys has."""
+    """Updates of an array of keys at indices, its `at` attribute."""
 
     def __init__(self, keys: PRNGKeyArray, index: Any = Ellipsis) -> None:
         self._keys, self._index = keys, index

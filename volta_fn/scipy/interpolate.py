@@ -139,7 +139,7 @@ def _check_grid(grid: Sequence[Array], values: Array) -> None:
 def _find(axis: Array, x: Array, rest: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the cell of each coordinate, and its position in the cell from 0 to 1.
 
-    The position has dimensions for the values' rest.
+    The position has further dimensions of size 1, to broadcast against the values.
     """
     axis = lax.convert_element_type(axis, x.dtype)
     index = vnp.clip(vnp.searchsorted(axis, x) - 1, 0, axis.size - 2)

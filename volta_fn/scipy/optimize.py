@@ -92,9 +92,9 @@ def search(
 
 
 def _next_trial(best: Point, end: Array, end_value: Array) -> Array:
-    """Return the minimum of the parabola through both ends, unless it is near one.
+    """Return the minimum of the parabola through both ends of the interval.
 
-    Then, and where no value is known, it is the middle; without an interval, twice the step.
+    If it is near an end, or the parabola has none, the result is the middle. Without an interval the step is doubled.
     """
     is_open = vnp.isinf(end)
     width = vnp.where(is_open, 0, end - best.step)
@@ -134,7 +134,7 @@ class Options(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an iteration passes on to the next."""
+    """The carry of the iteration."""
 
     x: Array
     value: Array
@@ -153,7 +153,7 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
     def is_small(gradient: Array) -> Array:
         return vnp.linalg.norm(gradient, ord=options.norm) < options.gtol
 
-    def goes_on(state: State) -> Array:
+    def continues(state: State) -> Array:
         within = (state.iterations < options.maxiter) & (state.evaluations < options.maxfun)
         return ~state.converged & ~state.failed & within
 
@@ -176,7 +176,7 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
     value, gradient = evaluate(x0)
     nothing = vnp.zeros((), np.int32)
     start = State(x0, value, gradient, method.start(x0), is_small(gradient), vnp.asarray(False), nothing, nothing + 1)
-    return lax.while_loop(goes_on, iterate, start)
+    return lax.while_loop(continues, iterate, start)
 
 
 def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array, Array]:

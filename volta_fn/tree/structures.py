@@ -1,7 +1,7 @@
 """Functions on pytrees and their structures.
 
 A *pytree* is a nest of containers: dicts (in order of their sorted keys), lists, tuples, namedtuples, None (a container of
-nothing) and registered classes. What is not a container is a *leaf*. A *treedef* is the structure of a tree, without
+nothing) and registered classes. Any other object is a *leaf*. A *treedef* is the structure of a tree, without
 its leaves. A *prefix* of a tree is the same tree with leaves where some of its nodes are.
 """
 

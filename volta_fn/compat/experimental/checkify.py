@@ -144,7 +144,7 @@ def check_error(error: Error) -> None:
 
 
 class ErrorCategory(enum.Enum):
-    """What a check looks for."""
+    """A category of errors that checks look for."""
 
     USER = "user"
     NAN = "nan"
@@ -505,7 +505,7 @@ class _Sites:
         state, _ = self.run(cond, state, [*cond_consts, *carry])
         flat_state = self.flat(state)
 
-        def goes_on(*flat: Array) -> list[Array]:
+        def continues(*flat: Array) -> list[Array]:
             inner, values = self.unflat(flat[cond_count:])
             return self.run(cond, inner, [*flat[:cond_count], *values])[1]
 
@@ -520,7 +520,7 @@ class _Sites:
         cond_avals = [a.aval for a in cond_consts]
         outs = bind(
             while_p, *cond_consts, *cond_consts, *body_consts, *flat_state, *carry,
-            cond_jaxpr=trace_to_jaxpr(goes_on, [*cond_avals, *carried], "checked"),
+            cond_jaxpr=trace_to_jaxpr(continues, [*cond_avals, *carried], "checked"),
             body_jaxpr=trace_to_jaxpr(step, [*cond_avals, *[a.aval for a in body_consts], *carried], "checked"),
             cond_nconsts=cond_count, body_nconsts=cond_count + body_count,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What processes tell each other, with JAX's names."""
+"""Communication between processes, with JAX's names."""
 
 from __future__ import annotations
 

@@ -141,18 +141,18 @@ def _adjoint(derivative: Derivative, limits: _Limits, values: Array, times: Arra
     is_inexact = [x.dtype in dtypes.INEXACT for x in leaves]
     inexact = [x for x, i in zip(leaves, is_inexact, strict=True) if i]
 
-    def at(y: Array, t: Array, chosen: Sequence[Array]) -> Array:
+    def slope_at(y: Array, t: Array, chosen: Sequence[Array]) -> Array:
         rest = iter(chosen)
         return derivative(y, t, *tree.unflatten(structure, [next(rest) if i else x for x, i in zip(leaves, is_inexact, strict=True)]))
 
     def augmented(state: Any, t: Array, chosen: Any) -> Any:
-        slope, pull_back = vjp(at, state[0], -t, chosen)
+        slope, pull_back = vjp(slope_at, state[0], -t, chosen)
         return (-slope, *pull_back(state[1]))
 
     def back(carry: Any, interval: Any) -> Any:
         y_ct, t_ct, args_ct = carry
         y, end, begin, ct_here, ct_before = interval
-        end_ct = (at(y, end, inexact) @ ct_here).real.astype(times.dtype)
+        end_ct = (slope_at(y, end, inexact) @ ct_here).real.astype(times.dtype)
         state = (y, y_ct, t_ct - end_ct, args_ct)
         solution = odeint(augmented, state, vnp.stack([-end, -begin]), inexact, **limits._asdict())
         _, y_ct, t_ct, args_ct = tree.map(lambda x: x[1], solution)

@@ -1,4 +1,4 @@
-"""What libraries of transforms use, as in `jax.extend` and `jax.interpreters`.
+"""The interface for libraries of transforms: `jax.extend` and `jax.interpreters`.
 
 - `core` has the types of programs and traces, primitives that users define, and the primitives of this package by JAX's names.
 - `interpreters` has the rules of primitives (derivatives, batching, lowering) as mappings from primitives, and traces functions.

@@ -175,7 +175,7 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
 
 
 class LoweringContext:
-    """What a lowering rule is told: primitive, types of operands and of results."""
+    """The context of a lowering rule: primitive, types of operands and results."""
 
     def __init__(self, primitive: core.Primitive, avals_in: Sequence[ShapedArray], avals_out: Sequence[ShapedArray]) -> None:
         self.primitive, self.avals_in, self.avals_out = primitive, list(avals_in), list(avals_out)

@@ -144,7 +144,7 @@ shaped_abstractify = aval_of
 
 
 class DebugInfo(NamedTuple):
-    """What messages say of a function: the transform, its name, its arguments' names."""
+    """The transform, the name and the argument names of a function, for messages."""
 
     traced_for: str
     func_src_info: str

@@ -66,7 +66,7 @@ def is_undefined_primal(x: Any) -> bool:
     return type(x) is Linear
 
 
-def _given(value: Any) -> Any:
+def _array_or_none(value: Any) -> Any:
     """Return a rule's tangent or cotangent as an array, or None if it is zero."""
     return None if value is None or value is Zero or type(value) is Zero else as_value(value)
 
@@ -83,7 +83,7 @@ def _adapted_jvp(rule: Rule) -> Rule:
 
 
 def _tangent(tangent: Any, out: Any) -> Any:
-    value = _given(tangent)
+    value = _array_or_none(tangent)
     if value is None or value.dtype == dtypes.float0:
         return Zero(as_value(out).aval.at_least_vspace())
     return value
@@ -92,7 +92,7 @@ def _tangent(tangent: Any, out: Any) -> Any:
 def _adapted_transpose(rule: Rule) -> Rule:
     def transpose(cotangents: Any, /, *args: Any, **params: Any) -> Any:
         results = rule(cotangents, *args, **params)
-        return [None] * len(args) if results is Zero or type(results) is Zero else [_given(ct) for ct in results]
+        return [None] * len(args) if results is Zero or type(results) is Zero else [_array_or_none(ct) for ct in results]
 
     return transpose
 

@@ -34,7 +34,7 @@ Value = Array
 
 
 class _Anything:
-    """What a builder names and a jaxpr has not: contexts, locations, symbol tables."""
+    """A placeholder for objects that no jaxpr has: contexts, locations, symbol tables."""
 
     def __init__(self, *args: Any) -> None:
         pass

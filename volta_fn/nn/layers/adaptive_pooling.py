@@ -55,10 +55,6 @@ class _Reduction(NamedTuple):
     dtypes: frozenset[np.dtype]
 
 
-def _mean(x: Array, axis: int, inside: Any) -> Array:
-    return vnp.mean(x, axis, where=inside)
-
-
 def _max(x: Array, axis: int, inside: Any) -> Array:
     """Return the maximum; its gradient goes to the first one.
 
@@ -68,7 +64,7 @@ def _max(x: Array, axis: int, inside: Any) -> Array:
     return vnp.squeeze(vnp.take_along_axis(x, first, axis), axis)
 
 
-_MEAN = _Reduction(_mean, dtypes.INEXACT)
+_MEAN = _Reduction(lambda x, axis, inside: vnp.mean(x, axis, where=inside), dtypes.INEXACT)
 _MAX = _Reduction(_max, dtypes.REALS | dtypes.BOOL)
 
 

@@ -578,7 +578,7 @@ class WeightNorm(Module):
 
     @property
     def takes(self) -> frozenset[str]:
-        """What the wrapped layer takes."""
+        """The options that the wrapped layer takes."""
         return self.layer.takes
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -167,13 +166,17 @@ class TransformerLayer(Module):
         create: Any = cls
         return create(self_attn, *cross_attn, feed_forward, *norms, Dropout.init(dropout), norm_first)
 
+    def _residual(
+        self: Any, x: Array, sublayer: Callable[..., Any], norm: Any, keys: Sequence[Any], training: bool, **options: Any
+    ) -> tuple[Array, Any]:
+        """Return x + dropout(sublayer(x)) with a norm, and the new cache or None.
 
-def residual(layer: Any, x: Array, sublayer: Callable[[Array], Any], norm: Any, key: Any, training: bool) -> tuple[Array, Any]:
-    """Return x + dropout(sublayer(x)) with a norm, and the new cache or None."""
-    out = sublayer(norm(x) if layer.norm_first else x)
-    out, cache = out if isinstance(out, tuple) else (out, None)
-    total = x + layer.dropout(out, key=key, training=training)
-    return total if layer.norm_first else norm(total), cache
+        `keys` are those of the sublayer and of the dropout.
+        """
+        out = sublayer(norm(x) if self.norm_first else x, **options, key=keys[0], training=training)
+        out, cache = out if isinstance(out, tuple) else (out, None)
+        total = x + self.dropout(out, key=keys[1], training=training)
+        return total if self.norm_first else norm(total), cache
 
 
 class Stack(Module):
@@ -303,10 +306,8 @@ class TransformerEncoderLayer(TransformerLayer):
         """
         keys = split_key(key, 4)
         options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": cache}
-        attend = functools.partial(self.self_attn, **options, key=keys[0], training=training)
-        feed_forward = functools.partial(self.feed_forward, key=keys[1], training=training)
-        y, new = residual(self, as_value(x), attend, self.norm1, keys[2], training)
-        y, _ = residual(self, y, feed_forward, self.norm2, keys[3], training)
+        y, new = self._residual(as_value(x), self.self_attn, self.norm1, keys[::2], training, **options)
+        y, _ = self._residual(y, self.feed_forward, self.norm2, keys[1::2], training)
         return y if cache is None else (y, new)
 
 
@@ -420,13 +421,10 @@ class TransformerDecoderLayer(TransformerLayer):
         self_cache, read = (None, memory) if cache is None else (cache.self_attn, cache.memory)
         keys = split_key(key, 6)
         options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": self_cache}
-        attend = functools.partial(self.self_attn, **options, key=keys[0], training=training)
+        y, new = self._residual(as_value(x), self.self_attn, self.norm1, keys[::3], training, **options)
         options = {"context": read, "mask": memory_mask, "key_mask": memory_key_mask}
-        attend_to_memory = functools.partial(self.cross_attn, **options, key=keys[1], training=training)
-        feed_forward = functools.partial(self.feed_forward, key=keys[2], training=training)
-        y, new = residual(self, as_value(x), attend, self.norm1, keys[3], training)
-        y, _ = residual(self, y, attend_to_memory, self.norm2, keys[4], training)
-        y, _ = residual(self, y, feed_forward, self.norm3, keys[5], training)
+        y, _ = self._residual(y, self.cross_attn, self.norm2, keys[1::3], training, **options)
+        y, _ = self._residual(y, self.feed_forward, self.norm3, keys[2::3], training)
         return y if cache is None else (y, cache._replace(self_attn=new))
 
 

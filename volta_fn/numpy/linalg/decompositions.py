@@ -76,7 +76,7 @@ def packed_qr(a: Array) -> tuple[Array, Array]:
 
 
 def _reflect(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Reflect column `k` to a multiple of a unit vector, and change those after it."""
+    """Reflect column `k` to a multiple of a unit vector, and the columns after it."""
     matrix, factors = state
     rows, columns = (np.arange(size, dtype=np.int32) for size in matrix.shape[-2:])
     column = lax.dynamic_index_in_dim(matrix, k, -1, keepdims=False)

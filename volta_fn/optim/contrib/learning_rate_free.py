@@ -313,8 +313,8 @@ def _corrected(estimate: Array, rate: Any, betas: tuple[Any, Any], count: Array)
     return estimate * rate * vnp.sqrt(1 - betas[1] ** steps) / (1 - betas[0] ** steps)
 
 
-def _grown(estimate: Array, numerator: Array, denominator: Array) -> Array:
-    """Return the larger of an estimate and a quotient, which counts only if it exists."""
+def _max_with_quotient(estimate: Array, numerator: Array, denominator: Array) -> Array:
+    """Return the maximum of an estimate and a quotient of positive denominator."""
     exists = denominator > 0
     return vnp.maximum(estimate, vnp.where(exists, numerator / vnp.where(exists, denominator, 1), 0))
 
@@ -358,7 +358,7 @@ def dadapt_adamw(
 
         exp_avg, exp_avg_sq, grad_sum = next_states(averages, updates, *state[:3])
         numerator = decayed(root, rate * real_dot(updates, directions), state.numerator_weighted)
-        estimate = _grown(state.estim_lr, numerator, (1 - root) * sum_of_magnitudes(grad_sum))
+        estimate = _max_with_quotient(state.estim_lr, numerator, (1 - root) * sum_of_magnitudes(grad_sum))
 
         def step(g: Array, m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - m / (vnp.sqrt(v) + eps)
@@ -427,7 +427,7 @@ def prodigy(
         exp_avg, exp_avg_sq, grad_sum = next_states(averages, updates, *state[:3])
         moved = map_leaves(lambda g, start, p: start - p, updates, state.params0, params)
         numerator = b3 * state.numerator_weighted + old / estim_lr0 * rate * real_dot(updates, moved)
-        estimate = _grown(old, estim_lr_coef * numerator, sum_of_magnitudes(grad_sum))
+        estimate = _max_with_quotient(old, estim_lr_coef * numerator, sum_of_magnitudes(grad_sum))
 
         def step(g: Array, m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - rate * m / (vnp.sqrt(v) + estimate * eps)

@@ -80,7 +80,7 @@ class GaLoreState(NamedTuple):
 
 
 class _Projection(NamedTuple):
-    """How a weight becomes a matrix of low rank."""
+    """The projection of a weight to a matrix of low rank."""
 
     order: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -298,7 +298,7 @@ def scale_by_sophia(
             m = decayed(b1, g, m)
             return debias(m) / vnp.maximum(gamma * h, eps), m, h
 
-        def measured() -> tuple[Any, Any]:
+        def update_hessian() -> tuple[Any, Any]:
             diagonal, hessian_state = hessian.update(updates, state.hessian_fn_state, params, **extra_args)
             return next_states(lambda h, v: (decayed(b2, h, v),), diagonal, state.nu)[0], hessian_state
 
@@ -307,7 +307,7 @@ def scale_by_sophia(
             _print_win_rate(steps, clip_threshold, count, print_win_rate_every_n_steps)
         if clip_threshold is not None:
             steps = map_leaves(lambda u: vnp.clip(u, -clip_threshold, clip_threshold), steps)
-        nu, hessian_state = branch(state.count % update_interval == 0, measured, lambda: (state.nu, state.hessian_fn_state))
+        nu, hessian_state = branch(state.count % update_interval == 0, update_hessian, lambda: (state.nu, state.hessian_fn_state))
         return steps, SophiaState(count, mu, nu, hessian_state)
 
     return GradientTransformationExtraArgs(init, update)

@@ -288,7 +288,7 @@ def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
     >>> optim.losses.multiclass_hinge_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([0]))
     Array([0.5], dtype=float32)
     """
-    return _worst_minus_own("multiclass_hinge_loss", scores, labels, 1.0)
+    return _margin_to_worst("multiclass_hinge_loss", scores, labels, 1.0)
 
 
 def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
@@ -299,7 +299,7 @@ def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
     >>> optim.losses.multiclass_perceptron_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([1]))
     Array([0.5], dtype=float32)
     """
-    return _worst_minus_own("multiclass_perceptron_loss", scores, labels, 0.0)
+    return _margin_to_worst("multiclass_perceptron_loss", scores, labels, 0.0)
 
 
 def _operands(loss: str, scores: Any, labels: Any) -> tuple[Any, Array, Array]:
@@ -309,7 +309,7 @@ def _operands(loss: str, scores: Any, labels: Any) -> tuple[Any, Array, Array]:
     return dtype, x, class_labels(loss, labels, x.shape, x.ndim - 1)
 
 
-def _worst_minus_own(loss: str, scores: Any, labels: Any, margin: float) -> Array:
+def _margin_to_worst(loss: str, scores: Any, labels: Any, margin: float) -> Array:
     dtype, x, numbers = _operands(loss, scores, labels)
     label_score, share = pick(x, numbers, x.ndim - 1)
     worst = vnp.max(x + margin * (1 - one_hot(numbers, x.shape[-1], dtype=x.dtype)), -1)

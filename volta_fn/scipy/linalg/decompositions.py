@@ -254,9 +254,10 @@ def _padded_r(a: Array) -> Array:
 
 
 def _pivots(a: Array) -> Array:
-    """Return the order of columns in which each has the largest remainder.
+    """Return the order of columns of a QR decomposition with column pivoting.
 
-    It is what the others before it leave of a column (Golub and Van Loan, Matrix Computations, 5.4.2).
+    Each column has the largest norm after projection onto the orthogonal complement of those before it (Golub and Van Loan, Matrix
+    Computations, 5.4.2).
     """
     *batch, rows, columns = a.shape
     positions = lax.broadcasted_iota(INDEX, (*batch, columns), len(batch))
@@ -538,7 +539,7 @@ def eigh(
 def _generalized(a: Array, b: Array, lower: bool, kind: int) -> tuple[Array, Array]:
     """Return eigenvectors and eigenvalues of a pair, with L Lᴴ = b.
 
-    Of type 1 those of L⁻¹ a L⁻ᴴ, else of Lᴴ a L; L⁻ᴴ leads the vectors back, of type 3 L.
+    The eigenvalues are those of L⁻¹ a L⁻ᴴ for type 1, else of Lᴴ a L. L⁻ᴴ maps the eigenvectors back, L for type 3.
     """
     first, second = matrices("eigh", "a", a, square=True), matrices("eigh", "b", b, square=True)
     if first.shape != second.shape:
@@ -556,7 +557,7 @@ def _generalized(a: Array, b: Array, lower: bool, kind: int) -> tuple[Array, Arr
 
 
 def _subset(function: str, values: Array, by_index: Sequence[float] | None, by_value: Sequence[float] | None) -> slice:
-    """Return which of the ascending eigenvalues are asked for."""
+    """Return the slice of the ascending eigenvalues that is asked for."""
     if by_index is not None and by_value is not None:
         raise ArgumentError(f"{function}: choose a subset by index or by value, not both")
     count = values.shape[-1]

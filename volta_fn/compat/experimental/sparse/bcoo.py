@@ -375,17 +375,13 @@ def _pointers(rows: Array, count: int) -> Array:
     return vnp.searchsorted(rows, vnp.arange(count + 1, dtype=rows.dtype), side="left").astype(rows.dtype)
 
 
-def _flatten(matrix: _Matrix) -> Any:
-    return tuple([getattr(matrix, name) for name in matrix.names]), matrix.shape
-
-
 def _register(cls: type[_Matrix]) -> None:
     def rebuild(shape: Any, children: Any) -> Any:
         result = object.__new__(cls)
         result.__dict__.update(zip(cls.names, children, strict=True), shape=shape)
         return result
 
-    tree.register_pytree_node(cls, _flatten, rebuild)
+    tree.register_pytree_node(cls, lambda matrix: (tuple([getattr(matrix, name) for name in matrix.names]), matrix.shape), rebuild)
 
 
 for _cls in (COO, BCSR, CSR, CSC):

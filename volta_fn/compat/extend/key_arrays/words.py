@@ -70,10 +70,10 @@ def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _mapped(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
-    def one(*words: Any) -> Any:
+    def call_on_words(*words: Any) -> Any:
         following = iter(words)
         args, kwargs = tree.unflatten(structure, [next(following) if _is_key(leaf) else leaf for leaf in leaves])
         return function(*args, **kwargs)
 
     impl = next(leaf._impl for leaf in leaves if _is_key(leaf))
-    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(one, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))
+    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(call_on_words, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))
