@@ -184,7 +184,7 @@ def _union(variances: Sequence[Variance]) -> Variance:
 # ------------------------------------------------------------------------------
 # Meshes whose axes have another type for a while: `auto_axes`, `explicit_axes`.
 #
-# What a type has of a sharding, and what it has not, is all that they change: `typeof` shows explicit axes.
+# They change nothing but the types that a function sees: `typeof` shows explicit axes.
 # ------------------------------------------------------------------------------
 
 

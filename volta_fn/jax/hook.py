@@ -18,7 +18,7 @@ from volta_fn.jax.namespace import VERSION, Namespace, read_table
 from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 
-#: The packages that are answered, by what they stand for in the table.
+#: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
 _FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "reductions"]
 
@@ -58,7 +58,7 @@ class _Metadata(Distribution):
 
 
 class Finder(DistributionFinder):
-    """Finds the modules of `packages`, names of packages by what they stand for."""
+    """Finds the modules of `packages`, which maps packages to names in the table."""
 
     def __init__(self, packages: dict[str, str]) -> None:
         self.packages = packages

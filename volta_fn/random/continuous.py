@@ -251,7 +251,7 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the Rayleigh distribution.
 
-    It is that of the length of a vector of two normal numbers with standard deviation `scale`.
+    The length of a vector of two normal numbers with standard deviation `scale` has this distribution.
 
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True

@@ -92,9 +92,10 @@ def known_integers(value: Any) -> np.ndarray | None:
 
 #: The implementation of keys of two words.
 THREEFRY = "threefry2x32"
-#: Those of four words, whose bits are Philox's. The second also makes keys by it, which is no hash: they may be related.
+#: The implementations of keys of four words, whose bits are Philox's. "unsafe_rbg" also derives keys by it, which is no hash: they may be
+#: correlated.
 RBG, UNSAFE_RBG = "rbg", "unsafe_rbg"
-#: How each is written in dtypes.
+#: The names of implementations in dtypes.
 _TAGS = {THREEFRY: "fry", RBG: "rbg", UNSAFE_RBG: "urbg"}
 #: How many blocks of bits stand for a hash in "unsafe_rbg".
 _UNSAFE_STEPS = 10
@@ -263,7 +264,7 @@ class PRNGKeyArray(_Base):
         return self._data.devices()
 
     def block_until_ready(self) -> PRNGKeyArray:
-        """Wait until the data is there, and return self."""
+        """Wait until the data is computed, and return self."""
         self._data.block_until_ready()
         return self
 

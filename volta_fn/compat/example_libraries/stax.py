@@ -161,7 +161,7 @@ def BatchNorm(
 
 
 def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
-    """Make a layer without parameters of a function of arrays that keeps shapes."""
+    """Make a layer without parameters from a function that preserves shapes."""
     return (lambda rng, input_shape: (input_shape, ())), (lambda params, inputs, **kwargs: fun(inputs, **fun_kwargs))
 
 
@@ -264,7 +264,7 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
 
 
 def serial(*layers: Layer) -> Layer:
-    """Make one layer of several that follow each other."""
+    """Make a layer that applies several in sequence."""
     inits, applies = zip(*layers, strict=True) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> Any:
@@ -284,7 +284,7 @@ def serial(*layers: Layer) -> Layer:
 
 
 def parallel(*layers: Layer) -> Layer:
-    """Make one layer of several that each get one of several inputs."""
+    """Make a layer of parallel layers, one for each of several inputs."""
     inits, applies = zip(*layers, strict=True) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> Any:
@@ -304,7 +304,7 @@ def _keys(rng: Any, count: int) -> Sequence[Any]:
 
 
 def shape_dependent(make_layer: Callable[..., Layer]) -> Layer:
-    """Make a layer by a function of the input's shape, called when it is known."""
+    """Make a layer from a function of the input's shape."""
     return (
         lambda rng, input_shape: make_layer(input_shape)[0](rng, input_shape),
         lambda params, inputs, **kwargs: make_layer(inputs.shape)[1](params, inputs, **kwargs),

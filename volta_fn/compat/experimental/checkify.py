@@ -256,7 +256,7 @@ class Failure(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check of an equation: its message, the types of its values, how it is made."""
+    """A check of an equation: its message, the types of its values, its function."""
 
     message: Message
     avals: list[ShapedArray]

@@ -5,5 +5,5 @@
 - `functions` wraps and flattens functions, and has pytrees in which an array of random keys is a leaf.
 - `ir` builds programs from operations by the names of MLIR and StableHLO.
 - `key_arrays` moves elements of arrays of random keys. `dtypes` has dtypes by the names of `jax.dtypes`.
-- `unsupported` has types that raise an error or change nothing here.
+- `volta_fn.compat.refused` has types that raise an error or change nothing here.
 """

@@ -132,7 +132,7 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         raise NotImplementedError(f"the primitive {self.name} has no such rule: give one by def_impl or def_abstract_eval")
 
     def def_impl(self, impl: Rule) -> Rule:
-        """Set the function of arrays that the primitive is; return it."""
+        """Set the function that evaluates the primitive on arrays; return it."""
         self.impl = lambda *args, **params: self._as_results(impl(*args, **params))
         return impl
 
@@ -364,7 +364,7 @@ def call_impl(function: Any, *args: Any, **params: Any) -> Any:
 
 
 def get_opaque_trace_state(convention: str = "") -> Any:
-    """Return what is equal in two calls if and only if they are in the same trace."""
+    """Return an object that compares equal only to those of the same trace."""
     return current_trace()
 
 

@@ -153,7 +153,7 @@ class DebugInfo(NamedTuple):
 
 
 def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> DebugInfo:
-    """Return what messages say of a function."""
+    """Return the description of a function for messages."""
     try:
         names = tuple(inspect.signature(fun).parameters)
     except (TypeError, ValueError):

@@ -34,10 +34,6 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# Adaptive, global and fractional pooling, to a given output size.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Adaptive pooling, to a given output size, and global pooling.
 #
 # Along an axis of n elements, window i of m extends from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of

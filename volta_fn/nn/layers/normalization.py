@@ -501,7 +501,7 @@ class SpectralNorm(Module):
 
     @property
     def takes(self) -> frozenset[str]:
-        """State, training, and what the wrapped layer takes."""
+        """State, training, and the options of the wrapped layer."""
         return self.layer.takes | {"state", "training"}
 
     def __call__(self, x: Any, state: SpectralNormState, *, key: Any = None, training: bool = False) -> tuple[Any, SpectralNormState]:

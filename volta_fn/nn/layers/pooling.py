@@ -39,13 +39,9 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# Pooling by windows that slide over the spatial axes: maxima, means and norms.
+# Positions of the maxima of windows, counted row by row through the spatial axes.
 #
-# Max pooling may return the positions of maxima, by which unpooling puts maxima back.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
-# Where the maxima of windows are, counted row by row through the spatial axes.
+# Max pooling may return them; unpooling puts the maxima back by them.
 # ------------------------------------------------------------------------------
 
 
