@@ -31,7 +31,7 @@ Versions: {versions}.
 
 
 class Mistake(NamedTuple):
-    """What was done in each package (or nothing), and what our answer must contain."""
+    """The code in each package (or none), and patterns of our answer."""
 
     title: str
     volta: str
