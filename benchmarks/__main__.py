@@ -76,14 +76,14 @@ class Run:
     def starts(self) -> None:
         """Time imports and first steps, in fresh processes."""
         if self.wants(IMPORT):
-            found = self.attempt(IMPORT, fresh.imports, self.frameworks, 1 if self.options.quick else 7)
-            self.results["imports"] = found
-            print(report.durations_row(IMPORT, found or {}), flush=True)
+            result = self.attempt(IMPORT, fresh.imports, self.frameworks, 1 if self.options.quick else 7)
+            self.results["imports"] = result
+            print(report.durations_row(IMPORT, result or {}), flush=True)
         if self.wants(FIRST_STEP):
             rounds = 1 if self.options.quick else 3
-            found = self.attempt(FIRST_STEP, fresh.first_steps, self.frameworks, rounds, self.options.quick)
-            self.results["first_steps"] = found
-            print(report.durations_row(FIRST_STEP, found or {}), flush=True)
+            result = self.attempt(FIRST_STEP, fresh.first_steps, self.frameworks, rounds, self.options.quick)
+            self.results["first_steps"] = result
+            print(report.durations_row(FIRST_STEP, result or {}), flush=True)
 
     def peaks(self) -> None:
         """Measure peak memory, each framework in its own process."""
@@ -96,8 +96,8 @@ class Run:
                 self.results["peaks"].append(row)
                 print(report.peak_row(row), flush=True)
         if self.wants(LAYER) and not self.options.quick:
-            self.results["convolution_memory"] = found = self.attempt(LAYER, fresh.convolution_memory)
-            peak = max(row["bytes_beyond"] for row in found["results"]) if found else None
+            self.results["convolution_memory"] = actual = self.attempt(LAYER, fresh.convolution_memory)
+            peak = max(row["bytes_beyond"] for row in actual["results"]) if actual else None
             print(report.table_row(LAYER, [report.size(peak)]), flush=True)
 
     def conclude(self) -> None:

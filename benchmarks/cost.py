@@ -61,8 +61,8 @@ def _of_equation(eqn: Equation) -> int:
 
 
 def _programs(eqn: Equation) -> list[ClosedJaxpr]:
-    found = [p for value in eqn.params.values() for p in (value if isinstance(value, tuple) else (value,))]
-    return [p for p in found if isinstance(p, ClosedJaxpr)]
+    results = [p for value in eqn.params.values() for p in (value if isinstance(value, tuple) else (value,))]
+    return [p for p in results if isinstance(p, ClosedJaxpr)]
 
 
 def outline(array: np.ndarray) -> vf.ShapeDtypeStruct:
@@ -70,14 +70,14 @@ def outline(array: np.ndarray) -> vf.ShapeDtypeStruct:
     return vf.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def rate(found: Cost, seconds: float, ceilings: Ceilings | None) -> tuple[str, float | None]:
+def rate(result: Cost, seconds: float, ceilings: Ceilings | None) -> tuple[str, float | None]:
     """Return the rate of what takes longer at the ceilings, as text and as a fraction.
 
     That is operations or bytes in a second; without ceilings there is neither.
     """
     if ceilings is None:
         return "-", None
-    computing, moving = found.operations / ceilings.operations, found.moved / ceilings.moved
+    computing, moving = result.operations / ceilings.operations, result.moved / ceilings.moved
     if computing > moving:
-        return f"{found.operations / seconds / 1e12:.3g} TFLOP/s", computing / seconds
-    return f"{found.moved / seconds / 1e9:.3g} GB/s", moving / seconds
+        return f"{result.operations / seconds / 1e12:.3g} TFLOP/s", computing / seconds
+    return f"{result.moved / seconds / 1e9:.3g} GB/s", moving / seconds

@@ -206,11 +206,11 @@ def constants() -> None:
         sent, received = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         return median_of(lambda: comm.Sendrecv(sent, other, recvbuf=received, source=other), 200)
 
-    given, total = np.ones(256, np.float32), np.empty(256, np.float32)
-    host = median_of(calls("psum 1 KB"), 400) - median_of(lambda: comm.Allreduce(given, total), 400)
+    operands, total = np.ones(256, np.float32), np.empty(256, np.float32)
+    host = median_of(calls("psum 1 KB"), 400) - median_of(lambda: comm.Allreduce(operands, total), 400)
     latency = exchange(1)
     rate = (16 << 20) / (exchange(16 << 20) - latency)
-    found = {"alpha, microseconds": latency * 1e6, "beta, GB/s each way": rate / 1e9, "leaving the program, microseconds": host * 1e6}
+    result = {"alpha, microseconds": latency * 1e6, "beta, GB/s each way": rate / 1e9, "leaving the program, microseconds": host * 1e6}
     for name in ("MLP step", "LeNet step"):
         loss, data = loss_of(name, vf.numpy, vf.lax), examples(name, rank)
         arguments = vf.device_put((parameters(name), *data))
@@ -218,9 +218,9 @@ def constants() -> None:
             median_of(functools.partial(lambda f, xs: vf.block_until_ready(f(*xs)) and None, vf.jit(f), arguments), 30)
             for f in (loss, vf.value_and_grad(loss))
         ]
-        found[f"backward share, {name.split()[0]}"] = 1 - forward / both
+        result[f"backward share, {name.split()[0]}"] = 1 - forward / both
     if rank == 0:
-        print("\n".join([f"{name}: {value:.3g}" for name, value in found.items()]), flush=True)
+        print("\n".join([f"{name}: {value:.3g}" for name, value in result.items()]), flush=True)
 
 
 def work(framework: str, only: str) -> None:
@@ -234,15 +234,15 @@ def work(framework: str, only: str) -> None:
         for _ in range(3):
             call()
         loss = call.loss() if hasattr(call, "loss") else None
-        found = {"name": name, "seconds": median_of(call, rounds), "loss": loss}
+        result = {"name": name, "seconds": median_of(call, rounds), "loss": loss}
         if framework == "volta_fn":
             import volta_fn as vf
 
             now = vf.distributed.statistics()
-            found["hidden"] = now._replace(seconds=now.seconds - before[0], waited=now.waited - before[1]).hidden
+            result["hidden"] = now._replace(seconds=now.seconds - before[0], waited=now.waited - before[1]).hidden
             before = now.seconds, now.waited
         if rank == 0:
-            print("RESULT " + json.dumps(found), flush=True)
+            print("RESULT " + json.dumps(result), flush=True)
 
 
 def measure(framework: str, count: int, only: str) -> list[dict[str, Any]]:
@@ -285,10 +285,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for _ in range(options.rounds):
         for framework in FRAMEWORKS:
-            for found in measure(framework, options.processes, options.only):
-                known = best.setdefault((found["name"], framework), found)
-                if found["seconds"] < known["seconds"]:
-                    best[found["name"], framework] = found
+            for result in measure(framework, options.processes, options.only):
+                fastest = best.setdefault((result["name"], framework), result)
+                if result["seconds"] < fastest["seconds"]:
+                    best[result["name"], framework] = result
     print(f"{'milliseconds':14s}" + "".join([f"{framework:>12s}" for framework in FRAMEWORKS]) + "   of the faster peer   hidden")
     agree = True
     for name in dict.fromkeys(name for name, _ in best):

@@ -48,10 +48,10 @@ def imports(frameworks: tuple[str, ...], rounds: int) -> dict[str, float]:
     samples: dict[str, list[float]] = {name: [] for name in ("numpy", *frameworks)}
     with tempfile.TemporaryDirectory() as cache:
         for _, (name, times) in itertools.product(range(rounds + 1), samples.items()):
-            found = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
-            if name == "volta_fn" and found["heavy"]:
-                raise RuntimeError(f"import volta_fn loads {', '.join(found['heavy'])}, which it must not")
-            times.append(found["seconds"])
+            result = run_fresh("import_time", name, PYTHONPYCACHEPREFIX=cache)
+            if name == "volta_fn" and result["heavy"]:
+                raise RuntimeError(f"import volta_fn loads {', '.join(result['heavy'])}, which it must not")
+            times.append(result["seconds"])
     return {name: statistics.median(times[1:]) for name, times in samples.items()}  # the first round fills the cache
 
 
@@ -64,8 +64,8 @@ def first_steps(frameworks: tuple[str, ...], rounds: int, quick: bool) -> dict[s
     for _, framework in itertools.product(range(rounds), frameworks):
         with tempfile.TemporaryDirectory() as cache:
             for column in (framework, "warm cache") if framework == "volta_fn" else (framework,):
-                found = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
-                samples.setdefault(column, []).append(found["first"])
+                result = run_fresh("first_call", FIRST_STEP, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
+                samples.setdefault(column, []).append(result["first"])
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
@@ -75,11 +75,11 @@ def peak_memory(workload: str, frameworks: tuple[str, ...], quick: bool) -> dict
     The framework itself is not counted. Each process has an empty folder for compiled programs: else the compiler would be loaded only
     after the framework's share is measured.
     """
-    found = {}
+    results = {}
     for framework in frameworks:
         with tempfile.TemporaryDirectory() as cache:
-            found[framework] = run_fresh("peak", workload, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
-    peaks: dict[str, Any] = {key: {name: row[key] for name, row in found.items()} for key in ("steps", "with_compilation")}
+            results[framework] = run_fresh("peak", workload, framework, *_flags(quick), VOLTA_CACHE_DIR=cache)
+    peaks: dict[str, Any] = {key: {name: row[key] for name, row in results.items()} for key in ("steps", "with_compilation")}
     ours, theirs = peaks["steps"]["volta_fn"], peaks["steps"].get("jax")
     return {"name": workload, **peaks, "ratio": ours / theirs if theirs else None}
 
@@ -90,8 +90,8 @@ def convolution_memory() -> dict[str, Any]:
         path = f"{folder}/memory.json"
         subprocess.run([sys.executable, "-m", "benchmarks.memory", "--json", path], cwd=ROOT, check=True, capture_output=True)
         with open(path) as file:
-            found: dict[str, Any] = json.load(file)
-    return found
+            result: dict[str, Any] = json.load(file)
+    return result
 
 
 def _flags(quick: bool) -> list[str]:

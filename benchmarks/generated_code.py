@@ -125,7 +125,7 @@ def generated(target: str, only: str) -> Texts:
     os.environ["VOLTA_CACHE_DIR"] = ""
     texts: list[str] = []
     device, forget = (record_llvm if target == "cpu" else record_wgsl)(texts)
-    found: Texts = {}
+    results: Texts = {}
     with vf.default_device(device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, compile_program in (*workloads(target), *samples()):
@@ -133,8 +133,8 @@ def generated(target: str, only: str) -> Texts:
                 texts.clear()
                 forget()
                 compile_program()
-                found[name] = sorted({*found.get(name, ()), *texts})
-    return found
+                results[name] = sorted({*results.get(name, ()), *texts})
+    return results
 
 
 def compare(before: Texts, after: Texts) -> int:
@@ -165,9 +165,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.mode == "compare":
         return min(1, compare(*[json.loads(path.read_text()) for path in options.files]))
-    found = generated(options.mode, options.only)
-    options.files[0].write_text(json.dumps(found))
-    print(f"{len(found)} programs, {sum(map(len, found.values()))} texts")
+    result = generated(options.mode, options.only)
+    options.files[0].write_text(json.dumps(result))
+    print(f"{len(result)} programs, {sum(map(len, result.values()))} texts")
     return 0
 
 

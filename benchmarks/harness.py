@@ -121,7 +121,7 @@ def measure(
         prepared = ask_all(workers, "prepare", workload.name, quick)
     else:
         prepared = {name: worker.ask("prepare", workload.name, quick) for name, worker in workers.items()}
-    prepared = {name: found for name, found in prepared.items() if found is not None}
+    prepared = {name: result for name, result in prepared.items() if result is not None}
     check(workload.name, {name: results for name, (_, results) in prepared.items()}, workload.case(quick=True))
     first = {name: seconds for name, (seconds, _) in prepared.items()}
     samples = _take_samples({name: workers[name] for name in prepared}, pace)

@@ -30,12 +30,12 @@ def fastest(call: Callable[[], Any]) -> float:
     """Return the least seconds of calls, after some that may compile."""
     for _ in range(3):
         vf.block_until_ready(call())
-    found: list[float] = []
-    while sum(found) < SECONDS or len(found) < 3:
+    results: list[float] = []
+    while sum(results) < SECONDS or len(results) < 3:
         start = time.perf_counter()
         vf.block_until_ready(call())
-        found.append(time.perf_counter() - start)
-    return min(found)
+        results.append(time.perf_counter() - start)
+    return min(results)
 
 
 def measure(name: str, quick: bool) -> tuple[float, float]:
@@ -64,10 +64,10 @@ def main() -> int:
             if not re.search(options.only, name):
                 continue
             off, on = measure(name, options.quick)
-            kept = on / off - 1 < BOUND
-            verdict = "met" if kept else "MISSED"
+            retained = on / off - 1 < BOUND
+            verdict = "met" if retained else "MISSED"
             print(f"{name:12s} {off * 1e3:9.3f} ms without, {on * 1e3:9.3f} ms with a trace ({on / off - 1:+.1%}); {verdict}", flush=True)
-            met &= kept
+            met &= retained
     return 0 if met else 1
 
 

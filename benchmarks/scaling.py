@@ -134,34 +134,34 @@ def timed(name: str, framework: str, size: int, limit: float) -> float | None:
     None means that it takes too long or fails.
     """
     try:
-        found = run_fresh("scaling", "--one", name, framework, str(size), timeout=limit, VOLTA_CACHE_DIR="", JAX_PLATFORMS="cpu")
+        result = run_fresh("scaling", "--one", name, framework, str(size), timeout=limit, VOLTA_CACHE_DIR="", JAX_PLATFORMS="cpu")
     except (RuntimeError, subprocess.TimeoutExpired):
         return None
-    return float(found["seconds"])
+    return float(result["seconds"])
 
 
 def exponent(sizes: tuple[int, ...], times: list[float | None]) -> float | None:
     """Return the exponent between the two largest sizes that were timed."""
-    found = [(size, seconds) for size, seconds in zip(sizes, times, strict=True) if seconds is not None]
-    if len(found) < 2:
+    results = [(size, seconds) for size, seconds in zip(sizes, times, strict=True) if seconds is not None]
+    if len(results) < 2:
         return None
-    (a, before), (b, after) = found[-2:]
+    (a, before), (b, after) = results[-2:]
     return math.log(after / before) / math.log(b / a)
 
 
 def report(name: str, frameworks: list[str], sizes: tuple[int, ...], limit: float) -> bool:
     """Print a program's row for each framework; return whether it is as it should be."""
-    found: dict[str, list[float | None]] = {}
+    results: dict[str, list[float | None]] = {}
     for framework in frameworks:
         times: list[float | None] = []
         for size in sizes:
             too_long = bool(times) and times[-1] is None
             times.append(None if too_long else timed(name, framework, size, limit))
-        found[framework] = times
+        results[framework] = times
         grown = exponent(sizes, times)
         cells = "  ".join("     -  " if seconds is None else f"{seconds:7.3f}s" for seconds in times)
         print(f"{name:24} {framework:9} {cells}  exponent {'-' if grown is None else f'{grown:.2f}'}", flush=True)
-    ours, theirs = found["volta_fn"], found.get("jax", [])
+    ours, theirs = results["volta_fn"], results.get("jax", [])
     grown = exponent(sizes, ours)
     both = [(a, b) for a, b in zip(ours, theirs, strict=False) if a is not None and b is not None]
     return ours[-1] is not None and grown is not None and grown <= MOST and (not both or both[-1][0] <= both[-1][1])

@@ -54,20 +54,20 @@ def _memory(results: dict[str, Any]) -> float | None:
 
 def _quotient(section: str, ours: str, theirs: str) -> Callable[[dict[str, Any]], float | None]:
     def measure(results: dict[str, Any]) -> float | None:
-        found = results.get(section) or {}
-        return found[ours] / found[theirs] if ours in found and theirs in found else None
+        result = results.get(section) or {}
+        return result[ours] / result[theirs] if ours in result and theirs in result else None
 
     return measure
 
 
 def _import_beyond_numpy(results: dict[str, Any]) -> float | None:
-    found = results.get("imports")
-    return (found["volta_fn"] - found["numpy"]) * 1e3 if found else None
+    result = results.get("imports")
+    return (result["volta_fn"] - result["numpy"]) * 1e3 if result else None
 
 
 def _convolution_memory(results: dict[str, Any]) -> float | None:
-    found = results.get("convolution_memory")
-    return max(row["bytes_beyond"] for row in found["results"]) / found["threads"] / MEBIBYTE if found else None
+    result = results.get("convolution_memory")
+    return max(row["bytes_beyond"] for row in result["results"]) / result["threads"] / MEBIBYTE if result else None
 
 
 EVERYWHERE = [
@@ -100,7 +100,7 @@ _SMALL_STEPS = ("gpu train/mlp", "gpu train/lenet", "gpu train/lstm", "gpu train
 def _first_steps(results: dict[str, Any]) -> float | None:
     """Return the longest first training step over JAX's, in fresh processes if there."""
     rows = {row["name"]: row["first_call"] for row in results["times"] if row["name"].startswith("gpu train/")} | results["first_steps"]
-    return max((found["volta_fn"] / found["jax"] for found in rows.values() if "jax" in found), default=None)
+    return max((result["volta_fn"] / result["jax"] for result in rows.values() if "jax" in result), default=None)
 
 
 GPU = [

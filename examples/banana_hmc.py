@@ -63,20 +63,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     samples, chains = (100, 50) if options.quick else (1000, 100)
     start_key, chain_key = random.split(random.key(options.seed))
     run = vf.jit(vf.vmap(lambda start, key: chain(start, key, samples)))
-    found, accepted = run(random.normal(start_key, (chains, 2)), random.split(chain_key, chains))
-    kept = found[:, samples // 4 :]  # the first quarter forgets the start
+    output, accepted = run(random.normal(start_key, (chains, 2)), random.split(chain_key, chains))
+    retained = output[:, samples // 4 :]  # the first quarter forgets the start
 
     # R̂ compares the variance between chains with that within (Gelman & Rubin 1992): 1 when all see the same distribution.
-    within, between = jnp.mean(jnp.var(kept, axis=1), axis=0), jnp.var(jnp.mean(kept, axis=1), axis=0)
+    within, between = jnp.mean(jnp.var(retained, axis=1), axis=0), jnp.var(jnp.mean(retained, axis=1), axis=0)
     with common.plot(options.out / "banana_hmc.png") as axes:
-        points = np.asarray(kept).reshape(-1, 2)[::7]
+        points = np.asarray(retained).reshape(-1, 2)[::7]
         axes.plot(*points.T, ",", color="gray", label="samples of all chains")
-        axes.plot(*np.asarray(found[0, :60]).T, ".-", linewidth=0.8, label="the first chain's beginning")
+        axes.plot(*np.asarray(output[0, :60]).T, ".-", linewidth=0.8, label="the first chain's beginning")
     result = {
-        "mean of x": float(jnp.mean(kept[..., 0])),
-        "variance of x": float(jnp.var(kept[..., 0])),
-        "mean of y": float(jnp.mean(kept[..., 1])),
-        "variance of y": float(jnp.var(kept[..., 1])),
+        "mean of x": float(jnp.mean(retained[..., 0])),
+        "variance of x": float(jnp.var(retained[..., 0])),
+        "mean of y": float(jnp.mean(retained[..., 1])),
+        "variance of y": float(jnp.var(retained[..., 1])),
         "accepted": float(jnp.mean(accepted)),
         "R hat": float(jnp.max(jnp.sqrt(1 + between / within))),
     }

@@ -97,13 +97,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     batch, noise = (600, 1.0) if options.data else (150, 2.0)
     steps = 60 if options.quick else 1000 if options.data else 300
     private = optim.chain(optim.differentially_private_aggregate(1.0, noise, key=options.seed), optim.sgd(1.0, momentum=0.5))
-    shares, found = {}, {}
+    shares, results = {}, {}
     for name, optimizer in [("open", optim.sgd(0.5, momentum=0.9)), ("private", private)]:
         model = train(digits, optimizer, private=name == "private", batch=batch, steps=steps, seed=options.seed)
         shares[name] = common.accuracy(lambda *images, model=model: correct(model, *images), held_out)
-        found[name] = norms(model, *data.gather(digits, range(1000)))
+        results[name] = norms(model, *data.gather(digits, range(1000)))
     with common.plot(options.out / "dp_sgd.png") as axes:
-        axes.hist([jnp.log10(x + 1e-6) for x in found.values()], bins=30, label=[f"trained {name}ly" for name in ("open", "private")])
+        axes.hist([jnp.log10(x + 1e-6) for x in results.values()], bins=30, label=[f"trained {name}ly" for name in ("open", "private")])
         axes.axvline(0, color="black", label="longer gradients are clipped")
         axes.set(xlabel="log₁₀ of the norm of an example's gradient", ylabel="examples")
     spent = epsilon(batch / len(digits), noise, steps)

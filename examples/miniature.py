@@ -35,7 +35,7 @@ class Trace:
     """A transform of f: its rule interprets primitives with its own tracers."""
     rule = Primitive.__call__  # those of subclasses differ
     def __init__(self, f, *columns):
-        self.found, self.equations, self.inputs = current.get(), [], [Tracer(self, *fields) for fields in zip(*columns, strict=True)]
+        self.outer, self.equations, self.inputs = current.get(), [], [Tracer(self, *fields) for fields in zip(*columns, strict=True)]
         self.output = self.under(self.apply, f, *self.inputs)
     def under(self, interpreter, f, *args, **params):
         context = contextvars.copy_context()
@@ -44,7 +44,7 @@ class Trace:
     def owns(self, x):
         return isinstance(x, Tracer) and x.trace is self
     def apply(self, primitive, *args, **params):
-        return self.under(self.found, self.rule if any(map(self.owns, args)) else Primitive.__call__, primitive, *args, **params)
+        return self.under(self.outer, self.rule if any(map(self.owns, args)) else Primitive.__call__, primitive, *args, **params)
 
 class JVP(Trace):
     def rule(self, primitive, *args, **params):

@@ -44,8 +44,8 @@ def loss(model: nn.MLP, key: vf.Array) -> vf.Array:
     data_key, noise_key, step_key = random.split(key, 3)
     points, noise = moons(data_key, 512), random.normal(noise_key, (512, 2))
     step = random.randint(step_key, (512,), 0, STEPS)
-    kept = KEPT[step][:, None]
-    return jnp.mean((predicted_noise(model, jnp.sqrt(kept) * points + jnp.sqrt(1 - kept) * noise, step) - noise) ** 2)
+    retained = KEPT[step][:, None]
+    return jnp.mean((predicted_noise(model, jnp.sqrt(retained) * points + jnp.sqrt(1 - retained) * noise, step) - noise) ** 2)
 
 
 @vf.jit(static_argnames="count")

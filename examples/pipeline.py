@@ -28,16 +28,16 @@ def stage(layers: vf.Array, x: vf.Array) -> vf.Array:
 
 def pipeline(layers: vf.Array, micro: vf.Array) -> vf.Array:
     """Return the last stage's results for micro-batches; in other processes zeros."""
-    stages, own = lax.axis_size("stage"), lax.axis_index("stage")
+    stages, stage_index = lax.axis_size("stage"), lax.axis_index("stage")
     onward = [(i, i + 1) for i in range(stages - 1)]
 
     def step(arriving: vf.Array, t: vf.Array) -> tuple[vf.Array, vf.Array]:
         entering = lax.dynamic_index_in_dim(micro, jnp.clip(t, 0, COUNT - 1), keepdims=False)
-        out = stage(layers, jnp.where(own == 0, entering, arriving))
+        out = stage(layers, jnp.where(stage_index == 0, entering, arriving))
         return lax.ppermute(out, "stage", onward), out
 
     outs = lax.scan(step, jnp.zeros_like(micro[0]), jnp.arange(COUNT + stages - 1))[1]
-    return jnp.where(own == stages - 1, outs[stages - 1 :], 0)
+    return jnp.where(stage_index == stages - 1, outs[stages - 1 :], 0)
 
 
 def loss(layers: vf.Array, x: vf.Array, y: vf.Array) -> vf.Array:

@@ -59,16 +59,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     x_key, noise_key = random.split(random.key(options.seed))
     x = random.uniform(x_key, (200,), minval=-1.0, maxval=1.0)
     y = jnp.sin(3 * x) + 0.15 * random.normal(noise_key, x.shape)
-    found = fit(x, y, 100 if options.quick else 1000)
+    result = fit(x, y, 100 if options.quick else 1000)
     best = jnp.linalg.lstsq(features(x), y)[0]
-    for number, (own, exact) in enumerate(zip(found.tolist(), best.tolist(), strict=True)):
-        print(f"T{number}: {own:+.4f}   least squares: {exact:+.4f}")
+    for number, (fitted, exact) in enumerate(zip(result.tolist(), best.tolist(), strict=True)):
+        print(f"T{number}: {fitted:+.4f}   least squares: {exact:+.4f}")
     grid = jnp.linspace(-1, 1, 200)
     with common.plot(options.out / "regression.png") as axes:
         axes.plot(np.asarray(x), np.asarray(y), ".", color="gray", label="measurements")
         axes.plot(np.asarray(grid), np.asarray(jnp.sin(3 * grid)), "--", label="the curve they come from")
-        axes.plot(np.asarray(grid), np.asarray(features(grid) @ found), label=f"polynomial of degree {DEGREE}")
-    errors = {"loss": float(loss(found, x, y)), "best": float(loss(best, x, y)), "distance": float(jnp.max(jnp.abs(found - best)))}
+        axes.plot(np.asarray(grid), np.asarray(features(grid) @ result), label=f"polynomial of degree {DEGREE}")
+    errors = {"loss": float(loss(result, x, y)), "best": float(loss(best, x, y)), "distance": float(jnp.max(jnp.abs(result - best)))}
     print(f"mean squared error {errors['loss']:.5f}, of least squares {errors['best']:.5f}")
     return errors
 

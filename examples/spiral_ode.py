@@ -70,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     new = random.uniform(new_key, (4, 2), minval=-1.0, maxval=1.0)
     wanted = vf.vmap(truth)(new)
     with common.plot(options.out / "spiral_ode.png") as axes:
-        for number, (found, right) in enumerate(zip(vf.vmap(path, in_axes=(None, 0))(model, new), wanted, strict=True)):
+        for number, (actual, right) in enumerate(zip(vf.vmap(path, in_axes=(None, 0))(model, new), wanted, strict=True)):
             axes.plot(*np.asarray(right).T, ".", color="gray", label="true paths from new points" if number == 0 else None)
-            axes.plot(*np.asarray(found).T, label=f"path {number + 1} of the learnt law")
+            axes.plot(*np.asarray(actual).T, label=f"path {number + 1} of the learnt law")
         axes.set_aspect("equal")
     errors = {"untrained": float(loss(untrained, new, wanted)), "trained": float(loss(model, new, wanted))}
     print(f"mean squared error on new paths: {errors['trained']:.5f}, untrained {errors['untrained']:.3f}")

@@ -103,10 +103,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     truth, _ = held_out.gather(range(360))
     small = shrink(truth)
-    made = {"nearest": nn.Upsample.init(scale_factor=FACTOR)(small), "bicubic": bicubic(small), "network": model(small)}
+    enlarged = {"nearest": nn.Upsample.init(scale_factor=FACTOR)(small), "bicubic": bicubic(small), "network": model(small)}
     path = options.out / "super_resolution.png"
-    common.save_images(path, jnp.concatenate([images[:16] for images in [*made.values(), truth]]), 16)
-    results = {name: psnr(images, truth) for name, images in made.items()}
+    common.save_images(path, jnp.concatenate([images[:16] for images in [*enlarged.values(), truth]]), 16)
+    results = {name: psnr(images, truth) for name, images in enlarged.items()}
     print(model)
     print("PSNR of held-out digits: " + ", ".join(f"{name} {value:.2f} dB" for name, value in results.items()))
     return results

@@ -94,17 +94,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     They are root mean squared errors one step ahead and many steps ahead.
     """
     options = common.arguments(__doc__, argv)
-    known, ahead = 1500, 100
-    values = series(known + ahead, options.seed)
+    observed, ahead = 1500, 100
+    values = series(observed + ahead, options.seed)
     window, steps = (50, 135) if options.quick else (100, 880)
-    model = train(values[:known], window=window, steps=steps, seed=options.seed)
-    forecast = np.asarray(model.forecast(jnp.asarray(values[known - 200 : known]), ahead))
+    model = train(values[:observed], window=window, steps=steps, seed=options.seed)
+    forecast = np.asarray(model.forecast(jnp.asarray(values[observed - 200 : observed]), ahead))
     with common.plot(options.out / "time_series.png") as axes:
-        axes.plot(np.arange(known - 150, known + ahead), values[known - 150 :], color="gray", label="series")
-        axes.plot(np.arange(known, known + ahead), forecast, label="forecast")
-        axes.axvline(known, linestyle=":", color="black")
-    truth, before = values[known:], values[known - 1 : -1]
-    following = np.asarray(model(jnp.asarray(values[None, known - 201 : -1]))[0])[0, -ahead:]
+        axes.plot(np.arange(observed - 150, observed + ahead), values[observed - 150 :], color="gray", label="series")
+        axes.plot(np.arange(observed, observed + ahead), forecast, label="forecast")
+        axes.axvline(observed, linestyle=":", color="black")
+    truth, before = values[observed:], values[observed - 1 : -1]
+    following = np.asarray(model(jnp.asarray(values[None, observed - 201 : -1]))[0])[0, -ahead:]
     errors = {"next": distance(following, truth), "next_naive": distance(before, truth)}
     errors |= {"ahead": distance(forecast, truth), "ahead_naive": distance(before[0], truth)}
     print(f"error one step ahead {errors['next']:.3f}, of which noise {NOISE}; repeating the last value {errors['next_naive']:.3f}")

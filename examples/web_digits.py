@@ -82,10 +82,10 @@ def main(argv: Sequence[str] | None = None) -> vf.web.ExportedPage:
         evaluate="evaluate",
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    made = vf.export_web(options.out / "digits.html", state=state, functions=functions(optimizer), page=page)
-    size = f"{made.bytes / 1000:.0f} KB with {made.shaders} shaders"
-    print(f"{made.files[0]}: {size}; a step of training is {made.dispatches['train']} dispatches")
-    return made
+    exported = vf.export_web(options.out / "digits.html", state=state, functions=functions(optimizer), page=page)
+    size = f"{exported.bytes / 1000:.0f} KB with {exported.shaders} shaders"
+    print(f"{exported.files[0]}: {size}; a step of training is {exported.dispatches['train']} dispatches")
+    return exported
 
 
 if __name__ == "__main__":

@@ -112,9 +112,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     options.out.mkdir(parents=True, exist_ok=True)
     state = {"model": model, "moments": optimizer.init(model), "text": numbers}
-    made = vf.export_web(options.out / "text.html", state=state, functions=functions(optimizer), page=page, storage="float16")
-    print(f"{made.files[0]}: {made.bytes / 1000:.0f} KB with {made.shaders} shaders")
-    return {"code": before, "prose": after, "page": made}
+    exported = vf.export_web(options.out / "text.html", state=state, functions=functions(optimizer), page=page, storage="float16")
+    print(f"{exported.files[0]}: {exported.bytes / 1000:.0f} KB with {exported.shaders} shaders")
+    return {"code": before, "prose": after, "page": exported}
 
 
 if __name__ == "__main__":

@@ -97,9 +97,9 @@ def winners(
 
     Windows without elements are left out.
     """
-    found = {}
+    results = {}
     for position, met in meetings(x.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation):
         if met:
             best = extremum([x[at] for _, at in met])
-            found[position] = next(at for _, at in met if x[at] == best or (best != best and x[at] != x[at]))
-    return found
+            results[position] = next(at for _, at in met if x[at] == best or (best != best and x[at] != x[at]))
+    return results

@@ -36,18 +36,18 @@ class Kind(NamedTuple):
     array: np.ndarray
     numbers: tuple[Any, Any]
 
-    def replaced(self, given: Any, convert: Callable[[Any], Any]) -> Any:
+    def replaced(self, number: Any, convert: Callable[[Any], Any]) -> Any:
         """Convert the numbers in an argument."""
-        return type(given)(map(convert, given)) if isinstance(given, (tuple, list)) else convert(given)
+        return type(number)(map(convert, number)) if isinstance(number, (tuple, list)) else convert(number)
 
-    def strong(self, given: Any) -> Any:
+    def strong(self, number: Any) -> Any:
         """Return an argument with NumPy's numbers of 64 bits instead of Python's."""
-        return self.replaced(given, np.dtype(self.dtype).type)
+        return self.replaced(number, np.dtype(self.dtype).type)
 
-    def rounded(self, given: Any) -> Any:
+    def rounded(self, number: Any) -> Any:
         """Return an argument with NumPy's numbers of 64 bits, rounded to half of that."""
         half = {"f": np.float32, "c": np.complex64, "i": np.int32}[np.dtype(self.dtype).kind]
-        return self.replaced(given, lambda number: np.asarray(number).astype(half).astype(self.dtype)[()])
+        return self.replaced(number, lambda x: np.asarray(x).astype(half).astype(self.dtype)[()])
 
 
 def _fixed(array: np.ndarray) -> np.ndarray:
@@ -91,8 +91,8 @@ def functions(space: str) -> dict[str, Callable[..., Any]]:
     """Return the public functions of a namespace by name; "at" has updates of arrays."""
     if space == "at":
         return {name: _update(name) for name, f in vars(AtIndex).items() if inspect.isfunction(f) and name[0] != "_"}
-    found = {name: getattr(SPACES[space], name) for name in dir(SPACES[space]) if name[0] != "_"} | _VARIADIC.get(space, {})
-    return {name: f for name, f in found.items() if callable(f) and not inspect.isclass(f) and parameters(f)}
+    result = {name: getattr(SPACES[space], name) for name in dir(SPACES[space]) if name[0] != "_"} | _VARIADIC.get(space, {})
+    return {name: f for name, f in result.items() if callable(f) and not inspect.isclass(f) and parameters(f)}
 
 
 def _update(name: str) -> Callable[..., Any]:
@@ -122,17 +122,23 @@ class ScalarArgument(NamedTuple):
     function: Callable[..., Any]
     parameter: str
     arguments: dict[str, Any]
-    given: Any
+    number: Any
 
-    def call(self, given: Any, function: Callable[..., Any] | None = None) -> list[np.ndarray]:
+    def call(self, number: Any, function: Callable[..., Any] | None = None) -> list[np.ndarray]:
         """Return the leaves of the result, of the function or one of the same signature."""
-        return [np.asarray(x) for x in vf.tree.leaves(self.result(given, function))]
+        return [np.asarray(x) for x in vf.tree.leaves(self.result(number, function))]
 
-    def result(self, given: Any, function: Callable[..., Any] | None = None) -> Any:
+    def result(self, number: Any, function: Callable[..., Any] | None = None) -> Any:
         """Call the function, and what it returns if that is an initializer."""
-        known = parameters(self.function)
-        arguments = {n: (self.arguments | {self.parameter: given})[n] for n in known if n in self.arguments or n == self.parameter}
-        leading = [n for n in itertools.takewhile(arguments.__contains__, known) if known[n].kind is not inspect.Parameter.KEYWORD_ONLY]
+        parameter_table = parameters(self.function)
+        arguments = {
+            n: (self.arguments | {self.parameter: number})[n] for n in parameter_table if n in self.arguments or n == self.parameter
+        }
+        leading = [
+            n
+            for n in itertools.takewhile(arguments.__contains__, parameter_table)
+            if parameter_table[n].kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
         result = (function or self.function)(*[arguments.pop(n) for n in leading], **arguments)
         return result(vf.random.key(1), (3, 3), "float64") if inspect.isfunction(result) else result
 
@@ -142,43 +148,43 @@ def values(array: np.ndarray) -> list[Any]:
     return [array, 1, (2,), np.diag(array), [array, array]]
 
 
-def accepted(function: Callable[..., Any], array: np.ndarray, given: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments that a function requires and `given` ones, or None if none of those that are tried are accepted."""
+def accepted(function: Callable[..., Any], array: np.ndarray, options: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments that a function requires and those of `options`, or None if no combination is accepted."""
     required = [name for name, p in parameters(function).items() if p.default is p.empty]
     choices = itertools.product(*[[_NAMED[name]] if name in _NAMED else values(array) for name in required])
-    bases = (given | dict(zip(required, choice, strict=True)) for choice in itertools.islice(choices, 400))
+    bases = (options | dict(zip(required, choice, strict=True)) for choice in itertools.islice(choices, 400))
     return next((base for base in bases if _results(ScalarArgument(function, "", base, 0), 0)), None)
 
 
 def scalar_arguments(function: Callable[..., Any], kind: Kind) -> Iterator[ScalarArgument]:
     """Return the arguments of a function that numbers of a kind can be."""
-    known = parameters(function)
+    parameter_table = parameters(function)
     first, second = kind.numbers
     pool = values(kind.array)
-    required = [n for n, p in known.items() if p.default is p.empty]
-    base = accepted(function, kind.array, {"dtype": kind.dtype} if "dtype" in known else {})
-    for name in sorted(known.keys() - _NO_NUMBERS) if base is not None else ():
-        others = [n for n, p in known.items() if n != name and n not in _NAMED and (p.default is p.empty or p.default is None)]
+    required = [n for n, p in parameter_table.items() if p.default is p.empty]
+    base = accepted(function, kind.array, {"dtype": kind.dtype} if "dtype" in parameter_table else {})
+    for name in sorted(parameter_table.keys() - _NO_NUMBERS) if base is not None else ():
+        others = [n for n, p in parameter_table.items() if n != name and n not in _NAMED and (p.default is p.empty or p.default is None)]
         changes = [{}, *[{n: v} for n in others if n in required for v in pool], *[{n: kind.array} for n in others if n not in required]]
-        for change, given in itertools.product(changes, [first, (first, second), [first, first]]):
-            argument = ScalarArgument(function, name, {n: v for n, v in (base | change).items() if n != name}, given)
-            if not _is_size(argument, kind) and all(_is_wide(argument, numbers) for numbers in (given, kind.strong(given))):
+        for change, arguments in itertools.product(changes, [first, (first, second), [first, first]]):
+            argument = ScalarArgument(function, name, {n: v for n, v in (base | change).items() if n != name}, arguments)
+            if not _is_size(argument, kind) and all(_is_wide(argument, numbers) for numbers in (arguments, kind.strong(arguments))):
                 yield argument
                 break
 
 
-def _results(argument: ScalarArgument, given: Any) -> list[np.ndarray]:
+def _results(argument: ScalarArgument, number: Any) -> list[np.ndarray]:
     """Return the leaves of a call's result; none if the function refuses the arguments."""
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return argument.call(given)
+        return argument.call(number)
     return []
 
 
 def _is_size(argument: ScalarArgument, kind: Kind) -> bool:
     """Return True if it takes integers alone: a large one may be a size."""
-    return kind.dtype == "int64" and not _results(argument, kind.replaced(argument.given, lambda number: 0.5))
+    return kind.dtype == "int64" and not _results(argument, kind.replaced(argument.number, lambda _: 0.5))
 
 
-def _is_wide(argument: ScalarArgument, given: Any) -> bool:
-    return any(x.dtype.name in ("float64", "complex128", "int64") for x in _results(argument, given))
+def _is_wide(argument: ScalarArgument, number: Any) -> bool:
+    return any(x.dtype.name in ("float64", "complex128", "int64") for x in _results(argument, number))

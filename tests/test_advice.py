@@ -55,7 +55,7 @@ def test_names_of_other_packages_are_answered(package: str, name: str) -> None:
 
 def test_answers_name_what_exists() -> None:
     roots = {"vf": vf, "numpy": jnp, "nn": nn, "optim": optim, "random": random, "data": data, "np": np, "x": X, "jnp": jnp}
-    found = 0
+    result = 0
     for text in ANSWERS:
         for root, path in re.findall(r"\b(vf|numpy|nn|optim|random|data|np|x)\.((?:[A-Za-z]\w*\.)*[A-Za-z]\w*)", text):
             if f"vf.{root}" in text and root != "vf":
@@ -63,8 +63,8 @@ def test_answers_name_what_exists() -> None:
             value = roots[root]
             for part in path.split("."):
                 value = getattr(value, part)
-            found += 1
-    assert found > 60
+            result += 1
+    assert result > 60
 
 
 @pytest.mark.parametrize(

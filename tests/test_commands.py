@@ -18,13 +18,13 @@ def test_commands_end_quietly_when_nobody_reads(command: str) -> None:
     os.close(reader)
     words = [sys.executable, "-m", *f"volta_fn.{command}".split()]
     try:
-        found = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        completed = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     finally:
         os.close(writer)
-    assert (found.returncode, found.stderr) == (BROKEN_PIPE, "")
+    assert (completed.returncode, completed.stderr) == (BROKEN_PIPE, "")
 
 
 def test_the_status_is_that_of_the_command() -> None:
     code = "from volta_fn.commands import run; run(lambda: print('read') or 3)"
-    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
-    assert (found.returncode, found.stdout) == (3, "read\n")
+    completed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    assert (completed.returncode, completed.stdout) == (3, "read\n")

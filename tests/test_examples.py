@@ -30,9 +30,9 @@ def test_the_miniature_takes_fewer_than_a_hundred_lines_and_agrees_with_the_fram
 
 
 def test_the_demo_learns_to_read_digits() -> None:
-    found = re.search(r"([\d.]+)% of 360 held-out digits", output("digits.py", "--epochs", "4"))
-    assert found is not None
-    assert float(found[1]) > 93
+    matches = re.search(r"([\d.]+)% of 360 held-out digits", output("digits.py", "--epochs", "4"))
+    assert matches is not None
+    assert float(matches[1]) > 93
 
 
 def test_the_demo_says_which_file_it_misses(tmp_path: Path) -> None:

@@ -24,15 +24,15 @@ TREES: dict[str, Any] = {
 @pytest.mark.wide
 @pytest.mark.parametrize("name", TREES)
 def test_vectors_are_jaxs_and_trees_come_back(name: str) -> None:
-    given = TREES[name]
-    vector, unravel = ravel_pytree(given)
-    with jax.enable_x64(any(getattr(x, "dtype", None) == np.float64 for x in jax.tree.leaves(given))):
-        wanted = jax.flatten_util.ravel_pytree(given)[0]
+    arguments = TREES[name]
+    vector, unravel = ravel_pytree(arguments)
+    with jax.enable_x64(any(getattr(x, "dtype", None) == np.float64 for x in jax.tree.leaves(arguments))):
+        wanted = jax.flatten_util.ravel_pytree(arguments)[0]
     assert vector.dtype == wanted.dtype
     np.testing.assert_array_equal(vector, wanted)
     for back in (unravel(vector), vf.jit(unravel)(vector)):
-        assert vf.tree.structure(back) == vf.tree.structure(given)
-        for before, after in zip(vf.tree.leaves(given), vf.tree.leaves(back), strict=True):
+        assert vf.tree.structure(back) == vf.tree.structure(arguments)
+        for before, after in zip(vf.tree.leaves(arguments), vf.tree.leaves(back), strict=True):
             assert np.shape(before) == after.shape
             np.testing.assert_array_equal(before, after)
 

@@ -72,14 +72,14 @@ def test_a_program_runs_under_volta_fn_and_is_timed(tmp_path):
         "g = jax.grad(lambda x: f(x) * x)(2.0)\n"
         "print(y, g, sys.argv[1], np.random.rand())\n"
     )
-    found = tool.run(tmp_path, tool.Program("p.py", ["7"]), "volta_fn", timed=True)
+    result = tool.run(tmp_path, tool.Program("p.py", ["7"]), "volta_fn", timed=True)
     np.random.seed(0)
-    assert [value for value, _ in found.numbers()] == pytest.approx([1, 2, 3, 5, 7, np.random.rand()])
-    assert found.arrays == {"y": [1.0, 2.0, 3.0], "g": [5.0]}
-    ((calls, first, *others),) = found.functions.values()
+    assert [value for value, _ in result.numbers()] == pytest.approx([1, 2, 3, 5, 7, np.random.rand()])
+    assert result.arrays == {"y": [1.0, 2.0, 3.0], "g": [5.0]}
+    ((calls, first, *others),) = result.functions.values()
     assert calls == 1
     assert len(others) == tool.REPEATS
-    assert tool.summary(found.functions) == (sorted(others)[2], first)
+    assert tool.summary(result.functions) == (sorted(others)[2], first)
 
 
 def test_downloads_are_read_from_files(tmp_path):

@@ -29,8 +29,8 @@ def test_lines_get_the_numbers_of_their_processes() -> None:
 def test_the_process_to_blame_is_found(said: str, text: str) -> None:
     output = launch._Output()
     output.of_starter = said.splitlines(keepends=True)
-    found = output.blamed()
-    assert found is not None and found.text == text
+    result = output.blamed()
+    assert result is not None and result.text == text
     assert launch._Output().blamed() is None
 
 
@@ -55,8 +55,8 @@ def test_processes_share_out_the_processors(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("VOLTA_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     options = launch._parser().parse_args(["-n", "4", "--timeout", "5", "script.py", "--its-own", "x"])
-    found = launch._environment(options, "reports")
-    assert (found["VOLTA_NUM_THREADS"], found["VOLTA_COLLECTIVE_TIMEOUT"]) == ("2", "5.0")
+    result = launch._environment(options, "reports")
+    assert (result["VOLTA_NUM_THREADS"], result["VOLTA_COLLECTIVE_TIMEOUT"]) == ("2", "5.0")
     assert options.arguments == ["--its-own", "x"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert launch._environment(options, "reports")["OMP_NUM_THREADS"] == "3"

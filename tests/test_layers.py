@@ -81,15 +81,15 @@ def imports_of(module: str) -> set[str]:
 
 def run_time_imports(module: str) -> set[str]:
     """Return the modules of the package that importing a module imports."""
-    found: set[str] = set()
+    results: set[str] = set()
     stack: list[ast.AST] = [parsed(MODULES[module])]
     while stack:
         node = stack.pop()
         if isinstance(node, ast.stmt):
-            found.update(imported_by(node, module))
+            results.update(imported_by(node, module))
         if not is_type_checking(node) and not isinstance(node, FUNCTIONS):
             stack.extend(ast.iter_child_nodes(node))
-    return found - {module}
+    return results - {module}
 
 
 def layer_of(module: str) -> int:
@@ -101,8 +101,8 @@ def layer_of(module: str) -> int:
 
 
 def test_every_module_belongs_to_a_layer() -> None:
-    known = set().union(*LAYERS)
-    assert {name.split(".")[1] for name in MODULES if name != "volta_fn"} <= known
+    layered = set().union(*LAYERS)
+    assert {name.split(".")[1] for name in MODULES if name != "volta_fn"} <= layered
 
 
 # Rules: each lists how a module breaks it.
@@ -143,8 +143,8 @@ def imports_inside_functions(module: str) -> list[str]:
 def loaded_by_name(module: str) -> list[str]:
     """List the package's modules that a module loads on first use: literal arguments of `lazy_imports.load` and `deferred`."""
     calls = [node for node in ast.walk(parsed(MODULES[module])) if isinstance(node, ast.Call)]
-    given = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] in ("load", "deferred") and node.args]
-    return [arg.value for arg in given if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
+    options = [node.args[0] for node in calls if ast.unparse(node.func).split(".")[-1] in ("load", "deferred") and node.args]
+    return [arg.value for arg in options if isinstance(arg, ast.Constant) and str(arg.value).partition(".")[0] == "volta_fn"]
 
 
 def loads_upward_or_nothing(module: str) -> list[str]:
@@ -155,7 +155,7 @@ def loads_upward_or_nothing(module: str) -> list[str]:
 def imports_by_name(module: str) -> list[int]:
     """List the lines that import by name otherwise than by `lazy_imports.load`, which these rules see."""
     other = {"importlib", "__import__", "import_module", "imp", "runpy", "pkgutil"}
-    found = [
+    results = [
         node.lineno
         for node in ast.walk(parsed(MODULES[module]))
         if (isinstance(node, ast.Import) and other & {a.name.partition(".")[0] for a in node.names})
@@ -164,7 +164,7 @@ def imports_by_name(module: str) -> list[int]:
         or (isinstance(node, ast.Attribute) and node.attr in other)
     ]
     answers_imports = ("volta_fn.lazy_imports", "volta_fn.jax.hook", "volta_fn.jax.__main__")
-    return [] if module in answers_imports else found
+    return [] if module in answers_imports else results
 
 
 def unpickles(module: str) -> list[int]:
@@ -297,13 +297,13 @@ def test_a_planted_cycle_is_found(where: str, tmp_path: Path, monkeypatch: pytes
 
 def classes_of_two_modules(modules: Iterable[str]) -> list[tuple[str, str]]:
     """Return the public names of classes that two modules of a package or a target define, each with the package."""
-    found: Counter[tuple[str, str]] = Counter()
+    result: Counter[tuple[str, str]] = Counter()
     for module in modules:
         package = ".".join(module.split(".")[1:3] if module.startswith("volta_fn.targets.") else module.split(".")[1:2])
-        found.update(
+        result.update(
             (package, node.name) for node in parsed(MODULES[module]).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
         )
-    return [name for name, count in found.items() if count > 1]
+    return [name for name, count in result.items() if count > 1]
 
 
 def test_a_class_name_stands_for_one_thing() -> None:

@@ -27,9 +27,9 @@ def test_every_name_is_there(package):
     assert public_names(package)
     for name, (home, original) in public_names(package).items():
         module = importlib.import_module(home)
-        found, wanted = getattr(face, name), getattr(module, original) if hasattr(module, original) else load(f"{home}.{original}")
+        actual, wanted = getattr(face, name), getattr(module, original) if hasattr(module, original) else load(f"{home}.{original}")
         # A command, `python -m volta_fn.doctor`, is in the place of its function once it is imported: then it can be called like it.
-        assert found is wanted or (callable(found) and found is sys.modules.get(f"{package}.{name}"))
+        assert actual is wanted or (callable(actual) and actual is sys.modules.get(f"{package}.{name}"))
         assert name in vars(face)
         assert name in dir(face)
 

@@ -57,17 +57,17 @@ def _programs(closed: ClosedJaxpr) -> Iterator[ClosedJaxpr]:
 
 def _dtypes(closed: ClosedJaxpr) -> set[str]:
     """The dtypes of every value and constant of a program and of those nested in it."""
-    found: set[str] = set()
+    results: set[str] = set()
     for program in _programs(closed):
         values = [v for eqn in program.eqns for v in (*eqn.invars, *eqn.outvars)]
-        found |= {v.aval.dtype.name for v in values if hasattr(v.aval, "dtype")} | {c.dtype.name for c in program.consts}
-    return found
+        results |= {v.aval.dtype.name for v in values if hasattr(v.aval, "dtype")} | {c.dtype.name for c in program.consts}
+    return results
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_no_wide_dtype_is_asked_for(name: str) -> None:
     function, args, expected = CALLS[name]
     assert not _dtypes(vf.make_jaxpr(function)(*args)) & {"int64", "uint64", "float64", "complex128"}
-    given = [vnp.asarray(a) for a in args]
-    for result in (function(*given), vf.jit(function)(*given)):
+    operands = [vnp.asarray(a) for a in args]
+    for result in (function(*operands), vf.jit(function)(*operands)):
         np.testing.assert_allclose(result, expected, rtol=1e-6)  # some float32 roundings; seen: none

@@ -116,8 +116,8 @@ def test_a_new_reduction_is_precise(
     """Long reductions lose no digits."""
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", native)
     x = np.random.default_rng(0).normal(size=(300, 5000)).astype(np.float32)
-    found = vf.jit(lambda a: reduce_logsumexp(lax.tanh(a), axes))(x)
-    assert np.allclose(found, scipy.special.logsumexp(np.tanh(x.astype(np.float64)), axes), rtol=5e-7)
+    result = vf.jit(lambda a: reduce_logsumexp(lax.tanh(a), axes))(x)
+    assert np.allclose(result, scipy.special.logsumexp(np.tanh(x.astype(np.float64)), axes), rtol=5e-7)
 
 
 def test_a_new_reduction_is_fused(reduce_logsumexp: Reducer) -> None:
@@ -220,7 +220,7 @@ def passed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_an_addition_is_complete(name: str, passed: list[str]) -> None:
     """It holds every law, on every target, with derivative, batching, docs and tests."""
     for test in set(EXPECTED[name]):
-        assert sum(found.endswith(f"::{test}") for found in passed) == EXPECTED[name].count(test), test
+        assert sum(result.endswith(f"::{test}") for result in passed) == EXPECTED[name].count(test), test
 
 
 @pytest.mark.parametrize("addition", ADDITIONS.values(), ids=ADDITIONS)

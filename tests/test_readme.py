@@ -47,6 +47,6 @@ def test_the_files_it_names_exist():
 def test_the_house_has_its_parts():
     rows = [row.split("|")[1] for row in README.splitlines() if row.startswith("| `")]
     named = {part.rstrip("/") for row in rows for part in re.findall(r"`([\w/]+)`", row)}
-    there = {path.stem for path in (ROOT / "volta_fn").iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
+    names = {path.stem for path in (ROOT / "volta_fn").iterdir() if not path.name.startswith("_") and path.suffix in ("", ".py")}
     assert len(named) > 15
-    assert named <= there
+    assert named <= names

@@ -39,12 +39,12 @@ def test_samples_are_of_primitives() -> None:
 
 
 @contextmanager
-def monitored_batching(found: set[str]) -> Iterator[None]:
+def monitored_batching(result: set[str]) -> Iterator[None]:
     """Collect the names of the primitives whose batching rules run: collectives leave no other trace of themselves."""
     process = BatchTrace.process
 
     def noting(self: BatchTrace, primitive: Primitive, args: Any, params: Any) -> Any:
-        found.add(primitive.name)
+        result.add(primitive.name)
         return process(self, primitive, args, params)
 
     BatchTrace.process = noting  # type: ignore[method-assign]  # restored below
@@ -56,14 +56,14 @@ def monitored_batching(found: set[str]) -> Iterator[None]:
 
 def primitives_of(function: Callable[..., Any], *args: Any) -> set[str]:
     """The names of the primitives in a function's program, in the programs nested in it, and of those that `vmap` mapped away."""
-    found: set[str] = set()
-    with monitored_batching(found):
+    results: set[str] = set()
+    with monitored_batching(results):
         pending = [jit(function).lower(*args).jaxpr]
     while pending:
         for eqn in pending.pop().eqns:
-            found.add(eqn.primitive.name)
+            results.add(eqn.primitive.name)
             pending += sub_jaxprs(eqn.params)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)

@@ -85,7 +85,7 @@ def test_edge_values(primitive: Primitive, name: str) -> None:
         actual = np.asarray(bind(primitive, *map(as_value, operands), **params))
         with np.errstate(all="ignore"):
             reference = lambda *xs, params=params: oracle(primitive)(*(xs if primitive.name in EXACT else map(wide, xs)), **params)
-            expected = subnormals.expected(actual, reference, operands, kept=subnormals.kept())
+            expected = subnormals.expected(actual, reference, operands, preserved=subnormals.preserves_subnormals())
         what = f"{primitive}{params} in {name} of {[x.tolist() for x in operands]}"
         if primitive.name in EXACT:
             assert_same_bits(actual, expected, what)

@@ -35,10 +35,10 @@ def _difference(got: np.ndarray, want: np.ndarray) -> float:
         return float(np.max(np.where(same, 0, abs(got - want) / unit), initial=0))
 
 
-def jitted(argument: ScalarArgument, given: object) -> list[np.ndarray] | None:
+def jitted(argument: ScalarArgument, arguments: object) -> list[np.ndarray] | None:
     """Return the result of a jitted function of the numbers; None if it must know them."""
     with contextlib.suppress(vf.errors.VoltaError, TypeError, ValueError):
-        return [np.asarray(x) for x in vf.tree.leaves(vf.jit(argument.result)(given))]
+        return [np.asarray(x) for x in vf.tree.leaves(vf.jit(argument.result)(arguments))]
     return None
 
 
@@ -75,17 +75,17 @@ REFERENCES = {"numpy": np, "numpy.linalg": np.linalg, "numpy.fft": np.fft, "scip
 
 def problems(kind: Kind, space: str, name: str, argument: ScalarArgument) -> list[str]:
     """Return how the results with Python's numbers differ from those with NumPy's."""
-    want, got = argument.call(kind.strong(argument.given)), argument.call(argument.given)
-    found = {"eager": difference(got, want)}
-    compiled = jitted(argument, argument.given)
+    want, got = argument.call(kind.strong(argument.number)), argument.call(argument.number)
+    result = {"eager": difference(got, want)}
+    compiled = jitted(argument, argument.number)
     if compiled is not None and difference(compiled, want) > ULPS:  # programs may round otherwise, with either
-        found["jit"] = difference(compiled, jitted(argument, kind.strong(argument.given)) or [])
+        result["jit"] = difference(compiled, jitted(argument, kind.strong(argument.number)) or [])
     reference = getattr(REFERENCES.get(space), name, None)
     with contextlib.suppress(Exception):  # NumPy may not take these arguments, or give a result of another type
-        theirs = argument.call(argument.given, reference) if reference and f"{space}.{name}" not in OTHER_ALGORITHMS else got
-        found["NumPy"] = difference(got, theirs) if difference(got, theirs) < np.inf else 0.0
-    where = f"{space}.{name}({argument.parameter}={argument.given})"
-    return [f"{where} {how}: {ulps} ulp" for how, ulps in found.items() if ulps > ULPS]
+        theirs = argument.call(argument.number, reference) if reference and f"{space}.{name}" not in OTHER_ALGORITHMS else got
+        result["NumPy"] = difference(got, theirs) if difference(got, theirs) < np.inf else 0.0
+    where = f"{space}.{name}({argument.parameter}={argument.number})"
+    return [f"{where} {how}: {ulps} ulp" for how, ulps in result.items() if ulps > ULPS]
 
 
 @pytest.mark.parametrize("space", [*SPACES, "at"])
@@ -93,14 +93,14 @@ def problems(kind: Kind, space: str, name: str, argument: ScalarArgument) -> lis
 def test_python_numbers_keep_their_digits(kind, space):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        found = [
+        results = [
             (name, argument)
             for name, function in functions(space).items()
             if (kind.dtype, space, name) not in _LARGE_NUMBERS
             for argument in scalar_arguments(function, kind)
             if (space, name, argument.parameter) not in _WEAK_RESULTS
         ]
-        assert not [problem for name, argument in found for problem in problems(kind, space, name, argument)]
+        assert not [problem for name, argument in results for problem in problems(kind, space, name, argument)]
 
 
 #: Functions that are known to have lost digits.
@@ -117,8 +117,8 @@ def test_the_sweep_finds_arguments_that_show_lost_digits(space):
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for name in KNOWN[space].split():
-            kind, found = KINDS[0], list(scalar_arguments(functions(space)[name], KINDS[0]))
-            assert any(difference(p.call(kind.rounded(p.given)), p.call(kind.strong(p.given))) > 1e3 for p in found), name
+            kind, result = KINDS[0], list(scalar_arguments(functions(space)[name], KINDS[0]))
+            assert any(difference(p.call(kind.rounded(p.number)), p.call(kind.strong(p.number))) > 1e3 for p in result), name
 
 
 #: Strong arrays of a few dtypes.

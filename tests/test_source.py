@@ -51,12 +51,12 @@ def test_no_user_frame_gives_none():
     import _thread
     import threading
 
-    found, done = [], threading.Event()
-    namespace = {"__name__": "volta_fn.jit", "found": found, "done": done, "look": user_location}
+    result, done = [], threading.Event()
+    namespace = {"__name__": "volta_fn.jit", "found": result, "done": done, "look": user_location}
     exec("def work():\n    found.append(look())\n    done.set()\n", namespace)
     _thread.start_new_thread(namespace["work"], ())
     assert done.wait(10)
-    assert found == [None]
+    assert result == [None]
 
 
 def test_wrapped_function_and_pickle():

@@ -133,8 +133,13 @@ def _ties(dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
 def test_float64_is_rounded_once(name: str) -> None:
     numbers, wanted = _ties(dtypes.as_dtype(name))
     convert = lambda x: x.astype(name)
-    for found in (convert(vnp.asarray(numbers)), vf.jit(convert)(numbers), vnp.asarray(numbers, name), vnp.asarray(numbers.tolist(), name)):
-        np.testing.assert_array_equal(np.asarray(found).astype(np.float64), wanted)
+    for actual in (
+        convert(vnp.asarray(numbers)),
+        vf.jit(convert)(numbers),
+        vnp.asarray(numbers, name),
+        vnp.asarray(numbers.tolist(), name),
+    ):
+        np.testing.assert_array_equal(np.asarray(actual).astype(np.float64), wanted)
     for number, rounded in list(zip(numbers.tolist(), wanted.tolist(), strict=True))[:: max(len(numbers) // 50, 1)]:
         assert float(np.asarray(vnp.asarray(number, name))) == rounded
 
@@ -153,8 +158,8 @@ def test_integers_become_bfloat16_by_one_rounding(kind: str) -> None:
         return float((low + (2 * rest > unit or (2 * rest == unit and low % 2 == 1))) * unit * (1 if n > 0 else -1))
 
     x = np.array(numbers, kind)
-    for found in (vnp.asarray(x).astype("bfloat16"), vf.jit(lambda x: x.astype("bfloat16"))(x)):
-        np.testing.assert_array_equal(np.asarray(found).astype(np.float64), [rounded(n) for n in numbers])
+    for result in (vnp.asarray(x).astype("bfloat16"), vf.jit(lambda x: x.astype("bfloat16"))(x)):
+        np.testing.assert_array_equal(np.asarray(result).astype(np.float64), [rounded(n) for n in numbers])
 
 
 @pytest.mark.wide

@@ -102,7 +102,7 @@ def test_a_rule_of_reverse_mode_alone():
     def twice(x, y):
         return 2 * x * y
 
-    twice.defvjp(lambda x, y: (2 * x * y, (x, y)), lambda kept, g: (2 * g * kept[1], 3 * g * kept[0]))
+    twice.defvjp(lambda x, y: (2 * x * y, (x, y)), lambda residuals, g: (2 * g * residuals[1], 3 * g * residuals[0]))
     with pytest.raises(DerivativeError, match=r"argument \[1\]"):
         check_grads(twice, (1.0, 2.0), 1, "rev")
 
@@ -138,9 +138,9 @@ def test_tolerances_and_steps():
     ],
 )
 def test_bad_arguments(options, error, message):
-    given = {"f": vnp.sin, "args": (1.0,), "order": 1} | options
+    arguments = {"f": vnp.sin, "args": (1.0,), "order": 1} | options
     with pytest.raises(error, match=message):
-        check_grads(**given)
+        check_grads(**arguments)
 
 
 @pytest.mark.parametrize("function", ["sin", "exp", "cumsum", "sort", "prod"])

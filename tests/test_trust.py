@@ -32,18 +32,18 @@ def test_every_variable_is_listed() -> None:
 
 
 def test_text_is_compiled_in_known_modules_alone() -> None:
-    found = set()
+    results = set()
     for name, text in SOURCES.items():
         calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         if any(isinstance(call, ast.Name) and call.id in ("exec", "eval", "compile") for call in calls):
-            found.add(name)
-    assert found == GENERATORS | {"volta_fn/debug/printing.py"}  # which evaluates what the user types at its prompt
+            results.add(name)
+    assert results == GENERATORS | {"volta_fn/debug/printing.py"}  # which evaluates what the user types at its prompt
 
 
 @pytest.fixture
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts that the generators compile."""
-    found: list[str] = []
+    results: list[str] = []
     for name in GENERATORS:
         module = sys.modules[name.removesuffix(".py").replace("/", ".")]
         for function in ("exec", "eval", "compile"):
@@ -51,11 +51,11 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
             def noting(text: object, *args: object, original: object = original) -> object:
                 if isinstance(text, str):
-                    found.append(text)
+                    results.append(text)
                 return original(text, *args)  # type: ignore[operator]
 
             monkeypatch.setattr(module, function, noting, raising=False)
-    return found
+    return results
 
 
 def test_no_value_is_part_of_the_text(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,8 @@ def test_no_value_is_part_of_the_text(texts: list[str], monkeypatch: pytest.Monk
     assert match is not None and match(example) == tree.leaves(example)
     step = vf.jit(lambda t, number, kind: vf.tree.map(lambda x: x * number, t), static_argnums=2)
     for _ in range(3):
-        found = step(example, 2, hostile)
-    np.testing.assert_array_equal(found[hostile][0], np.full(3, 2.0))
+        result = step(example, 2, hostile)
+    np.testing.assert_array_equal(result[hostile][0], np.full(3, 2.0))
     assert len(texts) >= 2
     assert not [text for text in texts if "import" in text or "b\\n" in text]
 
@@ -103,12 +103,12 @@ def test_wheels_do_not_depend_on_dates_and_modes(tmp_path: Path) -> None:
 
 
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
-    found = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", "import dependency_versions as d; print(*d.versions('oldest')); print(*d.versions('newest'))"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "tools")},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split("\n")
-    assert re.search(r"\bnumpy==2\.\d", found[0]) and "ml_dtypes==0.6" in found[0]
-    assert "numpy" in found[1].split()
+    assert re.search(r"\bnumpy==2\.\d", completed[0]) and "ml_dtypes==0.6" in completed[0]
+    assert "numpy" in completed[1].split()

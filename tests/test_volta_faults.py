@@ -18,8 +18,8 @@ from volta_fn.errors import VoltaError
 def test_maxima_of_very_small_numbers(axis: int | None, dtype: str) -> None:
     """Below -1e9, down to the smallest there are, and -inf alone."""
     x = -np.array([[3e9, 1e30, np.inf], [2e9, 1e38, np.inf]], np.float32)
-    found = jnp.max(jnp.asarray(x, dtype), axis)
-    np.testing.assert_array_equal(found, np.max(np.asarray(jnp.asarray(x, dtype)), axis))
+    result = jnp.max(jnp.asarray(x, dtype), axis)
+    np.testing.assert_array_equal(result, np.max(np.asarray(jnp.asarray(x, dtype)), axis))
     pooled = nn.MaxPool1d.init(2, stride=1)(jnp.asarray(x, dtype)[None])
     np.testing.assert_array_equal(pooled[0, :, 0], jnp.asarray(x[:, 0], dtype))
 

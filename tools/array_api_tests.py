@@ -42,10 +42,12 @@ def main(arguments: list[str]) -> int:
     """Run the tests; return pytest's exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
-    given, options = parser.parse_known_args(arguments)
-    if not (given.checkout / "array_api_tests").is_dir() or not any((given.checkout / "array-api").glob("*")):
-        parser.error(f"{given.checkout} is not a clone of array-api-tests with its submodule array-api (git submodule update --init)")
-    return subprocess.run(command(options), cwd=given.checkout, env=environment()).returncode
+    known_options, options = parser.parse_known_args(arguments)
+    if not (known_options.checkout / "array_api_tests").is_dir() or not any((known_options.checkout / "array-api").glob("*")):
+        parser.error(
+            f"{known_options.checkout} is not a clone of array-api-tests with its submodule array-api (git submodule update --init)"
+        )
+    return subprocess.run(command(options), cwd=known_options.checkout, env=environment()).returncode
 
 
 if __name__ == "__main__":

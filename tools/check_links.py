@@ -35,14 +35,14 @@ class Document(NamedTuple):
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found = Document([], {"", "top"})
+        self.document = Document([], {"", "top"})
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             if name in ("href", "src", "data") and value and not (tag == "link" and ("rel", "preconnect") in attrs):
-                self.found.links.append(value)
+                self.document.links.append(value)
             elif name == "id" or (name == "name" and tag == "a"):
-                self.found.names.add(value or "")
+                self.document.names.add(value or "")
 
 
 def slug(heading: str) -> str:
@@ -58,8 +58,8 @@ def read(path: Path) -> Document:
     if path.suffix == ".html":
         page = _Page()
         page.feed(text)
-        return page.found
-    headings = [slug(found) for found in _HEADING.findall(re.sub(r"^(`{3,}).*?^\1`*\s*$", "", text, flags=re.DOTALL | re.MULTILINE))]
+        return page.document
+    headings = [slug(result) for result in _HEADING.findall(re.sub(r"^(`{3,}).*?^\1`*\s*$", "", text, flags=re.DOTALL | re.MULTILINE))]
     return Document(_LINK.findall(_CODE.sub("", text)), {"", *headings})
 
 
@@ -86,8 +86,8 @@ def files(paths: list[Path]) -> Iterator[Path]:
             yield path
         else:
             built = (path / "index.html").exists()
-            found = sorted(path.rglob("*.html" if built else "*.md"))
-            yield from (file for file in found if built or not {"_build", ".venv"} & {*file.parts})
+            result = sorted(path.rglob("*.html" if built else "*.md"))
+            yield from (file for file in result if built or not {"_build", ".venv"} & {*file.parts})
 
 
 def main(paths: list[str]) -> int:

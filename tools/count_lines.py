@@ -19,20 +19,20 @@ _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, toke
 
 def docstring_lines(tree: ast.Module) -> set[int]:
     """Find the numbers of the lines that belong to docstrings."""
-    found: set[int] = set()
+    results: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(node):
-            found.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return found
+            results.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return results
 
 
 def import_lines(tree: ast.Module) -> set[int]:
     """Find the numbers of the lines of import statements."""
-    found: set[int] = set()
+    results: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found.update(range(node.lineno, (node.end_lineno or 0) + 1))
-    return found
+            results.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return results
 
 
 def count(path: Path) -> Counter[str]:

@@ -29,10 +29,10 @@ tests/targets/cpu/loops tests/targets/wgsl/runtime/test_arrays.py""".split()
 def versions(kind: str) -> list[str]:
     """Return the dependencies at their lower bounds, or without versions."""
     needed = [Requirement(text) for text in _PROJECT["dependencies"]]
-    found = {r.name: r for r in needed if r.marker is None or r.marker.evaluate()}
+    result = {r.name: r for r in needed if r.marker is None or r.marker.evaluate()}
     if kind == "newest":
-        return sorted(found)
-    return sorted(f"{name}=={_lowest(requirement)}" for name, requirement in found.items())
+        return sorted(result)
+    return sorted(f"{name}=={_lowest(requirement)}" for name, requirement in result.items())
 
 
 def _lowest(requirement: Requirement) -> str:

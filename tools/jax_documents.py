@@ -179,19 +179,19 @@ def run_jax(checkout: Path, document: str, keep: Path | None) -> list[dict[str, 
     """Run a document under JAX, or read what it gave before."""
     if keep is None:
         return run_document(checkout, document, "jax")
-    kept = keep / f"{document.replace('/', '+')}.json"
-    if not kept.exists():
+    retained = keep / f"{document.replace('/', '+')}.json"
+    if not retained.exists():
         keep.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(run_document(checkout, document, "jax")))
-    rows: list[dict[str, Any]] = json.loads(kept.read_text())
+        retained.write_text(json.dumps(run_document(checkout, document, "jax")))
+    rows: list[dict[str, Any]] = json.loads(retained.read_text())
     return rows
 
 
 def documents(checkout: Path) -> list[str]:
     """Return all documents with code."""
     folder = checkout / "docs"
-    found = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".md", ".rst"))
-    return [d for d in found if not d.startswith(_SKIPPED) and next(cells((folder / d).read_text()), None)]
+    result = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".md", ".rst"))
+    return [d for d in result if not d.startswith(_SKIPPED) and next(cells((folder / d).read_text()), None)]
 
 
 def main() -> None:
@@ -202,21 +202,21 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--under", choices=["jax", "volta_fn"], help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.under:
-        if given.under == "volta_fn":
+    options = parser.parse_args()
+    if options.under:
+        if options.under == "volta_fn":
             sys.path.insert(0, str(HERE.parent))
             importlib.import_module("volta_fn.jax").install()
-        given.out.write_text(json.dumps(run_cells(given.checkout / "docs" / given.documents[0])))
+        options.out.write_text(json.dumps(run_cells(options.checkout / "docs" / options.documents[0])))
         return
     total: collections.Counter[str] = collections.Counter()
-    for document in given.documents or documents(given.checkout):
-        theirs, ours = run_jax(given.checkout, document, given.keep), run_document(given.checkout, document, "volta_fn")
+    for document in options.documents or documents(options.checkout):
+        theirs, ours = run_jax(options.checkout, document, options.keep), run_document(options.checkout, document, "volta_fn")
         ours += [{"outcome": "missing"}] * (len(theirs) - len(ours))
         outcomes = [compare(*pair) for pair in zip(theirs, ours, strict=True)]
         total.update(outcomes)
         print(f"{document:50} {dict(collections.Counter(outcomes))}", flush=True)
-        for outcome, cell in zip(outcomes, ours, strict=True) if given.show else ():
+        for outcome, cell in zip(outcomes, ours, strict=True) if options.show else ():
             if outcome not in ("same", "not counted"):
                 print(f"  {outcome}: {cell.get('error', '')}\n{textwrap.indent(cell.get('source', ''), '    ')}")
     counted = sum(total.values()) - total["not counted"]

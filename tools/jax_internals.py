@@ -174,17 +174,17 @@ def _config() -> dict[str, Any]:
     flag = lambda name, default, *_, **__: SimpleNamespace(value=default)  # noqa: E731
     flags = dict.fromkeys(("string_flag", "int_flag", "bool_flag", "enum_flag"), flag)
     ExplicitX64Mode = enum.IntEnum("ExplicitX64Mode", "WARN ERROR ALLOW")
-    own = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()}
+    explicit_mode = {"ExplicitX64Mode": ExplicitX64Mode} | {name.removeprefix("jax_"): state for name, state in states.items()}
     read = {"_read": config.values.get, "bool_env": lambda name, default: default, "config_states": states}
-    return {**own, **flags, **read, "config": config, "update": config.update}
+    return {**explicit_mode, **flags, **read, "config": config, "update": config.update}
 
 
-def _names(known: dict[str, Any], *kinds: str) -> list[Any]:
+def _names(types: dict[str, Any], *kinds: str) -> list[Any]:
     """Return the dtypes of these kinds in JAX's order, the narrow ones first."""
-    own = {kind: [t for n, t in sorted(known.items()) if n.startswith(kind) and n[len(kind)].isdigit()] for kind in kinds}
+    by_kind = {kind: [t for n, t in sorted(types.items()) if n.startswith(kind) and n[len(kind)].isdigit()] for kind in kinds}
     numpys = {kind: [f"{kind}{bits}" for bits in (8, 16, 32, 64)] for kind in ("uint", "int")}
     numpys["bfloat"] = ["float16", "float32", "float64"]
-    return [t for kind in kinds for t in (*own[kind], *numpys.get(kind, ()))]
+    return [t for kind in kinds for t in (*by_kind[kind], *numpys.get(kind, ()))]
 
 
 def _dtype_of(jax: Any, jnp: Any, x: Any) -> Any:
@@ -233,11 +233,11 @@ def _util() -> dict[str, Any]:
         return list(zip(*columns, strict=True))
 
     def split(values: Any, sizes: Any) -> list[Any]:
-        found, rest = [], list(values)
+        result, rest = [], list(values)
         for size in sizes:
-            found.append(rest[:size])
+            result.append(rest[:size])
             rest = rest[size:]
-        return [*found, rest]
+        return [*result, rest]
 
     return {
         "safe_zip": safe_zip,
@@ -317,8 +317,8 @@ class Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         name = spec.name.removeprefix("jax._src").removeprefix(".")
         publics = PUBLIC.get(name) or (f"jax.{name}", f"jax.{name.partition('.')[0]}")
-        own = OWN[name]() if name in OWN else {}
-        return Private(spec.name, *map(_imported, publics), **own)
+        attributes = OWN[name]() if name in OWN else {}
+        return Private(spec.name, *map(_imported, publics), **attributes)
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are looked up when they are used."""

@@ -86,26 +86,26 @@ class Outcome:
 
     def numbers(self) -> list[tuple[float, float]]:
         """Return the numbers printed, each with the error that it may have."""
-        found = []
+        results = []
         for text in _joined(self.output.splitlines()):
             if not _OF_TIME.search(text):
                 written = _NUMBER.findall(_ARRAY_CLASSES.sub("", text))
                 values = [float(number) for number in written]
                 largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
                 together = [(v, _last_digit(t) + 2e-3 * abs(v) + 1e-6 * largest) for v, t in zip(values, written, strict=True)]
-                found += sorted(together) if "{" in text else together  # jax.tree.map of JAX sorts a dictionary's keys
-        return found
+                results += sorted(together) if "{" in text else together  # jax.tree.map of JAX sorts a dictionary's keys
+        return results
 
 
 def _joined(rows: list[str]) -> list[str]:
     """Join the rows of a dictionary, in which JAX may have another order."""
-    found: list[str] = []
+    results: list[str] = []
     for row in rows:
-        if found and found[-1].count("{") > found[-1].count("}"):
-            found[-1] += " " + row
+        if results and results[-1].count("{") > results[-1].count("}"):
+            results[-1] += " " + row
         else:
-            found.append(row)
-    return found
+            results.append(row)
+    return results
 
 
 def _last_digit(text: str) -> float:
@@ -118,13 +118,13 @@ def _last_digit(text: str) -> float:
 
 def read_programs(folder: Path) -> list[Program]:
     """Return the programs that a folder lists."""
-    found = []
+    results = []
     for row in (folder / "programs.txt").read_text().splitlines():
         text, _, note = row.partition("#")
         if text.strip():
             path, *arguments = shlex.split(text)
-            found.append(Program(path, arguments, note.strip()))
-    return found
+            results.append(Program(path, arguments, note.strip()))
+    return results
 
 
 def run(folder: Path, program: Program, library: str, *, device: str = "cpu", timed: bool = False, xla_flags: str = "") -> Outcome:
@@ -150,8 +150,8 @@ def run(folder: Path, program: Program, library: str, *, device: str = "cpu", ti
         except subprocess.TimeoutExpired as late:
             status, output, errors = None, _text(late.stdout), _text(late.stderr)
         seconds = time.perf_counter() - start
-        found = json.loads(report.read_text()) if report.exists() else {}
-        return Outcome(status, output, errors[-4000:], seconds, **found)
+        result = json.loads(report.read_text()) if report.exists() else {}
+        return Outcome(status, output, errors[-4000:], seconds, **result)
 
 
 def _text(output: bytes | str | None) -> str:
@@ -162,11 +162,11 @@ def run_jax(folder: Path, program: Program, keep: Path | None) -> Outcome:
     """Run a program under JAX, or read what it gave before."""
     if keep is None:
         return run(folder, program, "jax")
-    kept = keep / ("+".join([program.path.replace("/", "+"), *program.arguments]).replace("/", "+") + ".json")
-    if not kept.exists():
+    retained = keep / ("+".join([program.path.replace("/", "+"), *program.arguments]).replace("/", "+") + ".json")
+    if not retained.exists():
         keep.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(asdict(run(folder, program, "jax"))))
-    return Outcome(**json.loads(kept.read_text()))
+        retained.write_text(json.dumps(asdict(run(folder, program, "jax"))))
+    return Outcome(**json.loads(retained.read_text()))
 
 
 def compare(theirs: Outcome, ours: Outcome) -> str:
@@ -223,9 +223,9 @@ def least_times(folder: Path, program: Program, rounds: int) -> dict[str, tuple[
     least: dict[str, tuple[float, ...]] = {}
     for _ in range(rounds):
         for library in ("jax", "volta_fn"):
-            found = run(folder, program, library, timed=True)
-            steady, first = summary(found.functions)
-            now = (steady, first, found.imported + first)
+            completed = run(folder, program, library, timed=True)
+            steady, first = summary(completed.functions)
+            now = (steady, first, completed.imported + first)
             least[library] = tuple(map(min, now, least.get(library, now)))
     return least
 
@@ -317,12 +317,12 @@ def run_inside(library: str, timed: bool, report: Path, downloads: Path, argumen
     imported = time.perf_counter() - begin
     random.seed(0)
     np.random.seed(0)
-    made, run_path = np.random.default_rng, runpy.run_path
+    default_rng, run_path = np.random.default_rng, runpy.run_path
     names: dict[str, Any] = {}
-    np.random.default_rng = lambda seed=None: made(0 if seed is None else seed)
+    np.random.default_rng = lambda seed=None: default_rng(0 if seed is None else seed)
 
-    def keep_names(*given: Any, **options: Any) -> dict[str, Any]:
-        names.update(run_path(*given, **options))
+    def keep_names(*arguments: Any, **options: Any) -> dict[str, Any]:
+        names.update(run_path(*arguments, **options))
         return names
 
     runpy.run_path = keep_names
@@ -340,26 +340,26 @@ def run_inside(library: str, timed: bool, report: Path, downloads: Path, argumen
 
 def _arrays(names: dict[str, Any]) -> dict[str, list[float]]:
     """Return some elements of the arrays that a program leaves."""
-    found = {}
+    results = {}
     for name, value in names.items():
         with contextlib.suppress(Exception):  # keys, deleted arrays, and whatever calls itself an array
             host = np.asarray(value) if hasattr(value, "dtype") and hasattr(value, "shape") and not callable(value) else None
             if host is not None and host.dtype.kind in "biuf" and not _OF_TIME.search(name):
                 name = f"{name} (booleans)" if host.dtype.kind == "b" else name
-                found[name] = host.ravel()[:: max(1, host.size // 200)].astype(float).tolist()
-    return found
+                results[name] = host.ravel()[:: max(1, host.size // 200)].astype(float).tolist()
+    return results
 
 
 def _drawn() -> dict[str, list[float]]:
     """Return some points of the lines and pictures of the figures that are open."""
     plots = sys.modules.get("matplotlib.pyplot")
-    found = {}
+    results = {}
     for figure in map(plots.figure, plots.get_fignums()) if plots else ():
         for i, axes in enumerate(figure.axes):
             values = {f"curve {j}": curve.get_ydata() for j, curve in enumerate(axes.lines)}
             values |= {f"image {j}": image.get_array() for j, image in enumerate(axes.images)}
-            found.update(_arrays({f"figure {figure.number}, axes {i}, {name}": np.asarray(value) for name, value in values.items()}))
-    return found
+            results.update(_arrays({f"figure {figure.number}, axes {i}, {name}": np.asarray(value) for name, value in values.items()}))
+    return results
 
 
 def _run_under_jax(arguments: list[str]) -> int:
@@ -382,15 +382,15 @@ def geometric_mean(values: list[float]) -> float:
 
 def time_all(folder: Path, programs: list[Program], rounds: int, out: Path | None) -> None:
     """Print the ratios of each program, and keep its seconds in a file."""
-    kept: dict[str, Any] = json.loads(out.read_text()) if out and out.exists() else {}
+    retained: dict[str, Any] = json.loads(out.read_text()) if out and out.exists() else {}
     for program in programs:
-        found = least_times(folder, program, rounds)
-        kept[program.path] = found
-        ratios = [ratio(ours, theirs) for ours, theirs in zip(found["volta_fn"], found["jax"], strict=True)]
+        result = least_times(folder, program, rounds)
+        retained[program.path] = result
+        ratios = [ratio(ours, theirs) for ours, theirs in zip(result["volta_fn"], result["jax"], strict=True)]
         print(f"{program.path:80} " + ", ".join(f"{name} {value:.2f}" for name, value in zip(_TIMES, ratios, strict=True)), flush=True)
         if out:
-            out.write_text(json.dumps(kept))
-    rows = list(kept.values())
+            out.write_text(json.dumps(retained))
+    rows = list(retained.values())
     for index, name in enumerate(_TIMES):
         ratios = [ratio(row["volta_fn"][index], row["jax"][index]) for row in rows]
         ratios = [r for r in ratios if r > 0]
@@ -407,19 +407,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a JSON file that keeps the seconds")
     parser.add_argument("--show", action="store_true", help="show what programs that differ print")
-    given = parser.parse_args()
-    chosen = [p for p in read_programs(given.folder) if not given.programs or p.path in given.programs]
-    if given.time:
-        time_all(given.folder, chosen, given.rounds, given.out)
+    options = parser.parse_args()
+    chosen = [p for p in read_programs(options.folder) if not options.programs or p.path in options.programs]
+    if options.time:
+        time_all(options.folder, chosen, options.rounds, options.out)
         return
     same = counted = 0
     for program in chosen:
-        theirs, ours = run_jax(given.folder, program, given.keep), run(given.folder, program, "volta_fn", device=given.device)
-        result = compare_with_control(given.folder, program, theirs, ours)
+        theirs, ours = run_jax(options.folder, program, options.keep), run(options.folder, program, "volta_fn", device=options.device)
+        result = compare_with_control(options.folder, program, theirs, ours)
         same += result.startswith("same")
         counted += not result.startswith("not counted")
         print(f"{program.path:80} {result}; {theirs.seconds:.1f} s, {ours.seconds:.1f} s", flush=True)
-        if given.show and not result.startswith("same"):
+        if options.show and not result.startswith("same"):
             print(f"--- JAX\n{theirs.output[-1500:]}{theirs.errors[-1500:]}\n--- volta_fn\n{ours.output[-1500:]}{ours.errors[-3000:]}")
     print(f"{same} of {counted} programs are the same")
 

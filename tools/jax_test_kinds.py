@@ -31,11 +31,11 @@ def kinds_in(path: Path) -> dict[tuple[str, str], str]:
     text = path.read_text()
     tree, rows = ast.parse(text), text.split("\n")
     private = _private_names(tree)
-    found = {}
+    results = {}
     for cls in [node for node in tree.body if isinstance(node, ast.ClassDef)]:
         for function in [node for node in cls.body if isinstance(node, ast.FunctionDef)]:
-            found[cls.name, function.name] = _kind("\n".join(rows[function.lineno - 1 : function.end_lineno]), private)
-    return found
+            results[cls.name, function.name] = _kind("\n".join(rows[function.lineno - 1 : function.end_lineno]), private)
+    return results
 
 
 def _private_names(tree: ast.Module) -> set[str]:

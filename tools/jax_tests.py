@@ -152,18 +152,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--show", action="store_true")
-    given = parser.parse_args()
-    if len(given.names) == 1:
-        sys.path[:0] = [str(HERE.parent), str(given.checkout / "tests")]
-        rows = run_file(given.checkout, given.names[0], given.seconds)
-        report(given.names[0], rows, given.show)
-        if given.save:
-            given.save.write_text(json.dumps(rows))
+    arguments = parser.parse_args()
+    if len(arguments.names) == 1:
+        sys.path[:0] = [str(HERE.parent), str(arguments.checkout / "tests")]
+        rows = run_file(arguments.checkout, arguments.names[0], arguments.seconds)
+        report(arguments.names[0], rows, arguments.show)
+        if arguments.save:
+            arguments.save.write_text(json.dumps(rows))
         return
-    for name in given.names:
-        options = ["--seconds", str(given.seconds), *(["--show"] if given.show else [])]
-        options += ["--save", str(given.save.with_suffix(f".{name}.json"))] if given.save else []
-        subprocess.run([sys.executable, __file__, str(given.checkout), name, *options], check=False, stderr=subprocess.DEVNULL)
+    for name in arguments.names:
+        options = ["--seconds", str(arguments.seconds), *(["--show"] if arguments.show else [])]
+        options += ["--save", str(arguments.save.with_suffix(f".{name}.json"))] if arguments.save else []
+        subprocess.run([sys.executable, __file__, str(arguments.checkout), name, *options], check=False, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

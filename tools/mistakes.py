@@ -31,10 +31,10 @@ Versions: {versions}.
 
 
 class Mistake(NamedTuple):
-    """What was done in each package (or nothing), and what our answer must contain."""
+    """The code in each package (or none), and patterns of our answer."""
 
     title: str
-    own: str
+    volta: str
     jax: str
     torch: str
     #: A pattern of the cause, and one of the remedy.
@@ -94,8 +94,8 @@ def table(mistakes: list[Mistake]) -> str:
     """Return the document."""
     rows = ["", "| what was done | volta_fn | JAX | PyTorch |", "| --- | --- | --- | --- |"]
     for mistake in mistakes:
-        code = mistake.own.replace(" ;; ", "; ").replace("\\t", "")
-        answers = [answer(c, n) for c, n in ((mistake.own, own_names), (mistake.jax, jax_names), (mistake.torch, torch_names))]
+        code = mistake.volta.replace(" ;; ", "; ").replace("\\t", "")
+        answers = [answer(c, n) for c, n in ((mistake.volta, own_names), (mistake.jax, jax_names), (mistake.torch, torch_names))]
         rows.append(f"| {mistake.title}: `{code.replace('|', chr(92) + '|')}` | " + " | ".join(map(_cell, answers)) + " |")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "optax", "torch", "numpy"))
     return HEAD.format(count=len(mistakes), versions=versions) + "\n".join(rows) + "\n"

@@ -171,8 +171,10 @@ def _check_condition(eqn: Equation, condition: Variance, program: ClosedJaxpr) -
 
 def _axes_in(closed: ClosedJaxpr) -> Variance:
     """Return the axes of the collectives in a program that wait for others."""
-    names = [axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())]
-    return _union([frozenset(names), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
+    axis_names = [
+        axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())
+    ]
+    return _union([frozenset(axis_names), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
 
 
 def _union(variances: Sequence[Variance]) -> Variance:
@@ -280,7 +282,7 @@ class OverProcesses:
     ) -> list[Array]:  # fmt: skip
         """Return the results: `out_specs` gives their specs, once the function has run."""
         varying = [self._named(spec) for spec in in_specs]
-        inner = [pcast(x, self._others(variance), "varying") for x, variance in zip(values, varying, strict=True)]
+        inner = [pcast(x, self._others(axes), "varying") for x, axes in zip(values, varying, strict=True)]
         with contextlib.ExitStack() as stack:
             for name, axis in self.axes.items():
                 stack.enter_context(bound_axis(name, axis))
@@ -578,11 +580,11 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
     spec = lambda axis: PartitionSpec() if axis is None else PartitionSpec(name)  # noqa: E731  # of the processes' axis, only whether it is there counts
     is_none = lambda x: x is None  # noqa: E731
 
-    def mapped(args: Any, kwargs: Any) -> Any:
+    def run_shard(args: Any, kwargs: Any) -> Any:
         return vmap(fun, axes, out_axes)(*args, **kwargs)
 
     return shard_map(
-        mapped,
+        run_shard,
         mesh=Mesh(np.array(all_devices(), object), (name,)),
         in_specs=(tree.map(spec, axes, is_leaf=is_none), PartitionSpec(name)),
         out_specs=tree.map(spec, out_axes, is_leaf=is_none),
@@ -592,12 +594,12 @@ def _pmap_over_processes(fun: Callable[..., Any], axis_name: Any, axes: Any, out
 _UNNAMED = "the processes"
 
 
-def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, default: int | None, device_count: int) -> None:
+def _check_size(args: Sequence[Any], kwargs: dict[str, Any], axes: Any, axis_size: int | None, device_count: int) -> None:
     """Raise `DeviceError` if the mapped axis is longer than there are devices."""
     leaves = tree.leaves((tuple(args), kwargs))
     dims = tree.broadcast_prefix((axes, dict.fromkeys(kwargs, 0)), (tuple(args), kwargs), is_leaf=lambda x: x is None)
     sizes = [np.shape(leaf)[d] for leaf, d in zip(leaves, dims, strict=True) if d is not None and np.ndim(leaf)]
-    size = max(sizes, default=default or 0)
+    size = max(sizes, default=axis_size or 0)
     if size > device_count:
         raise DeviceError(
             f"pmap over an axis of size {size} needs as many devices, but there are {device_count}. Use vmap, or shard_map over a mesh "

@@ -62,15 +62,15 @@ def times(options: argparse.Namespace, workers: dict[str, Worker], results: dict
     def timed(workload: Workload) -> Any:
         return attempt(results["failures"], workload.name, costed, workload, workers, pace, options.quick)
 
-    found = {workload.name: timed(workload) for workload in (COPY, SQUARE)}
-    ceilings = at_most(found[COPY.name], found[SQUARE.name]) if all(found.values()) else None
+    result = {workload.name: timed(workload) for workload in (COPY, SQUARE)}
+    ceilings = at_most(result[COPY.name], result[SQUARE.name]) if all(result.values()) else None
     if ceilings is not None:
         results["ceilings"] = ceilings._asdict()
         print(f"ceilings, measured: {ceilings.operations / 1e12:.3g} TFLOP/s, {ceilings.moved / 1e9:.3g} GB/s")
     print(report.gpu_heading(), flush=True)
     for workload in WORKLOADS:
         if re.search(options.only, workload.name):
-            both = found[workload.name] if workload.name in found else timed(workload)
+            both = result[workload.name] if workload.name in result else timed(workload)
             if both is not None:
                 row, cost = both
                 rate, share = cost_rate(cost, row["seconds"]["volta_fn"], ceilings)
@@ -116,10 +116,10 @@ def first_steps(options: argparse.Namespace, frameworks: Sequence[str], results:
         if not re.search(options.only, workload.name):
             continue
         title = f"first step of {workload.name}"
-        found = attempt(results["failures"], title, first_seconds, workload.name, frameworks, flags)
-        if found is not None:
-            results["first_steps"][workload.name] = found
-            print(report.durations_row(title, found), flush=True)
+        result = attempt(results["failures"], title, first_seconds, workload.name, frameworks, flags)
+        if result is not None:
+            results["first_steps"][workload.name] = result
+            print(report.durations_row(title, result), flush=True)
 
 
 def first_seconds(workload: str, frameworks: Sequence[str], flags: Sequence[str]) -> dict[str, float]:

@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, count: int) -> None:
     """Try a pass of a convolution, and print its row."""
-    known, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
+    best_schedules, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
     sums = contractions(each.avals, each.params)
@@ -152,10 +152,10 @@ def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, c
             schedules = candidates(c, work, bench.capabilities, count)
             for schedule in schedules:
                 bench.compiled(tiled(c, work, schedule, bench.capabilities, rounded(FLOAT), buffers))
-            found = tune(c, work, bench.capabilities, runner.trial, buffers, count=count)
-            wrong += len(schedules) + 1 - len(found)
-            known[class_of(c)] = found[0].schedule
-            chosen.append(describe(found[0].schedule))
+            result = tune(c, work, bench.capabilities, runner.trial, buffers, count=count)
+            wrong += len(schedules) + 1 - len(result)
+            best_schedules[class_of(c)] = result[0].schedule
+            chosen.append(describe(result[0].schedule))
     products, transforms = seconds("igemm"), seconds("winograd")  # where Winograd does not serve, both are the same
     ours, peer = min(products, transforms), peers.seconds(each.peer) if each.peer else float("nan")
     times = "".join(f"{1e6 * t:9.1f}" for t in (products, transforms, untried, peer))

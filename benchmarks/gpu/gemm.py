@@ -91,20 +91,20 @@ def routine(bench: Bench, product: Product) -> Routine:
     """Return the routine that a program runs for a product."""
     operands = [vf.ShapeDtypeStruct(shape, "float32") for shape in product.shapes[:2]]
     (item,) = lower(vf.make_jaxpr(product)(*operands), bench.gpu.target).items
-    found = None if item.key is None else bench.gpu.routine(item.key)
-    assert found is not None
-    return found
+    result = None if item.key is None else bench.gpu.routine(item.key)
+    assert result is not None
+    return result
 
 
-def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) -> bool:
+def is_right(product: Product, x: np.ndarray, y: np.ndarray, actual: np.ndarray) -> bool:
     """Return True if a few rows of the first and the last result are NumPy's."""
     batch, m, n, k = product.sizes
-    few, found = sorted({0, m // 2, m - 1}), found.reshape(batch, m, n)
+    few, actual = sorted({0, m // 2, m - 1}), actual.reshape(batch, m, n)
     left, right = (z.reshape(batch, *z.shape[-2:]) for z in (x, y))
     for i in {0, batch - 1}:
         rows = left[i][few] if product.layout[0] == "N" else left[i][:, few].T
         wanted = rows.astype(np.float64) @ (right[i] if product.layout[1] == "N" else right[i].T)
-        if not np.abs(found[i, few] - wanted).max() < 1e-4 * k**0.5 + 1e-3:
+        if not np.abs(actual[i, few] - wanted).max() < 1e-4 * k**0.5 + 1e-3:
             return False
     return True
 
@@ -112,20 +112,20 @@ def is_right(product: Product, x: np.ndarray, y: np.ndarray, found: np.ndarray) 
 class Contest(NamedTuple):
     """A prepared product, whether its result is right, and the peer's timer."""
 
-    made: Routine
+    routine: Routine
     buffers: list[Any]
     right: bool
     theirs: Callable[[], float]
 
 
-def ready(bench: Bench, product: Product, made: Routine, numbers: np.ndarray) -> Contest:
+def ready(bench: Bench, product: Product, compiled: Routine, numbers: np.ndarray) -> Contest:
     """Prepare a product of random operands."""
     x, y = np.resize(numbers, product.shapes[0]), np.resize(numbers[::-1], product.shapes[1])
     result = bench.room(4 * math.prod(product.shapes[2]))
-    buffers = [bench.put(x), bench.put(y), result, *map(bench.room, made.workspaces)]
-    bench.run(made, buffers)
+    buffers = [bench.put(x), bench.put(y), result, *map(bench.room, compiled.workspaces)]
+    bench.run(compiled, buffers)
     right = is_right(product, x, y, bench.get(result, np.float32, product.shapes[2]))
-    return Contest(made, buffers, right, peers.product(product.sizes, product.layout))
+    return Contest(compiled, buffers, right, peers.product(product.sizes, product.layout))
 
 
 class Found(NamedTuple):
@@ -147,27 +147,27 @@ def measured(bench: Bench, contests: dict[Product, Contest], rounds: int) -> dic
     samples: dict[Product, list[tuple[float, float]]] = {product: [] for product in contests}
     first = next(iter(contests.values()), None)
     if first is not None:
-        bench.seconds(first.made, first.buffers, wake=WAKING)
+        bench.seconds(first.routine, first.buffers, wake=WAKING)
     for _ in range(rounds):
         for product, one in contests.items():
-            samples[product].append((bench.seconds(one.made, one.buffers), one.theirs()))
-    found = {}
+            samples[product].append((bench.seconds(one.routine, one.buffers), one.theirs()))
+    results = {}
     for product, pairs in samples.items():
         ours, peer = (statistics.median(times) for times in zip(*pairs, strict=True))
-        ratios = [there / here for here, there in pairs]
-        found[product] = Found(ours, peer, statistics.median(ratios), ratios, contests[product].right)
-    return found
+        ratios = [theirs / mine for mine, theirs in pairs]
+        results[product] = Found(ours, peer, statistics.median(ratios), ratios, contests[product].right)
+    return results
 
 
-def verdict(found: dict[Product, Found]) -> str:
+def verdict(actual: dict[Product, Found]) -> str:
     """Say which wanted ratios are met."""
     verdicts = []
     for name, wanted, chosen in (
-        ("4096³", WANTED_OF_SQUARE, [p for p in found if p.sizes == SQUARE]),
-        ("the others", WANTED, [p for p in found if p.sizes != SQUARE]),
+        ("4096³", WANTED_OF_SQUARE, [p for p in actual if p.sizes == SQUARE]),
+        ("the others", WANTED, [p for p in actual if p.sizes != SQUARE]),
     ):
-        low = [f"{p.name} {found[p].ratio:.2f}" for p in chosen if found[p].ratio < wanted or not found[p].right]
-        compared = any(not math.isnan(found[p].ratio) for p in chosen)
+        low = [f"{p.name} {actual[p].ratio:.2f}" for p in chosen if actual[p].ratio < wanted or not actual[p].right]
+        compared = any(not math.isnan(actual[p].ratio) for p in chosen)
         judged = f"NOT MET ({', '.join(low)})" if low else "met" if compared else "not measured"
         verdicts.append(f"{name}, {len(chosen)} measured, of cuBLAS' speed at least {wanted}: {judged}")
     return "\n".join(verdicts)
@@ -182,17 +182,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     begun, bench = time.perf_counter(), Bench()
     todo = [p for sizes in SHAPES for layout in LAYOUTS if (p := Product(sizes, layout)).count <= options.most]
-    made = {p: routine(bench, p) for p in todo if re.search(options.only, p.name)}
-    for pipeline in [p for one in made.values() for p in bench.compiled(one)]:
+    routines = {p: routine(bench, p) for p in todo if re.search(options.only, p.name)}
+    for pipeline in [p for one in routines.values() for p in bench.compiled(one)]:
         pipeline.result()
     numbers = np.random.default_rng(0).standard_normal(1 << 22, np.float32)
-    found = measured(bench, {p: ready(bench, p, one, numbers) for p, one in made.items()}, options.rounds)
+    result = measured(bench, {p: ready(bench, p, one, numbers) for p, one in routines.items()}, options.rounds)
     print(f"{bench.opened.name}; µs in float32: ours, cuBLAS; TFLOP/s; cuBLAS' time over ours (least and most)")
-    for product, f in found.items():
+    for product, f in result.items():
         times = f"{f.ours * 1e6:9.1f} {f.peer * 1e6:9.1f} {2e-12 * product.count / f.ours:7.2f}"
         ratios = f"{f.ratio:6.2f} ({min(f.ratios):.2f} {max(f.ratios):.2f})"
         print(f"{product.name:>22} {times} {ratios}{'' if f.right else '  WRONG'}")
-    print(f"{verdict(found)}\n{time.perf_counter() - begun:.0f} s")
+    print(f"{verdict(result)}\n{time.perf_counter() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -133,21 +133,21 @@ def values(kernel: Kernel) -> list[np.ndarray]:
 def error(bench: Bench, case: Case) -> float:
     """Return the largest error of a small case, relative to the largest number."""
     kernel = kernel_of(smaller(case))
-    made, inputs = routine(kernel, bench.capabilities), values(kernel)
-    buffers = room(bench, kernel, made, inputs)
-    bench.run(made, buffers)
+    compiled, inputs = routine(kernel, bench.capabilities), values(kernel)
+    buffers = room(bench, kernel, compiled, inputs)
+    bench.run(compiled, buffers)
     worst = 0.0
     for buffer, b, wanted in zip(buffers[len(inputs) :], kernel.outputs, interpret(kernel, *inputs), strict=False):
-        found = bench.get(buffer, b.dtype, (b.size,)).astype(np.float64)
+        actual = bench.get(buffer, b.dtype, (b.size,)).astype(np.float64)
         exact = wanted.reshape(-1).astype(np.float64)
-        worst = max(worst, float(np.abs(found - exact).max() / np.abs(exact).max()))
+        worst = max(worst, float(np.abs(actual - exact).max() / np.abs(exact).max()))
     return worst
 
 
-def room(bench: Bench, kernel: Kernel, made: Routine, inputs: Sequence[np.ndarray]) -> list[Any]:
+def room(bench: Bench, kernel: Kernel, compiled: Routine, inputs: Sequence[np.ndarray]) -> list[Any]:
     """Make all buffers of a routine."""
     outputs = [bench.room(b.size * b.dtype.itemsize) for b in kernel.outputs]
-    return [*map(bench.put, inputs), *outputs, *map(bench.room, made.workspaces)]
+    return [*map(bench.put, inputs), *outputs, *map(bench.room, compiled.workspaces)]
 
 
 def torch_timer(case: Case) -> Callable[[], float]:
@@ -168,10 +168,12 @@ class Found(NamedTuple):
     share: float
 
 
-def measured(bench: Bench, made: Routine, buffers: Sequence[Any], moved: int, timers: Sequence[Callable[[], float]], rounds: int) -> Found:
+def measured(
+    bench: Bench, compiled: Routine, buffers: Sequence[Any], moved: int, timers: Sequence[Callable[[], float]], rounds: int
+) -> Found:
     """Sample a kernel and the `timers` (PyTorch's kernel, its copy) in rounds."""
-    bench.seconds(made, buffers, wake=WAKING)
-    samples = [(bench.seconds(made, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
+    bench.seconds(compiled, buffers, wake=WAKING)
+    samples = [(bench.seconds(compiled, buffers), *[timer() for timer in timers]) for _ in range(rounds)]
     shares = [moved / COPIED * copying / ours for ours, _, copying in samples]
     return Found(*[statistics.median(numbers) for numbers in ([t[0] for t in samples], [t[1] for t in samples], shares)])
 
@@ -180,20 +182,21 @@ def table_row(bench: Bench, case: Case, quick: bool, copying: Callable[[], float
     """Measure a case; return its row, and its rate as a fraction of the copy's."""
     wrong = error(bench, case)
     kernel = kernel_of(smaller(case) if quick else case)
-    made = routine(kernel, bench.capabilities)
-    buffers = room(bench, kernel, made, values(kernel))
+    kernel_routine = routine(kernel, bench.capabilities)
+    buffers = room(bench, kernel, kernel_routine, values(kernel))
     start = time.perf_counter()
-    for pipeline in bench.compiled(made):
+    for pipeline in bench.compiled(kernel_routine):
         pipeline.result()
     compiled = time.perf_counter() - start
     moved = sum(b.size * b.dtype.itemsize for b in (*kernel.inputs, *kernel.outputs))
     theirs = torch_timer(case) if not quick else lambda: float("nan")
-    found = measured(bench, made, buffers, moved, (theirs, copying), rounds)
+    result = measured(bench, kernel_routine, buffers, moved, (theirs, copying), rounds)
     for buffer in buffers:
         buffer.destroy()
-    text = f"{len(made.dispatches)} dispatches, {sum(len(d.source) for d in made.dispatches)} characters in {compiled * 1e3:.0f} ms"
-    rates = f"{moved / found.ours / 1e9:8.0f} {moved / found.theirs / 1e9:9.0f} {found.theirs / found.ours:6.2f}x {found.share:7.2f}"
-    return f"{case.name:32} {found.ours * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", found.share
+    characters = sum(len(d.source) for d in kernel_routine.dispatches)
+    text = f"{len(kernel_routine.dispatches)} dispatches, {characters} characters in {compiled * 1e3:.0f} ms"
+    rates = f"{moved / result.ours / 1e9:8.0f} {moved / result.theirs / 1e9:9.0f} {result.theirs / result.ours:6.2f}x {result.share:7.2f}"
+    return f"{case.name:32} {result.ours * 1e6:10.1f} us {rates}  error {wrong:.0e}  {text}", result.share
 
 
 def main() -> None:
@@ -207,9 +210,9 @@ def main() -> None:
     for setting in options.constant:
         name, value = setting.split("=")
         module, attribute = name.split(".")
-        found = importlib.import_module(f"volta_fn.targets.wgsl.loops.{module}")
-        getattr(found, attribute)
-        setattr(found, attribute, int(value))
+        result = importlib.import_module(f"volta_fn.targets.wgsl.loops.{module}")
+        getattr(result, attribute)
+        setattr(result, attribute, int(value))
     bench = Bench()
     print(bench.opened.name, bench.capabilities)
     print(f"{'':32} {'time':>13} {'GB/s':>8} {'torch':>9} {'ratio':>7} {'of copy':>7}", flush=True)

@@ -104,9 +104,9 @@ def _windows(floats: Callable[..., np.ndarray], least: int) -> Iterator[Case]:
     yield Case(f"max pool 3×3 {x.shape}", "reduce_window_max", (x,), geometry, pool)
     y = floats(x.shape[0], 64, 56, 56)
 
-    def back(t: Any, given: Sequence[Any]) -> Any:
-        _, where = t.nn.functional.max_pool2d(given[1], 3, 2, 1, return_indices=True)
-        return t.ops.aten.max_pool2d_with_indices_backward(given[0], given[1], [3, 3], [2, 2], [1, 1], [1, 1], False, where)
+    def back(t: Any, arguments: Sequence[Any]) -> Any:
+        _, where = t.nn.functional.max_pool2d(arguments[1], 3, 2, 1, return_indices=True)
+        return t.ops.aten.max_pool2d_with_indices_backward(arguments[0], arguments[1], [3, 3], [2, 2], [1, 1], [1, 1], False, where)
 
     yield Case(f"its gradient {x.shape}", "select_and_scatter_add", (y, x), geometry | {"select": "ge"}, back)
 
@@ -131,8 +131,8 @@ _COMPARED = {"eigh": 1, "svd": 0}
 
 def is_right(case: Case, bench: Bench, buffers: Sequence[Any]) -> bool:
     """Return True if the results are what the primitive means in NumPy."""
-    found = backend.KERNELS[case.primitive](*case.operands, **case.params)
-    expected = [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
+    actual = backend.KERNELS[case.primitive](*case.operands, **case.params)
+    expected = [np.asarray(x) for x in (actual if isinstance(actual, tuple) else (actual,))]
     if case.primitive in _COMPARED:
         chosen = _COMPARED[case.primitive]
         pairs = [(buffers[chosen], expected[chosen])]
@@ -180,17 +180,17 @@ def _table_row(case: Case, bench: Bench, dispatches: bool) -> str:
 
 
 def _result_sizes(case: Case, avals: tuple[ShapedArray, ...]) -> list[int]:
-    made = PRIMITIVES[case.primitive].result_avals(avals, case.params)
-    return [max(4, x.size * x.dtype.itemsize) for x in (made if isinstance(made, tuple) else (made,))]
+    avals_out = PRIMITIVES[case.primitive].result_avals(avals, case.params)
+    return [max(4, x.size * x.dtype.itemsize) for x in (avals_out if isinstance(avals_out, tuple) else (avals_out,))]
 
 
 def _peer_seconds(case: Case) -> float:
     library = peers.torch()
     if library is None:
         return float("nan")
-    given = [library.from_numpy(np.ascontiguousarray(x)).cuda() for x in case.operands]
+    operands = [library.from_numpy(np.ascontiguousarray(x)).cuda() for x in case.operands]
     try:
-        return peers.seconds(lambda: case.peer(library, given))
+        return peers.seconds(lambda: case.peer(library, operands))
     except RuntimeError as error:  # cuSOLVER refuses to work on some systems
         print(f"{case.name:>40} PyTorch fails: {str(error).splitlines()[0][:80]}")
         return float("nan")

@@ -42,19 +42,19 @@ class Cost(NamedTuple):
 def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> list[Cost]:
     """Measure the costs of all dispatches of one call."""
     #: By the numbers of steps as objects: the call, whose memory must last, the step, and what it was made of.
-    made: dict[int, tuple[Call, Step, _Shader]] = {}
+    dispatches: dict[int, tuple[Call, Step, _Shader]] = {}
     seen: dict[_Shader, list[Step]] = {}
     one = Call.step
 
     def recorded(self: Call, run: Run) -> Step:
         step = one(self, run)
-        made[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.groups)
+        dispatches[id(step)] = self, step, (run.source, tuple([p.size for p in run.ranges]), run.groups)
         return step
 
     def watched(queue: Queue, steps: Sequence[Step]) -> None:
         for step in steps:
-            if id(step) in made and step.grids is None:
-                seen.setdefault(made[id(step)][2], []).append(step)
+            if id(step) in dispatches and step.grids is None:
+                seen.setdefault(dispatches[id(step)][2], []).append(step)
         play(queue, steps)
 
     in_python = mock.patch.object(command_lists, "compiled", lambda: None)

@@ -50,12 +50,12 @@ def contraction_of(product: Product) -> tuple[IndexedContraction, BufferNumbers]
 def case_of(bench: Bench, product: Product, count: int) -> Case:
     """Return a product with so many candidates, and variations of the first."""
     c, buffers = contraction_of(product)
-    found = candidates(c, working(FLOAT), bench.capabilities, count)
-    schedules = [SIMPLE, *found, *[replace(best, unroll=u) for best in found[:6] for u in (0, 8) if best.unroll]]
+    result = candidates(c, working(FLOAT), bench.capabilities, count)
+    schedules = [SIMPLE, *result, *[replace(best, unroll=u) for best in result[:6] for u in (0, 8) if best.unroll]]
     if c.products >= 2**36 and product.layout == "NN":
-        for best in found[:3]:
+        for best in result[:3]:
             schedules += [s for s in variations(best, working(FLOAT), bench.capabilities) if s not in schedules]
-    return Case(product, c, buffers, schedules, found[0])
+    return Case(product, c, buffers, schedules, result[0])
 
 
 def prepare(bench: Bench, case: Case) -> None:
@@ -106,20 +106,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
     """Try a product and print its row; with `everything`, a row for each schedule."""
     c, bench = case.contraction, runner.bench
-    found = timings(c, working(FLOAT), bench.capabilities, case.schedules, runner.trial, case.buffers)
+    result = timings(c, working(FLOAT), bench.capabilities, case.schedules, runner.trial, case.buffers)
     right, peer = first_is_right(case, runner), peers.product(case.product.sizes, case.product.layout)()
-    rate, ours = 2e-12 * c.products, found[0].seconds
-    guess = next((t.seconds for t in found if t.schedule == case.guess), float("inf"))
+    rate, ours = 2e-12 * c.products, result[0].seconds
+    guess = next((t.seconds for t in result if t.schedule == case.guess), float("inf"))
     if not is_tiled(c):
         guess = runner.trial(contract(c, bench.capabilities, case.buffers), runner.operands, c.target.elements, FLOAT)[1]
     row = f"{case.product.name:>22} {rate / ours:7.2f} {rate / guess:7.2f} {rate / peer:7.2f} {peer / ours:5.2f}"
-    wrong = len(case.schedules) - len(found)
+    wrong = len(case.schedules) - len(result)
     flaws = ("" if right else "  NOT NUMPY'S RESULT") + (f"  {wrong} WRONG" if wrong else "")
-    print(f"{row}  {ours * 1e6:8.1f} us  {describe(found[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
-    for timing in found if everything else ():
+    print(f"{row}  {ours * 1e6:8.1f} us  {describe(result[0].schedule)}{'' if is_tiled(c) else '  (chosen: no tiles)'}{flaws}", flush=True)
+    for timing in result if everything else ():
         print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
     if right:
-        best.setdefault(bench.opened.name, {})[class_of(c)] = found[0].schedule
+        best.setdefault(bench.opened.name, {})[class_of(c)] = result[0].schedule
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def survey(row: Row, elements: int, workers: dict[str, Contestant], pace: Pace) 
     owner: dict[str, Contestant] = {}
     results: dict[str, list[np.ndarray] | None] = {}
     for worker in workers.values():
-        found = worker.ask("prepare", row.name, elements)
-        owner |= dict.fromkeys([form for form, result in found.items() if result is not None], worker)
-        results |= found
+        output = worker.ask("prepare", row.name, elements)
+        owner |= dict.fromkeys([form for form, result in output.items() if result is not None], worker)
+        results |= output
     counts = {}
     for form, worker in owner.items():
         seconds = min(worker.ask("time_calls", form, 1) for _ in range(2))
@@ -100,25 +100,25 @@ def survey(row: Row, elements: int, workers: dict[str, Contestant], pace: Pace) 
 
 def ratios(seconds: dict[str, float]) -> dict[str, float | None]:
     """Return the time of each of our forms over that of its fastest peer."""
-    found: dict[str, float | None] = {}
+    results: dict[str, float | None] = {}
     for form, peers in PEERS.items():
-        there = [seconds[peer] for peer in peers if peer in seconds]
-        found[form] = seconds[form] / min(there) if there and form in seconds else None
-    return found
+        peer_seconds = [seconds[peer] for peer in peers if peer in seconds]
+        results[form] = seconds[form] / min(peer_seconds) if peer_seconds and form in seconds else None
+    return results
 
 
-def describe_row(found: dict[str, Any]) -> str:
+def describe_row(result: dict[str, Any]) -> str:
     """Format a row: the ratios, and the times that they come from."""
-    ours = " ".join(f"{ratio(found['ratios'][form]):>7s}" for form in PEERS)
-    times = " ".join(f"{form} {duration(seconds)}," for form, seconds in found["seconds"].items())
-    return f"{found['name']:34s}{found['elements']:9d} {ours}  {times}{'' if found['agree'] else ' DIFFERENT NUMBERS'}"
+    ours = " ".join(f"{ratio(result['ratios'][form]):>7s}" for form in PEERS)
+    times = " ".join(f"{form} {duration(seconds)}," for form, seconds in result["seconds"].items())
+    return f"{result['name']:34s}{result['elements']:9d} {ours}  {times}{'' if result['agree'] else ' DIFFERENT NUMBERS'}"
 
 
-def conclude(found: Sequence[dict[str, Any]], slowest: int) -> dict[str, Any]:
+def conclude(result: Sequence[dict[str, Any]], slowest: int) -> dict[str, Any]:
     """Print and return the geometric means and how many exceed the limits."""
     summary: dict[str, Any] = {}
     for form, (limit, mean_limit) in LIMITS.items():
-        compared = [row for row in found if row["ratios"][form] is not None]
+        compared = [row for row in result if row["ratios"][form] is not None]
         if not compared:
             continue
         compared.sort(key=lambda row: -row["ratios"][form])
@@ -135,23 +135,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Survey what is asked for; return 1 if a function failed or gave other numbers."""
     options = parse(arguments)
     pace = Pace(3, 1e-3, 0.1) if options.quick else Pace(options.rounds, 5e-3, 1.0)
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     wanted = [row for row in TABLE if re.search(options.only, row.name)]
     for threads in options.threads:
         limit_threads(threads)
         workers = {framework: Contestant(framework) for framework in MODULES}
         for row in wanted:
             for elements in [size for size in options.sizes if size <= row.largest]:
-                found.append({"threads": threads} | survey(row, elements, workers, pace))
-                print(threads, describe_row(found[-1]), flush=True)
+                results.append({"threads": threads} | survey(row, elements, workers, pace))
+                print(threads, describe_row(results[-1]), flush=True)
         for worker in workers.values():
             worker.stop()
-    summary = conclude(found, options.slowest)
+    summary = conclude(results, options.slowest)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"machine": describe(options.threads[0]), "summary": summary, "rows": found}, indent=1)
+    text = json.dumps({"machine": describe(options.threads[0]), "summary": summary, "rows": results}, indent=1)
     options.json.write_text(text + "\n")
     print(f"numbers in {options.json}")
-    return int(any(not row["agree"] or any(row["seconds"].get(form) is None for form in PEERS) for row in found))
+    return int(any(not row["agree"] or any(row["seconds"].get(form) is None for form in PEERS) for row in results))
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ class Survey:
     def _find(self, row: Row) -> Callable[..., Any] | None:
         module, function = row.path()
         path = MODULES[self.framework].get(module)
-        found: Callable[..., Any] | None = getattr(importlib.import_module(path), function, None) if path else None
-        return found
+        result: Callable[..., Any] | None = getattr(importlib.import_module(path), function, None) if path else None
+        return result
 
     def _tried(self, form: str) -> list[np.ndarray] | None:
         """Call a form; drop it and return None if it fails."""

@@ -145,9 +145,9 @@ def resnet18(rng: np.random.Generator, batch: int, width: int) -> Case:
     projected: dict[str, bool] = {}
     for stage in range(4):
         for half in "ab":
-            found = _block_layers(f"{stage}{half}", inputs, width << stage)
-            layers, inputs = layers | found, width << stage
-            projected[f"{stage}{half}"] = len(found) == 3
+            result = _block_layers(f"{stage}{half}", inputs, width << stage)
+            layers, inputs = layers | result, width << stage
+            projected[f"{stage}{half}"] = len(result) == 3
     params = _normalised_params(rng, layers) | {
         "head": normal(rng, 8 * width, 10, scale=(8 * width) ** -0.5),
         "headb": np.zeros(10, np.float32),

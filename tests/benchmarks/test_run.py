@@ -169,10 +169,10 @@ def test_what_a_step_costs() -> None:
     assert cost.operations(vf.make_jaxpr(step)(*shapes).jaxpr) == 5 * product + convolution
     gradient = vf.make_jaxpr(vf.grad(lambda *inputs: step(*inputs)[1].sum(), (2, 3)))
     assert 2 * convolution <= cost.operations(gradient(*shapes).jaxpr) <= 6 * convolution
-    found = cost.cost(step, tuple(shapes), lambda: vf.numpy.ones(3))
-    assert cost.rate(found._replace(operations=10**12, moved=10**6), 0.1, cost.Ceilings(2e13, 1e12)) == ("10 TFLOP/s", 0.5)
-    assert cost.rate(found._replace(operations=10, moved=10**9), 0.01, cost.Ceilings(2e13, 1e12)) == ("100 GB/s", 0.1)
-    assert cost.rate(found, 0.01, None) == ("-", None)
+    result = cost.cost(step, tuple(shapes), lambda: vf.numpy.ones(3))
+    assert cost.rate(result._replace(operations=10**12, moved=10**6), 0.1, cost.Ceilings(2e13, 1e12)) == ("10 TFLOP/s", 0.5)
+    assert cost.rate(result._replace(operations=10, moved=10**9), 0.01, cost.Ceilings(2e13, 1e12)) == ("100 GB/s", 0.1)
+    assert cost.rate(result, 0.01, None) == ("-", None)
 
 
 def test_targets_of_the_gpu() -> None:

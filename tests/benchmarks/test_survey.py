@@ -42,8 +42,8 @@ def test_a_quick_survey_writes_its_numbers(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "survey.json"
     wanted = r"^numpy\.(hypot|stack last axis)$"
     assert program.main(["--quick", "--threads", "1", "--sizes", "100", "--only", wanted, "--json", str(path)]) == 0
-    found = json.loads(path.read_text())
-    assert [row["name"] for row in found["rows"]] == ["numpy.hypot", "numpy.stack last axis"]
-    assert all(row["agree"] and row["ratios"]["volta_fn eager"] > 0 and row["ratios"]["volta_fn jit"] is None for row in found["rows"])
-    assert found["summary"]["volta_fn eager"]["compared"] == 2
+    actual = json.loads(path.read_text())
+    assert [row["name"] for row in actual["rows"]] == ["numpy.hypot", "numpy.stack last axis"]
+    assert all(row["agree"] and row["ratios"]["volta_fn eager"] > 0 and row["ratios"]["volta_fn jit"] is None for row in actual["rows"])
+    assert actual["summary"]["volta_fn eager"]["compared"] == 2
     assert "geometric mean" in capsys.readouterr().out

@@ -20,8 +20,8 @@ def traced(function: Callable[..., Any], call: Call) -> tuple[Callable[..., Any]
     leaves = tree.leaves(call.args)
     arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
 
-    def run(*given: Any) -> Any:
-        remaining = iter(given)
+    def run(*operands: Any) -> Any:
+        remaining = iter(operands)
         args = [next(remaining) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
         return function(*tree.unflatten(structure, args), **call.kwargs)
 
@@ -52,9 +52,9 @@ def results(value: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in tree.leaves(value)]
 
 
-def assert_same(found: Any, wanted: Sequence[np.ndarray], tolerance: float) -> None:
+def assert_same(actual: Any, wanted: Sequence[np.ndarray], tolerance: float) -> None:
     """Compare results, floats relative to the largest of them."""
-    arrays = results(found)
+    arrays = results(actual)
     assert len(arrays) == len(wanted)
     for got, want in zip(arrays, wanted, strict=True):
         assert got.shape == want.shape

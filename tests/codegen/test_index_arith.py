@@ -56,9 +56,9 @@ def test_neutral_operations_are_left_out() -> None:
 @pytest.mark.parametrize("number", [0, 5, 23])
 def test_coordinates_are_those_of_the_row_major_number(number: int) -> None:
     f, sizes = Interpreter(), [2, 3, 4]
-    found = [value for _, value in f.coordinates((False, number), sizes)]
-    assert found == [number // 12, number // 4 % 3, number % 4]
-    assert f.dotted([(False, value) for value in found], [12, 4, 1])[1] == number
+    results = [value for _, value in f.coordinates((False, number), sizes)]
+    assert results == [number // 12, number // 4 % 3, number % 4]
+    assert f.dotted([(False, value) for value in results], [12, 4, 1])[1] == number
 
 
 def test_terms_are_emitted_in_their_order() -> None:

@@ -158,11 +158,11 @@ def test_a_softmax_and_its_gradient_have_no_needless_equation() -> None:
 def test_donated_inputs_and_outputs_that_are_inputs() -> None:
     step = vf.jit(lambda x, y: (x * 1.0, y - 0.0, x + y), donate_argnums=(0, 1))
     x, y = vf.device_put(np.arange(4.0)), vf.device_put(np.ones(4))
-    kept, same, total = step(x, y)
+    retained, same, total = step(x, y)
     assert x.is_deleted() and y.is_deleted()
-    same_bits(kept, np.arange(4.0))
+    same_bits(retained, np.arange(4.0))
     same_bits(same, np.ones(4))
-    again = step(kept, total)
+    again = step(retained, total)
     same_bits(again[2], 2 * np.arange(4.0) + 1)
     same_bits(same, np.ones(4))
 
@@ -191,9 +191,9 @@ def test_long_programs(size: int) -> None:
 
 def test_every_pass_has_a_name_and_a_sentence() -> None:
     for target in (Target(), WgslTarget(TargetCapabilities()), WgslTarget(TargetCapabilities(buffers=64))):
-        found = passes_of(target)
-        assert len({p.name for p in found}) == len(found) > 10
-        assert all(p.description.endswith(".") and p.description.count(".") == 1 for p in found)
+        result = passes_of(target)
+        assert len({p.name for p in result}) == len(result) > 10
+        assert all(p.description.endswith(".") and p.description.count(".") == 1 for p in result)
 
 
 def test_targets_add_their_passes_in_order() -> None:

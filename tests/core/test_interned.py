@@ -68,12 +68,12 @@ def calls() -> Iterator[list[str]]:
 @pytest.mark.parametrize("keep", [interned, weak_identity_dict, finalized])
 def test_no_function_of_python_runs_at_the_end_of_a_value(keep: Callable[[Value], Callable[[], object]]) -> None:
     value = Value()
-    found = keep(value)
+    result = keep(value)
     with calls() as called:
         del value
         seen = [*called]
     assert seen == []
-    assert found() is None
+    assert result() is None
 
 
 def test_values_are_attached_to_objects() -> None:

@@ -38,8 +38,8 @@ def test_pickled_programs_are_equal_and_run(name: str) -> None:
     program = vf.make_jaxpr(PROGRAMS[name])(X)
     again = pickle.loads(pickle.dumps(program))
     assert again.pretty_print(source_info=True) == program.pretty_print(source_info=True)
-    for found, wanted in zip(*(vf.jit(jaxpr_as_fun(p))(X) for p in (again, program)), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(*(vf.jit(jaxpr_as_fun(p))(X) for p in (again, program)), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def test_another_process_reads_them() -> None:

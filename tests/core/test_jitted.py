@@ -53,8 +53,8 @@ TRANSFORMS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Any]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_results_are_those_of_the_transform_of_the_plain_function(name: str) -> None:
     transform, function, x = TRANSFORMS[name]
-    found, expected = transform(vf.jit(function))(x), transform(function)(x)
-    tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6), found, expected)
+    actual, expected = transform(vf.jit(function))(x), transform(function)(x)
+    tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6), actual, expected)
 
 
 @pytest.mark.parametrize("name", ["vmap", "grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap of grad"])
@@ -157,8 +157,8 @@ def test_collectives_of_a_mapped_axis() -> None:
 
 
 def test_jax_agrees() -> None:
-    found = vf.hessian(vf.jit(lambda x: jnp.prod(jnp.cos(x))))(X[1])
-    np.testing.assert_allclose(found, jax.hessian(jax.jit(lambda x: jax.numpy.prod(jax.numpy.cos(x))))(X[1]), rtol=1e-4, atol=1e-6)
+    result = vf.hessian(vf.jit(lambda x: jnp.prod(jnp.cos(x))))(X[1])
+    np.testing.assert_allclose(result, jax.hessian(jax.jit(lambda x: jax.numpy.prod(jax.numpy.cos(x))))(X[1]), rtol=1e-4, atol=1e-6)
 
 
 @vf.jit

@@ -63,11 +63,11 @@ INTENDED: dict[str, Callable[[], Any]] = {
 def test_the_first_accident_gives_a_warning(name: str) -> None:
     with pytest.warns(PromotionWarning, match=r"float64|complex128"):
         ACCIDENTS[name]()
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         for accident in ACCIDENTS.values():
             accident()
-    assert not given
+    assert not records
 
 
 @pytest.mark.wide
@@ -80,11 +80,11 @@ def test_intended_promotions_are_silent(name: str) -> None:
 
 @pytest.mark.wide
 def test_the_warning_has_the_users_position() -> None:
-    with pytest.warns(PromotionWarning) as given:
+    with pytest.warns(PromotionWarning) as records:
         number = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]  # CPython has frames
         vf.jit(lambda w: w * DATA[:, :1])(W[0])
-    assert (given[0].filename, given[0].lineno) == (__file__, number)
-    assert "float32[4] and float64[5,1]" in str(given[0].message)
+    assert (records[0].filename, records[0].lineno) == (__file__, number)
+    assert "float32[4] and float64[5,1]" in str(records[0].message)
 
 
 @pytest.mark.wide

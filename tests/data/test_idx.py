@@ -36,9 +36,9 @@ def path(tmp_path: Path) -> Path:
 def test_reads_what_was_written(tmp_path_factory, compress, values):
     path = tmp_path_factory.getbasetemp() / "any-idx"
     path.write_bytes(compress(idx_bytes(values)))
-    found = data.read_idx(path)
-    assert found.dtype == values.dtype
-    np.testing.assert_array_equal(found, values)
+    result = data.read_idx(path)
+    assert result.dtype == values.dtype
+    np.testing.assert_array_equal(result, values)
 
 
 GOOD = idx_bytes(np.arange(12, dtype=np.int16).reshape(3, 4))

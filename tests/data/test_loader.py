@@ -250,9 +250,9 @@ def test_parts_of_batches_join_to_the_batches(count: int) -> None:
     options: dict[str, Any] = {"shuffle": True, "key": 3}
     whole = [np.asarray(batch) for batch in data.DataLoader(dataset, 8, **options)]
     parts = [[np.asarray(batch) for batch in data.DataLoader(dataset, 8, shard=(i, count), **options)] for i in range(count)]
-    for batch, *own in zip(whole, *parts, strict=True):
-        np.testing.assert_array_equal(np.concatenate(own), batch)
-        assert len({len(part) for part in own}) == 1
+    for batch, *batch_parts in zip(whole, *parts, strict=True):
+        np.testing.assert_array_equal(np.concatenate(batch_parts), batch)
+        assert len({len(part) for part in batch_parts}) == 1
 
 
 def test_parts_have_random_transforms_of_their_own_and_one_position() -> None:

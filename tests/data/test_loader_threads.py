@@ -23,11 +23,11 @@ PATIENCE = 20.0  # seconds after which something that should happen is given up
 
 def loading_threads() -> list[int]:
     """Return the threads that are in a worker's function."""
-    found = []
+    results = []
     for thread, frame in sys._current_frames().items():
         functions = [(f.f_code.co_filename, f.f_code.co_name) for f, _ in traceback.walk_stack(frame)]
-        found += [thread] * any(file == prefetch.__file__ and name == "_work" for file, name in functions)
-    return found
+        results += [thread] * any(file == prefetch.__file__ and name == "_work" for file, name in functions)
+    return results
 
 
 def ended() -> bool:

@@ -164,8 +164,8 @@ def test_numbers_beyond_all_floats_are_refused(table, field):
 
 
 def test_infinity_by_its_name(table):
-    found = table("a\ninf\n-Infinity\n", {"a": float}).arrays["a"]
-    np.testing.assert_array_equal(found, np.array([np.inf, -np.inf], np.float32))
+    result = table("a\ninf\n-Infinity\n", {"a": float}).arrays["a"]
+    np.testing.assert_array_equal(result, np.array([np.inf, -np.inf], np.float32))
 
 
 @pytest.mark.parametrize("read", [data.CSV, read_idx])

@@ -22,10 +22,10 @@ def unique_images(count: int, channels: int, height: int, width: int) -> np.ndar
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
 def test_to_float_maps_the_range(dtype):
     top = np.iinfo(dtype).max
-    found = data.to_float(np.array([0, top // 5, top], dtype))
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, [0, 0.2, 1], rtol=1e-6)
-    assert (np.asarray(found)[[0, 2]] == [0, 1]).all()
+    result = data.to_float(np.array([0, top // 5, top], dtype))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, [0, 0.2, 1], rtol=1e-6)
+    assert (np.asarray(result)[[0, 2]] == [0, 1]).all()
 
 
 @pytest.mark.parametrize(("dtype", "short"), [("int32", "i32"), ("float32", "f32"), ("bool", "bool")])
@@ -40,9 +40,9 @@ def test_normalize_by_channel(dtype):
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.25, 0.3]
     expected = (x - np.array(mean, dtype)[:, None, None]) / np.array(std, dtype)[:, None, None]
     for images, wanted in ((x, expected), (x[0], expected[0])):
-        found = data.normalize(mean, std)(images)
-        assert found.dtype == np.dtype(dtype)
-        np.testing.assert_allclose(found, wanted, rtol=np.finfo(dtype).eps * 4, atol=np.finfo(dtype).eps)
+        actual = data.normalize(mean, std)(images)
+        assert actual.dtype == np.dtype(dtype)
+        np.testing.assert_allclose(actual, wanted, rtol=np.finfo(dtype).eps * 4, atol=np.finfo(dtype).eps)
 
 
 def test_normalize_along_other_axes_and_by_numbers():
@@ -67,8 +67,8 @@ def test_normalize_refuses():
 
 @given(st.lists(st.integers(0, 6), max_size=9))
 def test_one_hot_is_rows_of_the_identity(labels):
-    found = data.one_hot(7)(np.array(labels, np.int32))
-    np.testing.assert_array_equal(found, np.eye(7, dtype=np.float32)[np.array(labels, int)])
+    result = data.one_hot(7)(np.array(labels, np.int32))
+    np.testing.assert_array_equal(result, np.eye(7, dtype=np.float32)[np.array(labels, int)])
 
 
 @pytest.mark.wide
@@ -105,8 +105,8 @@ def test_another_key_gives_others(transform):
 
 def test_flips_mirror_images():
     x = unique_images(200, 3, 4, 5)
-    found = np.asarray(data.random_horizontal_flip()(0, x))
-    same, mirrored = ((found == y).all(axis=(1, 2, 3)) for y in (x, x[..., ::-1]))
+    result = np.asarray(data.random_horizontal_flip()(0, x))
+    same, mirrored = ((result == y).all(axis=(1, 2, 3)) for y in (x, x[..., ::-1]))
     assert (same ^ mirrored).all()
     assert 70 < mirrored.sum() < 130  # 200 coins: four standard deviations are 28
     np.testing.assert_array_equal(data.random_horizontal_flip(0.0)(0, x), x)
@@ -117,10 +117,10 @@ def test_flips_mirror_images():
 def test_crops_are_windows_of_the_padded_image(padding, size):
     x = unique_images(300, 2, 3, 4)
     height, width = size or (3, 4)
-    found = np.asarray(data.random_crop(padding, size, fill=-1)(1, x))
+    result = np.asarray(data.random_crop(padding, size, fill=-1)(1, x))
     padded = np.pad(x, [(0, 0), (0, 0), (padding, padding), (padding, padding)], constant_values=-1)
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
-    matches = (windows == found[:, :, None, None]).all(axis=(1, 4, 5))
+    matches = (windows == result[:, :, None, None]).all(axis=(1, 4, 5))
     assert (matches.sum(axis=(1, 2)) == 1).all()
     assert matches.any(axis=0).all()  # some image has each position
 

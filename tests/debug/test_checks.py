@@ -65,11 +65,11 @@ def test_traces_and_misses_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_leaks_are_found_at_once() -> None:
-    kept: list[Any] = []
+    retained: list[Any] = []
 
     def leak(x: Any) -> Any:
         y = x * 2
-        kept.append(y)
+        retained.append(y)
         return y
 
     with config.checking_leaks(), pytest.raises(errors.LeakedTracerError, match=r"`mul` at .*test_checks.py.*a list"):
@@ -131,9 +131,9 @@ def test_without_jit_functions_get_and_return_what_programs_do() -> None:
         return {"y": x, "n": 1}
 
     with vf.disable_jit():
-        found = vf.jit(noted, static_argnums=1)(np.ones(2), 3, options={"rate": 0.5})
+        result = vf.jit(noted, static_argnums=1)(np.ones(2), 3, options={"rate": 0.5})
     assert isinstance(seen[0], vf.Array) and seen[1] == 3 and isinstance(seen[2]["rate"], vf.Array)
-    assert isinstance(found["y"], vf.Array) and isinstance(found["n"], vf.Array)
+    assert isinstance(result["y"], vf.Array) and isinstance(result["n"], vf.Array)
     with vf.disable_jit(), pytest.raises(errors.ArgumentTypeError, match='static_argnames="mode"'):
         vf.jit(lambda x, mode: x)(1.0, "train")
     ref = vf.new_ref(0.0)

@@ -54,14 +54,14 @@ def test_waiting_again_after_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("in_use", "status"), [(0, "healthy"), (699, "healthy"), (700, "warning"), (899, "warning"), (900, "critical")])
 def test_health_by_memory(in_use: int, status: str) -> None:
-    found = vf.debug.health(device(_Waits(memory=MemoryStats(in_use, in_use, in_use, 1000))))
-    assert found.status == status
-    assert bool(found.reasons) == (status != "healthy")
+    report = vf.debug.health(device(_Waits(memory=MemoryStats(in_use, in_use, in_use, 1000))))
+    assert report.status == status
+    assert bool(report.reasons) == (status != "healthy")
 
 
 def test_where_nothing_is_known_nothing_is_claimed() -> None:
-    found = vf.debug.health("cpu")
-    assert found.status == "unknown" and "no limit" in found.reasons[0]
+    report = vf.debug.health("cpu")
+    assert report.status == "unknown" and "no limit" in report.reasons[0]
     late = _Waits(timeouts=1)
     with pytest.raises(DeviceTimeoutError):
         vf.synchronize(device(late))
@@ -77,10 +77,10 @@ def test_a_monitor_of_the_gpu() -> None:
                 x, loss = step(x)
             assert np.isfinite(float(loss))
             monitor.checkpoint("read")
-            kept = [step(x) for _ in range(5)]
+            retained = [step(x) for _ in range(5)]
             vf.synchronize()
         stats = monitor.stats()
-        del kept
+        del retained
     assert [c.label for c in monitor.checkpoints] == ["begin", "read", "end"]
     assert stats.dispatches >= 30 and stats.batches >= 2 and stats.reads >= 1 and stats.timeouts == 0
     assert 0 < stats.waited <= stats.seconds and stats.dispatches_per_second == stats.dispatches / stats.seconds

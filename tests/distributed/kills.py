@@ -28,8 +28,8 @@ ARGUMENTS = (SCRIPT, "--model", "mlp", "--steps", "40", "--folder")
 def undisturbed(folder: Path) -> tuple[Trained, float]:
     """Return what a run ends with, and the seconds that it takes."""
     start = time.monotonic()
-    found = run(COUNT, *ARGUMENTS, str(folder))
-    return trained(found.stdout, COUNT), time.monotonic() - start
+    completed = run(COUNT, *ARGUMENTS, str(folder))
+    return trained(completed.stdout, COUNT), time.monotonic() - start
 
 
 def kill(rank: int, delay: float, folder: Path, wanted: Trained) -> float:

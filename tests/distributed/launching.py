@@ -42,7 +42,7 @@ def run(
 
 def ranks_of(marker: str) -> dict[int, int]:
     """Return the process ids of the running processes whose command line has a marker, by rank."""
-    found = {}
+    results = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words = (path / "cmdline").read_text()
@@ -50,8 +50,8 @@ def ranks_of(marker: str) -> dict[int, int]:
         except OSError:
             continue
         if marker in words and "volta_fn.launch" not in words and rank:
-            found[int(rank[1])] = int(path.name)
-    return found
+            results[int(rank[1])] = int(path.name)
+    return results
 
 
 class TooLateError(Exception):

@@ -34,7 +34,7 @@ def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
     half = [list(range(n // 2)), list(range(n // 2, n))] if n > 1 else [[0]]
     apart = [list(range(0, n, 2)), list(range(1, n, 2))] if n > 1 else [[0]]
     part = len(half[0])
-    found: dict[str, tuple[Case, tuple[int, ...]]] = {
+    result: dict[str, tuple[Case, tuple[int, ...]]] = {
         "psum": (lambda x: lax.psum(vnp.sin(x), "i"), (3, 2)),
         "psum of a tree": (lambda x: lax.psum({"a": x, "b": x.sum(), "c": 2}, "i"), (4,)),
         "psum of a large array": (lambda x: lax.psum(vnp.outer(x / 16, x), "i"), (300,)),
@@ -56,7 +56,7 @@ def collectives(n: int) -> dict[str, tuple[Case, tuple[int, ...]]]:
         "psum_scatter in groups": (lambda x: lax.psum_scatter(x, "i", axis_index_groups=half, tiled=True), (2 * part,)),
         "all_to_all in groups": (lambda x: lax.all_to_all(x, "i", 0, 0, axis_index_groups=apart, tiled=True), (2 * part,)),
     }
-    return found
+    return result
 
 
 def contexts() -> dict[str, Callable[[Case], Case]]:
@@ -99,9 +99,9 @@ def check(name: str, function: Case, values: np.ndarray, mesh: Any, tolerance: f
     """Compare a function on processes with that under `vmap`."""
     rank = vf.process_index()
     wanted = vf.vmap(function, axis_name="i")(values)
-    found = on_processes(function, mesh)(values[rank : rank + 1])
-    assert tree.structure(wanted) == tree.structure(found), name
-    for want, have in zip(tree.leaves(wanted), tree.leaves(found), strict=True):
+    actual = on_processes(function, mesh)(values[rank : rank + 1])
+    assert tree.structure(wanted) == tree.structure(actual), name
+    for want, have in zip(tree.leaves(wanted), tree.leaves(actual), strict=True):
         want, have = np.asarray(want)[rank], np.asarray(have)[0]
         assert (want.dtype, want.shape) == (have.dtype, have.shape), f"{name}: {want.dtype}{want.shape}, not {have.dtype}{have.shape}"
         wide = np.complex128 if want.dtype.kind == "c" else np.float64
@@ -120,9 +120,9 @@ def check_compression(n: int) -> None:
     apart = lambda g: {"w": mean({"w": g["w"]})["w"], **mean({name: x for name, x in g.items() if name != "w"})}
     for function in (mean, apart):
         on_all = vf.jit(vf.shard_map(function, mesh=vf.make_mesh({"i": n}), in_specs=P("i"), out_specs=P()))
-        found = on_all({name: x[rank : rank + 1] for name, x in every.items()})
+        actual = on_all({name: x[rank : rank + 1] for name, x in every.items()})
         for name, x in every.items():
-            have = np.asarray(found[name])
+            have = np.asarray(actual[name])
             assert have.dtype == np.float32, name
             # Each process's part is rounded once, and their float32 sum once more: at most a unit in the last place between orders.
             wanted = short(short(x).sum(0, keepdims=True)) / np.float32(n)
@@ -140,9 +140,9 @@ def check_overlap(n: int, compression: str | None) -> None:
     step = lambda p, x: vf.optim.average_gradients(gradients(p, x[0]), "i", compression=compression)
     on_all = vf.jit(vf.shard_map(step, mesh=vf.make_mesh({"i": n}), in_specs=(P(), P("i")), out_specs=P()))
     before = vf.distributed.statistics().sums
-    found = on_all(params, every[rank : rank + 1])
+    actual = on_all(params, every[rank : rank + 1])
     assert vf.distributed.statistics().sums == before + (n > 1), "no sum was started before it was awaited"
-    for have, wanted in zip(found, vf.vmap(gradients, (None, 0))(params, every), strict=True):
+    for have, wanted in zip(actual, vf.vmap(gradients, (None, 0))(params, every), strict=True):
         largest = float(np.abs(wanted).max())
         tolerance = 1e-5 if compression is None else 2**-7
         np.testing.assert_allclose(have, np.mean(wanted, 0), rtol=tolerance, atol=tolerance * largest, err_msg=f"overlap {compression}")
@@ -155,9 +155,9 @@ def check_pmap(n: int) -> None:
     shared = np.arange(4, dtype=np.float32)
     wanted = vf.vmap(lambda x: function(x, shared, 2.0), axis_name="i")(values)
     for axis in (0, 1):
-        own = np.expand_dims(values[rank], axis)
+        local_values = np.expand_dims(values[rank], axis)
         mapped = vf.pmap(function, axis_name="i", in_axes=(axis, None, None), static_broadcasted_argnums=2)
-        for want, have in zip(wanted, mapped(own, shared, 2.0), strict=True):
+        for want, have in zip(wanted, mapped(local_values, shared, 2.0), strict=True):
             np.testing.assert_allclose(
                 np.asarray(have), np.asarray(want)[rank : rank + 1], rtol=2e-5, atol=1e-5, err_msg=f"pmap along {axis}"
             )
@@ -180,27 +180,27 @@ def cases(n: int, mesh: Any, dtype: str) -> list[Callable[[], None]]:
     """Return all checks; the laws are those of arrays of a dtype."""
     tolerance = {"float32": 2e-5, "float64": 1e-11}[dtype]
     draw = np.random.default_rng(0)
-    found: list[Callable[[], None]] = []
+    results: list[Callable[[], None]] = []
     for (name, (function, shape)), (context, wrap) in itertools.product(collectives(n).items(), contexts().items()):
         values = draw.normal(size=(n, *shape)).astype(dtype)
-        found.append(functools.partial(check, f"{context} of {name}", wrap(function), values, mesh, tolerance))
+        results.append(functools.partial(check, f"{context} of {name}", wrap(function), values, mesh, tolerance))
     for name, function in EXTREMES.items():
         values = draw.normal(size=(n, 5)).astype(np.float32)
-        found.append(functools.partial(check, name, function, values, mesh))
+        results.append(functools.partial(check, name, function, values, mesh))
     if vf.default_backend() == "cpu":
         moves = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.psum_scatter(x.astype(lax.psum(x, "i").dtype), "i", tiled=True))
         ends = lambda x: (lax.pmax(x, "i"), lax.pmin(x, "i"), lax.ppermute(x, "i", [(0, n - 1)]))
         for kind in DTYPES:
-            found.append(functools.partial(check, f"sums of {kind}", moves, typed(kind, n), mesh, 1e-2))
+            results.append(functools.partial(check, f"sums of {kind}", moves, typed(kind, n), mesh, 1e-2))
             if kind != "complex64":
-                found.append(functools.partial(check, f"extremes of {kind}", ends, typed(kind, n), mesh))
-        found.append(lambda: check_compression(n))
-        found.append(lambda: check_pmap(n))
+                results.append(functools.partial(check, f"extremes of {kind}", ends, typed(kind, n), mesh))
+        results.append(lambda: check_compression(n))
+        results.append(lambda: check_pmap(n))
     for compression in (None, "bfloat16"):
-        found.append(functools.partial(check_overlap, n, compression))
+        results.append(functools.partial(check_overlap, n, compression))
     empty = lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i"), lax.pmax(x, "i"), lax.ppermute(x, "i", [(0, 0)]))
-    found.append(lambda: check("no elements", empty, np.zeros((n, 0, 2), np.float32), mesh))
-    return found
+    results.append(lambda: check("no elements", empty, np.zeros((n, 0, 2), np.float32), mesh))
+    return results
 
 
 def main() -> int:

@@ -33,10 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for count in options.processes:
             start = time.monotonic()
             script = str(Path(__file__).with_name("law_cases.py"))
-            found = run(count, script, "--every", str(options.every), limit=LIMIT, **TARGETS[target])
-            good = found.returncode == 0 and "laws hold" in found.stdout
+            completed = run(count, script, "--every", str(options.every), limit=LIMIT, **TARGETS[target])
+            good = completed.returncode == 0 and "laws hold" in completed.stdout
             failed += not good
-            said = found.stdout.strip().removeprefix("[0] ") if good else f"FAILED\n{found.stdout}{found.stderr}"
+            said = completed.stdout.strip().removeprefix("[0] ") if good else f"FAILED\n{completed.stdout}{completed.stderr}"
             print(f"{target}: {said} ({time.monotonic() - start:.0f} s)", flush=True)
     return 1 if failed else 0
 

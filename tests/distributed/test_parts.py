@@ -45,11 +45,11 @@ def test_dtypes_that_mpi_cannot_add_travel_wider(dtype: str, wire: str) -> None:
 
 def received(line: Connection, count: int) -> list[tuple[str, int]]:
     """Return the kinds and senders of the next messages."""
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     deadline = time.monotonic() + 30
-    while len(found) < count and time.monotonic() < deadline:
-        found += [(message["kind"], message["rank"]) for message in line.messages(1.0) if message["kind"] != "admitted"]
-    return found
+    while len(results) < count and time.monotonic() < deadline:
+        results += [(message["kind"], message["rank"]) for message in line.messages(1.0) if message["kind"] != "admitted"]
+    return results
 
 
 def test_messages_reach_the_others_and_a_lost_process_is_announced() -> None:

@@ -26,15 +26,15 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize(("target", "every"), [("numpy", 1), ("native", 9)])
 def test_laws_hold(target: str, every: int) -> None:
-    found = run(2, str(HERE / "law_cases.py"), "--every", str(every), **TARGETS[target])
-    assert "laws hold at 2 processes" in found.stdout, found.stdout + found.stderr
+    completed = run(2, str(HERE / "law_cases.py"), "--every", str(every), **TARGETS[target])
+    assert "laws hold at 2 processes" in completed.stdout, completed.stdout + completed.stderr
 
 
 def test_losses_are_those_of_one_process_and_half_of_the_processes_go_on(tmp_path: Path) -> None:
     """Parameters are the same to the bit in all processes."""
     alone = train(1, "lenet", 10)
-    for found in resumed(2, "lenet", 10, tmp_path, "--zero"):
-        difference(found, alone)
+    for result in resumed(2, "lenet", 10, tmp_path, "--zero"):
+        difference(result, alone)
 
 
 @finds_processes
@@ -58,8 +58,8 @@ def test_a_killed_process_ends_all_and_a_restart_ends_with_the_same_bits(tmp_pat
     ][:: 1 if STRESS else 2],
 )
 def test_mistakes_end_all_processes_with_one_message(mistake: str, message: str) -> None:
-    found = run(2, str(HERE / "mistakes.py"), mistake, options=["--timeout", "2"])
-    ending = found.stderr[found.stderr.index("volta_fn.launch: ") :]
-    assert found.returncode == 1
-    assert re.search(message, ending), found.stderr
+    completed = run(2, str(HERE / "mistakes.py"), mistake, options=["--timeout", "2"])
+    ending = completed.stderr[completed.stderr.index("volta_fn.launch: ") :]
+    assert completed.returncode == 1
+    assert re.search(message, ending), completed.stderr
     assert len(re.findall("after .* s all processes have ended", ending)) == 1

@@ -33,24 +33,24 @@ Trained = tuple[list[float], str]
 
 def trained(output: str, count: int) -> Trained:
     """Return the losses and the hash of the parameters, which all processes have printed alike."""
-    found = re.findall(r"losses \[(.*)\] parameters (\w+)", output)
-    assert len(found) == count, output
-    assert len(set(found)) == 1, output
-    losses, parameters = found[0]
+    matches = re.findall(r"losses \[(.*)\] parameters (\w+)", output)
+    assert len(matches) == count, output
+    assert len(set(matches)) == 1, output
+    losses, parameters = matches[0]
     return [float(value) for value in losses.split(", ")], parameters
 
 
 def train(count: int, model: str, steps: int, *arguments: str) -> Trained:
     """Train on `count` processes."""
-    found = run(count, SCRIPTS.get(model, SCRIPT), "--model", model, "--steps", str(steps), *arguments)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return trained(found.stdout, count)
+    completed = run(count, SCRIPTS.get(model, SCRIPT), "--model", model, "--steps", str(steps), *arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return trained(completed.stdout, count)
 
 
-def difference(found: Trained, wanted: Trained) -> float:
+def difference(actual: Trained, wanted: Trained) -> float:
     """Return the largest relative difference of losses; raise `AssertionError` if it is too large."""
-    np.testing.assert_allclose(found[0], wanted[0], rtol=TOLERANCE)
-    return float(np.max(np.abs(np.divide(found[0], wanted[0]) - 1)))
+    np.testing.assert_allclose(actual[0], wanted[0], rtol=TOLERANCE)
+    return float(np.max(np.abs(np.divide(actual[0], wanted[0]) - 1)))
 
 
 def resumed(count: int, model: str, steps: int, folder: Path, *arguments: str) -> tuple[Trained, Trained]:

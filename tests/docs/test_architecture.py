@@ -22,7 +22,7 @@ def test_the_example_gives_what_it_says(capsys: Any) -> None:
 
 def test_files_exist() -> None:
     """A path may leave out the folders around it."""
-    known = {f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in ROOT.glob("[a-z]*/**/*")}
-    missing = {file for file in FILES if not any(path.endswith(f"/{file}") for path in known)}
+    paths = {f"/{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}" for path in ROOT.glob("[a-z]*/**/*")}
+    missing = {file for file in FILES if not any(path.endswith(f"/{file}") for path in paths)}
     assert len(FILES) > 30
     assert not missing

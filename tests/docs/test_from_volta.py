@@ -35,8 +35,8 @@ def exists(path: str) -> bool:
 
 def test_every_name_resolves() -> None:
     assert len(NAMES) > 150
-    found = [resolve(name) for name in NAMES]
-    assert all(value is not None for value in found)
+    results = [resolve(name) for name in NAMES]
+    assert all(value is not None for value in results)
 
 
 def test_names_are_written_so_that_they_are_looked_up() -> None:

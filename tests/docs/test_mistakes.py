@@ -26,17 +26,17 @@ def on_host() -> object:
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.title)
 def test_the_message_has_the_cause_and_the_remedy(mistake: mistakes.Mistake) -> None:
-    answer = mistakes.answer(mistake.own, mistakes.own_names)
+    answer = mistakes.answer(mistake.volta, mistakes.own_names)
     assert mistake.cause in answer
     assert mistake.remedy in answer
-    assert f"`{mistake.own.replace(' ;; ', '; ').replace('|', chr(92) + '|')}` | {mistakes._cell(answer)} |" in DOCUMENT, (
+    assert f"`{mistake.volta.replace(' ;; ', '; ').replace('|', chr(92) + '|')}` | {mistakes._cell(answer)} |" in DOCUMENT, (
         "run python tools/mistakes.py"
     )
 
 
 def test_there_are_enough() -> None:
     assert len(MISTAKES) >= 60
-    assert len({mistake.own for mistake in MISTAKES}) == len(MISTAKES)
+    assert len({mistake.volta for mistake in MISTAKES}) == len(MISTAKES)
 
 
 def test_mistakes_without_an_error_are_shown() -> None:

@@ -39,15 +39,15 @@ def is_module(dotted: str) -> bool:
 
 def missing(text: str) -> list[str]:
     """Return the modules and files that a text names and that do not exist."""
-    files = [file for file in FILE.findall(text) if not any(known.endswith(f"/{file}") for known in FILES)]
+    files = [file for file in FILE.findall(text) if not any(path.endswith(f"/{file}") for path in FILES)]
     return files + [name for name in MODULE.findall(text) if not is_module(name)]
 
 
 @pytest.mark.parametrize("folder", sorted({path.relative_to(ROOT).parts[0] for path in TEXTS}))
 def test_named_modules_and_files_exist(folder: str) -> None:
     texts = [path for path in TEXTS if path.relative_to(ROOT).parts[0] == folder]
-    found = [f"{path.relative_to(ROOT)}: {name}" for path in texts for name in missing(path.read_text())]
-    assert not found
+    results = [f"{path.relative_to(ROOT)}: {name}" for path in texts for name in missing(path.read_text())]
+    assert not results
 
 
 @pytest.mark.parametrize(

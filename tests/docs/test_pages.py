@@ -57,8 +57,8 @@ def cells(page: str) -> list[tuple[bool, str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_cells_run(page: str, namespace: dict[str, Any]) -> None:
     for raises, code in cells(page):
-        found = run(code, page, namespace)
-        assert isinstance(found, errors.VoltaError) if raises else found is None, f"{code}\n{found!r}"
+        completed = run(code, page, namespace)
+        assert isinstance(completed, errors.VoltaError) if raises else completed is None, f"{code}\n{completed!r}"
 
 
 #: Errors whose examples need several processes, another environment or a busy GPU: the tests that raise them, and what these look for.
@@ -103,17 +103,17 @@ def test_the_examples_of_errors_raise_them(namespace: dict[str, Any]) -> None:
         for _, code in CELL.findall(text):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found = run(code, "errors", namespace)
-            kinds = {entry.category.__name__ for entry in caught} if warns else {type(found).__name__}
+                completed = run(code, "errors", namespace)
+            kinds = {entry.category.__name__ for entry in caught} if warns else {type(completed).__name__}
             assert name in kinds or (name == "PromotionWarning" and not kinds), code  # that warning is given once in a process
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_examples_of_programs_raise_them(name: str) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", ENTRIES[name], re.DOTALL)
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    *_, note = found.stderr.splitlines()
-    assert f"{name}: " in found.stderr and f"More: python -m volta_fn.errors {name}" in found.stderr, note
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    *_, note = completed.stderr.splitlines()
+    assert f"{name}: " in completed.stderr and f"More: python -m volta_fn.errors {name}" in completed.stderr, note
 
 
 def test_all_variables_are_listed() -> None:

@@ -138,5 +138,5 @@ def test_the_index_is_printed(capsys):
 
 
 def test_the_command_runs_without_a_warning():
-    found = subprocess.run([sys.executable, "-W", "error", "-m", "volta_fn.errors", "CheckError"], capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (0, "") and found.stdout.startswith("CheckError\n\n")
+    completed = subprocess.run([sys.executable, "-W", "error", "-m", "volta_fn.errors", "CheckError"], capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "") and completed.stdout.startswith("CheckError\n\n")

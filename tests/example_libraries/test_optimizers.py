@@ -30,7 +30,7 @@ PARAMS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3) / 5, "b": (np.float3
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_jaxs(name: str) -> None:
-    found = []
+    results = []
     for ja, module in ((vf, ours), (jax, theirs)):
         init, update, get_params = OPTIMIZERS[name](module)
         state = init(PARAMS)
@@ -39,10 +39,10 @@ def test_steps_are_jaxs(name: str) -> None:
         for i in range(5):
             state = step(i, state)
         assert isinstance(state, module.OptimizerState)
-        found.append([np.asarray(x) for x in jax.tree.leaves(get_params(state))])
+        results.append([np.asarray(x) for x in jax.tree.leaves(get_params(state))])
         packed = module.pack_optimizer_state(module.unpack_optimizer_state(state))
-        assert [np.asarray(x).tolist() for x in jax.tree.leaves(get_params(packed))] == [x.tolist() for x in found[-1]]
-    for a, b in zip(*found, strict=True):
+        assert [np.asarray(x).tolist() for x in jax.tree.leaves(get_params(packed))] == [x.tolist() for x in results[-1]]
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

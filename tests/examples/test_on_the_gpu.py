@@ -77,18 +77,18 @@ class Watched:
 @pytest.fixture
 def costs(monkeypatch: pytest.MonkeyPatch) -> list[Cost]:
     """What calls of jitted functions cost in modules that are loaded meanwhile."""
-    found: list[Cost] = []
+    results: list[Cost] = []
     jit = vf.jit
 
     def watching(function: Callable[..., Any], **options: Any) -> Watched:
-        return Watched(jit(function, **options), function.__name__ in TRAINING.values(), found)
+        return Watched(jit(function, **options), function.__name__ in TRAINING.values(), results)
 
     monkeypatch.setattr(vf, "jit", watching)
     monkeypatch.setattr(device, "_process_default", GPU)
     for name in TRAINING:
         monkeypatch.setitem(sys.modules, name, sys)  # so that what was there, or nothing, will be there again
         del sys.modules[name]
-    return found
+    return results
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -33,7 +33,7 @@ def test_one_process_learns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_mpi
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline"])
 def test_two_processes_have_the_losses_of_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run(2, str(EXAMPLES / f"{name}.py"), "--quick")
-    shown = re.findall(r"losses \[(.*)\]", found.stdout)
-    assert len(shown) == 1, found.stdout + found.stderr
+    completed = run(2, str(EXAMPLES / f"{name}.py"), "--quick")
+    shown = re.findall(r"losses \[(.*)\]", completed.stdout)
+    assert len(shown) == 1, completed.stdout + completed.stderr
     np.testing.assert_allclose([float(x) for x in shown[0].split(", ")], alone(name, monkeypatch), atol=1.01e-4)

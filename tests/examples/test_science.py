@@ -31,21 +31,21 @@ def test_a_law_of_motion_is_learnt(arguments: list[str], tmp_path: Path) -> None
 
 
 def test_a_gaussian_process_finds_the_noise_and_knows_its_error(arguments: list[str], tmp_path: Path) -> None:
-    found = curve_gp.main(arguments)
-    assert found["noise"] == pytest.approx(0.1, abs=0.04)
-    assert found["error"] < 0.1
-    assert found["inside"] > 0.85
+    result = curve_gp.main(arguments)
+    assert result["noise"] == pytest.approx(0.1, abs=0.04)
+    assert result["error"] < 0.1
+    assert result["inside"] > 0.85
     assert is_drawn(tmp_path, "curve_gp")
 
 
 def test_the_chains_have_the_moments_of_the_distribution(arguments: list[str], tmp_path: Path) -> None:
-    found = banana_hmc.main(arguments)
-    assert abs(found["mean of x"]) < 0.1
-    assert found["variance of x"] == pytest.approx(1, abs=0.15)
-    assert abs(found["mean of y"]) < 0.2
-    assert found["variance of y"] == pytest.approx(2.25, abs=0.6)
-    assert found["accepted"] > 0.8
-    assert found["R hat"] < 1.1
+    result = banana_hmc.main(arguments)
+    assert abs(result["mean of x"]) < 0.1
+    assert result["variance of x"] == pytest.approx(1, abs=0.15)
+    assert abs(result["mean of y"]) < 0.2
+    assert result["variance of y"] == pytest.approx(2.25, abs=0.6)
+    assert result["accepted"] > 0.8
+    assert result["R hat"] < 1.1
     assert is_drawn(tmp_path, "banana_hmc")
 
 
@@ -56,12 +56,12 @@ def test_the_heat_equation_is_obeyed_better(arguments: list[str], tmp_path: Path
 
 
 def test_noise_becomes_moons(arguments: list[str], tmp_path: Path) -> None:
-    found = moon_diffusion.main(arguments)
-    assert found["samples"] < 0.6 * found["noise"]
+    result = moon_diffusion.main(arguments)
+    assert result["samples"] < 0.6 * result["noise"]
     assert is_drawn(tmp_path, "moon_diffusion")
 
 
 def test_the_pole_stays_up_longer(arguments: list[str], tmp_path: Path) -> None:
-    found = pole_balancing.main(arguments)
-    assert found["last"] > 2 * found["first"]
+    result = pole_balancing.main(arguments)
+    assert result["last"] > 2 * result["first"]
     assert is_drawn(tmp_path, "pole_balancing")

@@ -47,11 +47,11 @@ def nested(function: Callable[[Any], Any], primal: Any, series: Any, order: int)
         x, terms = np.asarray(primal, np.float64), [np.asarray(c, np.float64) for c in series]
         curve = lambda t: x + sum(c * t**k / float(np.prod(range(1, k + 1))) for k, c in enumerate(terms, 1))
         g: Callable[..., Any] = lambda t: function(curve(t))
-        found = []
+        results = []
         for _ in range(order):
             g = (lambda h: lambda t: jax.jvp(h, (t,), (1.0,))[1])(g)
-            found.append(np.asarray(g(0.0)))
-        return found
+            results.append(np.asarray(g(0.0)))
+        return results
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *OURS_ALONE])
@@ -61,8 +61,8 @@ def test_derivatives_are_those_of_nested_differentiation(name: str) -> None:
     value, derivatives = jet(lambda x: function(vf, vnp, x), (X,), (series,))
     np.testing.assert_allclose(value, function(vf, vnp, vnp.asarray(X)), rtol=1e-5)
     # Third derivatives of float32 functions lose a few digits to cancellation.
-    for found, wanted in zip(derivatives, nested(lambda x: function(jax, jnp, x), X, series, 3), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-4)
+    for actual, wanted in zip(derivatives, nested(lambda x: function(jax, jnp, x), X, series, 3), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=2e-4, atol=2e-4)
 
 
 def test_results_are_laid_out_as_by_jax() -> None:

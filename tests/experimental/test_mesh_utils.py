@@ -27,8 +27,8 @@ def test_one_process_has_all_values() -> None:
     np.testing.assert_array_equal(multihost_utils.broadcast_one_to_all(values)["x"], [0.0, 1.0])
     multihost_utils.sync_global_devices("here")
     multihost_utils.assert_equal(values)
-    there = multihost_utils.host_local_array_to_global_array(values, None, None)
-    assert multihost_utils.global_array_to_host_local_array(there, None, None) is values
+    global_array = multihost_utils.host_local_array_to_global_array(values, None, None)
+    assert multihost_utils.global_array_to_host_local_array(global_array, None, None) is values
 
 
 def test_refusals_name_a_remedy() -> None:

@@ -63,8 +63,8 @@ def test_derivatives_and_batches() -> None:
     # Each order of derivatives integrates with the tolerance of odeint, 1.4e-8 a step.
     vf.test_util.check_grads(vf.jit(decay), point, 2, modes=["rev"], atol=2e-5, rtol=2e-5)
     rates = np.array([0.5, 1.0, 4.0])
-    found = vf.vmap(lambda r: odeint(lambda y, t: -r * y, 1.0, TIMES))(rates)
-    np.testing.assert_allclose(found, np.exp(-rates[:, None] * TIMES), rtol=1e-5, atol=1e-6)
+    result = vf.vmap(lambda r: odeint(lambda y, t: -r * y, 1.0, TIMES))(rates)
+    np.testing.assert_allclose(result, np.exp(-rates[:, None] * TIMES), rtol=1e-5, atol=1e-6)
 
 
 def test_kinds_of_numbers() -> None:

@@ -93,13 +93,13 @@ class Recorder:
             if current_trace() is not EVAL or id(function) in self.seen or not is_own:
                 return original(function, *args, **kwargs)
             self.seen[id(function)] = function  # kept, so that no other one gets its number
-            kept = [np.array(x) for x in vf.tree.leaves((args, kwargs)) if isinstance(x, vf.Array | np.ndarray)]  # before donation
-            copies = iter(kept)
-            given, keywords = vf.tree.map(
+            retained = [np.array(x) for x in vf.tree.leaves((args, kwargs)) if isinstance(x, vf.Array | np.ndarray)]  # before donation
+            copies = iter(retained)
+            arguments, keywords = vf.tree.map(
                 lambda x: vf.numpy.asarray(next(copies)) if isinstance(x, vf.Array | np.ndarray) else x, (args, kwargs)
             )
             result = original(function, *args, **kwargs)
-            self.save(function, given, keywords, result)
+            self.save(function, arguments, keywords, result)
             return result
 
         with mock.patch.object(Jitted, "__call__", call):

@@ -153,11 +153,11 @@ def test_a_training_step_feeds_on_its_own_results() -> None:
 
     first = network, optimizer.init(network)
     loaded = saved(step, *first, inputs(6))
-    mine, own = loaded.call(*first, inputs(6)), step(*first, inputs(6))
-    assert isinstance(mine[0], dict)  # no class of the package stands in a file
-    mine, own = loaded.call(*mine, inputs(6)), step(*own, inputs(6))
-    by_name = sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(mine)])
-    assert by_name == sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(own)])
+    actual, expected = loaded.call(*first, inputs(6)), step(*first, inputs(6))
+    assert isinstance(actual[0], dict)  # no class of the package stands in a file
+    actual, expected = loaded.call(*actual, inputs(6)), step(*expected, inputs(6))
+    by_name = sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(actual)])
+    assert by_name == sorted([np.asarray(x).tobytes() for x in vf.tree.leaves(expected)])
 
 
 def test_arguments_are_checked() -> None:
@@ -384,6 +384,6 @@ def test_importing_the_package_does_not_import_export() -> None:
 
 
 def test_jax_has_the_names() -> None:
-    found = vf.export
+    result = vf.export
     for name in ("export", "deserialize", "symbolic_shape", "symbolic_args_specs", "default_export_platform", "is_symbolic_dim"):
-        assert callable(getattr(found, name))
+        assert callable(getattr(result, name))

@@ -14,8 +14,8 @@ from volta_fn.export.symbolic import Relation, satisfying
 
 def test_a_function_is_exported_for_sizes_that_satisfy_its_constraints() -> None:
     a, b = export.symbolic_shape("a, b", constraints=("a >= b", "b >= 16"))
-    made = export.export(vf.jit(lambda x: x[: x.shape[1], :16]))(vf.ShapeDtypeStruct((a, b), "float32"))
-    loaded = export.deserialize(made.serialize())
+    exported = export.export(vf.jit(lambda x: x[: x.shape[1], :16]))(vf.ShapeDtypeStruct((a, b), "float32"))
+    loaded = export.deserialize(exported.serialize())
     x = np.arange(20.0 * 18, dtype="float32").reshape(20, 18)
     np.testing.assert_array_equal(loaded.call(x), x[:18, :16])
     with pytest.raises(ShapeError, match="a >= b"):
@@ -24,12 +24,12 @@ def test_a_function_is_exported_for_sizes_that_satisfy_its_constraints() -> None
 
 def test_an_equation_between_sizes() -> None:
     a, b, c = export.symbolic_shape("a, b, c", constraints=("a * b == c + 2",))
-    made = export.export(vf.jit(lambda x, y: vnp.concatenate([y, y[:2]]).reshape(x.shape) + x))(
+    exported = export.export(vf.jit(lambda x, y: vnp.concatenate([y, y[:2]]).reshape(x.shape) + x))(
         vf.ShapeDtypeStruct((a, b), "float32"), vf.ShapeDtypeStruct((c,), "float32")
     )
-    assert made.call(vnp.ones((3, 4)), vnp.ones(10)).shape == (3, 4)
+    assert exported.call(vnp.ones((3, 4)), vnp.ones(10)).shape == (3, 4)
     with pytest.raises(ShapeError, match=r"a \* b == c \+ 2"):
-        made.call(vnp.ones((3, 4)), vnp.ones(11))
+        exported.call(vnp.ones((3, 4)), vnp.ones(11))
 
 
 @pytest.mark.parametrize(

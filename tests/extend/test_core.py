@@ -74,8 +74,8 @@ def test_wrapped_functions_and_partial_evaluation() -> None:
     leaves, structure = vf.tree.flatten(args)
     flat, out_tree = functions.flatten_fun_nokwargs(functions.wrap_init(fun), structure)
     pvals = [pe.PartialVal.known(leaves[0]), pe.PartialVal.unknown(core.get_aval(leaves[1]))]
-    jaxpr, found, consts = pe.trace_to_jaxpr_nounits(flat, pvals)
-    result = vf.tree.unflatten(out_tree(), found)
+    jaxpr, output, consts = pe.trace_to_jaxpr_nounits(flat, pvals)
+    result = vf.tree.unflatten(out_tree(), output)
     assert float(result["known"].get_known()) == 6 and not result["unknown"].is_known()
     assert float(core.eval_jaxpr(jaxpr, consts, 4.0)[0]) == 7
 

@@ -37,9 +37,9 @@ F64 = ir.RankedTensorType.get((3,), ir.F64Type.get())
 def test_operations_become_a_program_in_64_bits() -> None:
     run = executable(lambda x: [hlo.add(hlo.sine(x), hlo.constant(np.full(3, 0.5)))], F64)
     x = np.array([0.1, 0.2, 0.3])
-    (found,) = run.execute([ir.batched_device_put(None, None, [x], ["cpu"])])
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, np.sin(x) + 0.5, rtol=1e-15)
+    (result,) = run.execute([ir.batched_device_put(None, None, [x], ["cpu"])])
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, np.sin(x) + 0.5, rtol=1e-15)
 
 
 def test_a_reduction_has_a_block_for_its_function() -> None:

@@ -56,8 +56,8 @@ def plain(x, y):
     lambda f: lambda x, y: vf.jvp(f, (x, y), (1.0, 2.0)), lambda f: vf.jit(lambda x, y: vf.lax.cond(x > 0, f, lambda x, y: x, x, y)),
 ], ids=["eager", "jit", "grad", "jit of grad", "hessian", "jvp", "in a branch"])  # fmt: skip
 def test_the_primitive_is_the_function_that_it_stands_for(transform) -> None:
-    found, wanted = (transform(g)(2.0, 3.0) for g in (f, plain))
-    assert [float(x) for x in vf.tree.leaves(found)] == [float(x) for x in vf.tree.leaves(wanted)]
+    actual, wanted = (transform(g)(2.0, 3.0) for g in (f, plain))
+    assert [float(x) for x in vf.tree.leaves(actual)] == [float(x) for x in vf.tree.leaves(wanted)]
 
 
 def test_batching_and_loops() -> None:

@@ -27,8 +27,8 @@ def test_is_leaf_may_be_given_by_position_or_name() -> None:
 
 
 def test_random_numbers_of_a_tree_of_keys() -> None:
-    found = functions.map(lambda key, like: vf.random.normal(key, like.shape), {"w": vf.random.key(0)}, {"w": vf.numpy.ones(2)})
-    assert found["w"].tolist() == vf.random.normal(vf.random.key(0), (2,)).tolist()
+    result = functions.map(lambda key, like: vf.random.normal(key, like.shape), {"w": vf.random.key(0)}, {"w": vf.numpy.ones(2)})
+    assert result["w"].tolist() == vf.random.normal(vf.random.key(0), (2,)).tolist()
 
 
 def test_one_level() -> None:

@@ -134,14 +134,14 @@ def einsum(d: Draft) -> str:
     x = d.pick(least=1) if d.draw.random() < 0.6 else None
     subscripts, operands = [], []
     if x is not None and len(d.shape(x)) <= len(letters):
-        own = d.draw.sample(letters, len(d.shape(x)))
-        sizes.update(zip(own, d.shape(x), strict=True))
-        subscripts.append("".join(own))
+        operand_letters = d.draw.sample(letters, len(d.shape(x)))
+        sizes.update(zip(operand_letters, d.shape(x), strict=True))
+        subscripts.append("".join(operand_letters))
         operands.append(x)
     while len(operands) < d.draw.choice((2, 2, 3, 4)):
-        own = d.draw.sample(letters, d.draw.randint(1, min(3, len(letters))))
-        subscripts.append("".join(own))
-        operands.append(d.new(tuple([sizes[letter] for letter in own])))
+        operand_letters = d.draw.sample(letters, d.draw.randint(1, min(3, len(letters))))
+        subscripts.append("".join(operand_letters))
+        operands.append(d.new(tuple([sizes[letter] for letter in operand_letters])))
     used = sorted(set("".join(subscripts)))
     result = d.draw.sample(used, min(len(used), d.draw.randint(1, 3)))
     summed = 1
@@ -153,10 +153,10 @@ def einsum(d: Draft) -> str:
         bias = d.new(tuple([sizes[letter] if d.draw.random() < 0.6 else 1 for letter in result]))
         y = d.emit(f"{y} + {d.low(bias)}")
     if d.draw.random() < 0.5:
-        own = d.draw.sample(result, d.draw.randint(1, len(result)))
-        weights = d.new(tuple([sizes[letter] for letter in own]))
+        operand_letters = d.draw.sample(result, d.draw.randint(1, len(result)))
+        weights = d.new(tuple([sizes[letter] for letter in operand_letters]))
         rest = "".join([letter for letter in result if d.draw.random() < 0.6])
-        y = d.emit(f"jnp.einsum('{''.join(own)},{''.join(result)}->{rest}', {d.low(weights)}, {y})")
+        y = d.emit(f"jnp.einsum('{''.join(operand_letters)},{''.join(result)}->{rest}', {d.low(weights)}, {y})")
     return y
 
 
@@ -180,11 +180,11 @@ def reduction(d: Draft, x: str | None = None) -> str:
     x = x or d.pick(least=1)
     rank = len(d.shape(x))
     axes = tuple(sorted(d.draw.sample(range(rank), d.draw.randint(1, min(2, rank)))))
-    kept = d.draw.random() < 0.5
+    retained = d.draw.random() < 0.5
     name = d.draw.choice(REDUCTIONS)
     values = f"(1 + 0.1 * {x})" if name == "prod" else f"(jnp.sin({x}) + 0.1 * {d.new(d.shape(x))})" if name == "std" else x
-    y = d.emit(f"{values}.{name}({axes}{', keepdims=True' if kept else ''})")
-    if kept:
+    y = d.emit(f"{values}.{name}({axes}{', keepdims=True' if retained else ''})")
+    if retained:
         y = d.emit(d.draw.choice(("{x} - {y}", "{x} / (1 + {y} * {y})", "{x} * {y}", "jnp.where({x} > {y}, {x}, {y})")).format(x=x, y=y))
     return y
 

@@ -65,11 +65,11 @@ def _unsigned_with_signed(values: Sequence[np.ndarray]) -> bool:
 
 def _subnormal(values: Sequence[np.ndarray]) -> bool:
     """Tell whether there are numbers that are, or round to, less than the smallest normal one, but 0."""
-    found = False
+    result = False
     for value in (v for v in values if v.dtype.kind not in "biu"):
         sizes = np.abs(np.stack([value.real, value.imag]) if value.dtype.kind == "c" else value)
-        found |= bool(((sizes > 0) & (sizes < 2 * float(ml_dtypes.finfo(sizes.dtype).tiny))).any())
-    return found
+        result |= bool(((sizes > 0) & (sizes < 2 * float(ml_dtypes.finfo(sizes.dtype).tiny))).any())
+    return result
 
 
 #: Statements whose results are sums of products.
@@ -94,11 +94,11 @@ DOCUMENTED = [
 
 def excused(way: str, lines: Sequence[tuple[str, str]], values: Values) -> set[str]:
     """Return the statements of a program to which a documented difference applies, and those that depend on them."""
-    found: set[str] = set()
+    results: set[str] = set()
     rules = [rule for rule in DOCUMENTED if re.match(rule.ways, way)]
     for name, text in lines:
         used = _NAMES.findall(text)
         involved = [values[n] for n in used if n in values] + [values[name]]
-        if not found.isdisjoint(used) or any(re.search(rule.statements, text) and rule.applies(involved) for rule in rules):
-            found.add(name)
-    return found
+        if not results.isdisjoint(used) or any(re.search(rule.statements, text) and rule.applies(involved) for rule in rules):
+            results.add(name)
+    return results

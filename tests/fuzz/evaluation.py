@@ -276,13 +276,13 @@ class Evaluator:
         return [x + change for x, change in zip(results, [c for c, is_moved in zip(changes, moved, strict=True) if is_moved], strict=True)]
 
     def _apply(self, eqn: Equation, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        own = eqn.primitive.name in _IN_OWN_DTYPE
-        if own:
+        in_own_dtype = eqn.primitive.name in _IN_OWN_DTYPE
+        if in_own_dtype:
             operands = [x.astype(v.aval.dtype) for x, v in zip(operands, eqn.invars, strict=True)]
         if id(eqn) not in self._kernels:
             avals = tuple([ShapedArray(x.shape, x.dtype) for x in operands])
             params = eqn.params
-            if params.get("preferred_element_type") is not None and not own:
+            if params.get("preferred_element_type") is not None and not in_own_dtype:
                 params = params | {"preferred_element_type": _wide_dtype(np.dtype(params["preferred_element_type"]))}
             self._kernels[id(eqn)] = (eqn, silenced(make_kernel(eqn.primitive, avals, params, PIPELINE)))
         results = self._kernels[id(eqn)][1](*operands)

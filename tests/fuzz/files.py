@@ -69,33 +69,33 @@ class WrongDataError(Exception):
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """Change, remove, insert, repeat or swap some bytes."""
-    found = bytearray(content)
+    result = bytearray(content)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 8))):
-        if not found:
+        if not result:
             return bytes([draw.randrange(256)])
-        at, other = draw.randrange(len(found)), draw.randrange(len(found))
+        at, other = draw.randrange(len(result)), draw.randrange(len(result))
         width = draw.choice((1, 2, 4, 8))
         match draw.randrange(9):
             case 0:
-                found[at] ^= 1 << draw.randrange(8)
+                result[at] ^= 1 << draw.randrange(8)
             case 1:
-                found[at] = draw.randrange(256)
+                result[at] = draw.randrange(256)
             case 2:
-                del found[at:]
+                del result[at:]
             case 3:
-                del found[at : at + draw.randrange(1, 16)]
+                del result[at : at + draw.randrange(1, 16)]
             case 4:
-                found[at:at] = draw.randbytes(draw.randrange(1, 16))
+                result[at:at] = draw.randbytes(draw.randrange(1, 16))
             case 5:
-                found[at:at] = found[other : other + draw.randrange(1, 64)]
+                result[at:at] = result[other : other + draw.randrange(1, 64)]
             case 6:
                 number = draw.choice(_NUMBERS) % (1 << (8 * width))
-                found[at : at + width] = number.to_bytes(width, draw.choice(("little", "big")))  # type: ignore[arg-type]
+                result[at : at + width] = number.to_bytes(width, draw.choice(("little", "big")))  # type: ignore[arg-type]
             case 7:
-                found[at], found[other] = found[other], found[at]
+                result[at], result[other] = result[other], result[at]
             case _:
-                found += bytes(draw.randrange(1, 32))
-    return bytes(found)
+                result += bytes(draw.randrange(1, 32))
+    return bytes(result)
 
 
 def _some_json(draw: random.Random, depth: int = 0) -> Any:
@@ -152,11 +152,11 @@ def either(content: bytes, draw: random.Random) -> bytes:
 
 def fields(content: bytes, draw: random.Random) -> bytes:
     """Change bytes, and insert what means something in tables."""
-    found = mutated(content, draw)
+    result = mutated(content, draw)
     for _ in range(draw.randrange(3)):
-        at = draw.randrange(len(found) + 1)
-        found = found[:at] + draw.choice(_FIELDS) + found[at:]
-    return found
+        at = draw.randrange(len(result) + 1)
+        result = result[:at] + draw.choice(_FIELDS) + result[at:]
+    return result
 
 
 class Format:
@@ -167,12 +167,12 @@ class Format:
 
 
 def _safetensors(path: Path) -> None:
-    found = {name: np.asarray(value) for name, value in io.load_safetensors(path).items()}
+    actual = {name: np.asarray(value) for name, value in io.load_safetensors(path).items()}
     try:
         wanted = load_file(path)
     except (SafetensorError, AttributeError) as error:
         raise WrongDataError(f"accepted what the library refuses: {error}") from error
-    if found.keys() != wanted.keys() or any(not _same(found[n], wanted[n]) for n in found):
+    if actual.keys() != wanted.keys() or any(not _same(actual[n], wanted[n]) for n in actual):
         raise WrongDataError("other data than the library's")
 
 
@@ -182,8 +182,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _state_dict(path: Path) -> None:
     template = {name: jnp.asarray(value) for name, value in ARRAYS.items()}
-    found = io.load_state_dict(template, io.load_safetensors(path))
-    if any((found[n].shape, found[n].dtype) != (v.shape, v.dtype) for n, v in template.items()):
+    result = io.load_state_dict(template, io.load_safetensors(path))
+    if any((result[n].shape, result[n].dtype) != (v.shape, v.dtype) for n, v in template.items()):
         raise WrongDataError("other types than the template's")
 
 
@@ -211,12 +211,12 @@ def _checkpoint_file() -> bytes:
 
 
 def _idx(path: Path) -> None:
-    found, content = data.read_idx(path), path.read_bytes()
+    actual, content = data.read_idx(path), path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     dtype = np.dtype({8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}[content[2]])
     shape = struct.unpack(f">{content[3]}I", content[4 : 4 + 4 * content[3]])
     wanted = np.frombuffer(content[4 + 4 * content[3] :], dtype).reshape(shape)
-    if not _same(found, wanted.astype(dtype.newbyteorder("="))):
+    if not _same(actual, wanted.astype(dtype.newbyteorder("="))):
         raise WrongDataError("other data than the file's")
 
 

@@ -80,29 +80,29 @@ class Activities:
 
     def run(self, number: int) -> bool:
         """Run a compiled program."""
-        found = np.asarray(self.step(LARGE))
-        return bool(np.allclose(found[-1], 0.0 + np.sin(LARGE[-1]), atol=1e-3))
+        result = np.asarray(self.step(LARGE))
+        return bool(np.allclose(result[-1], 0.0 + np.sin(LARGE[-1]), atol=1e-3))
 
     def eager(self, number: int) -> bool:
         """Run operations one by one."""
-        found = jnp.sort(jnp.asarray(X) * -1.0)[:3] + number % 10
-        return bool(np.allclose(found, np.sort(-X)[:3] + number % 10, atol=1e-5))
+        result = jnp.sort(jnp.asarray(X) * -1.0)[:3] + number % 10
+        return bool(np.allclose(result, np.sort(-X)[:3] + number % 10, atol=1e-5))
 
     def load(self, number: int) -> bool:
         """Load and save a file."""
         path = self.folder / "y.safetensors"
         io.save_safetensors(path, {"n": np.full(3, number % 100)})
-        found = io.load_safetensors(path)["n"]
-        return np.asarray(found).tolist() == [number % 100] * 3 and bool(
+        result = io.load_safetensors(path)["n"]
+        return np.asarray(result).tolist() == [number % 100] * 3 and bool(
             (io.load_safetensors(self.folder / "x.safetensors")["x"] == LARGE).all()
         )
 
     def call_python(self, number: int) -> bool:
         """Run a compiled program that calls functions of Python between products."""
-        given = expected = np.full((200, 200), 0.05, np.float32)
+        arguments = expected = np.full((200, 200), 0.05, np.float32)
         for _ in range(4):
             expected = np.sin(np.tanh(expected @ expected))
-        return bool(np.allclose(self.calling(given), expected, rtol=1e-4))
+        return bool(np.allclose(self.calling(arguments), expected, rtol=1e-4))
 
     def wait_for_gpu(self, number: int) -> bool:
         """Wait for a GPU."""
@@ -119,8 +119,8 @@ class Activities:
     def checkpoint(self, number: int) -> bool:
         """Save and restore a checkpoint."""
         self.checkpoints.save(number, self.state)
-        found = self.checkpoints.restore(self.state)
-        return bool(found["n"] == 7 and (np.asarray(found["x"]) == LARGE).all())
+        result = self.checkpoints.restore(self.state)
+        return bool(result["n"] == 7 and (np.asarray(result["x"]) == LARGE).all())
 
 
 NAMES = ("compile", "trace", "run", "call_python", "eager", "load", "wait_for_gpu", "load_batches", "checkpoint")

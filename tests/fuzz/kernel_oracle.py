@@ -238,12 +238,14 @@ class Oracle:
 
 def differs(result: np.ndarray, wanted: Bounded) -> np.ndarray:
     """Return where results are further from what is wanted than the bound allows."""
-    found = _wide(result.reshape(-1))
+    actual = _wide(result.reshape(-1))
     with np.errstate(all="ignore"):
-        same = (found == wanted.value) | (np.isnan(found) & np.isnan(wanted.value)) if found.dtype.kind in "fc" else found == wanted.value
-        if found.dtype.kind not in "fc":
+        same = (
+            (actual == wanted.value) | (np.isnan(actual) & np.isnan(wanted.value)) if actual.dtype.kind in "fc" else actual == wanted.value
+        )
+        if actual.dtype.kind not in "fc":
             return ~(same | np.isinf(wanted.error))
-        return ~(same | (np.abs(found - wanted.value) <= wanted.error) | np.isinf(wanted.error))
+        return ~(same | (np.abs(actual - wanted.value) <= wanted.error) | np.isinf(wanted.error))
 
 
 def _exact(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

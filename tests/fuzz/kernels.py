@@ -100,8 +100,8 @@ def _difference(results: Sequence[np.ndarray], wanted: Sequence[Bounded]) -> str
         wrong = differs(result, bounded)
         if wrong.any():
             first = int(np.argmax(wrong))
-            found, right, error = result.reshape(-1)[first], bounded.value[first], bounded.error[first]
-            return f"y{number} has {int(wrong.sum())} of {result.size} wrong, at {first} {found!s} instead of {right!s} ± {error:.3g}"
+            actual, right, error = result.reshape(-1)[first], bounded.value[first], bounded.error[first]
+            return f"y{number} has {int(wrong.sum())} of {result.size} wrong, at {first} {actual!s} instead of {right!s} ± {error:.3g}"
     return ""
 
 
@@ -110,10 +110,10 @@ def smallest(report: Report, machine: Machine) -> Report:
     last = [report]
 
     def fails(kernel: Kernel) -> bool:
-        found = attempted(kernel, report.seed, machine)
-        if found is not None:
-            last[0] = found
-        return found is not None
+        result = attempted(kernel, report.seed, machine)
+        if result is not None:
+            last[0] = result
+        return result is not None
 
     shrunk(report.kernel, fails)
     return last[0]

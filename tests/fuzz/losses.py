@@ -90,7 +90,7 @@ def example(name: str) -> Callable[[Any], None]:
 
             return _Method(call)
 
-        kept = {name: sys.modules.pop(name) for name in [*EXAMPLES, "common"] if name in sys.modules}
+        retained = {name: sys.modules.pop(name) for name in [*EXAMPLES, "common"] if name in sys.modules}
         with tempfile.TemporaryDirectory() as folder, patch.object(vf, "jit", watching), patch.object(sys, "argv", [name]):
             try:
                 importlib.import_module(name).main(*([] if name == "digits" else [["--quick", "--out", folder]]))
@@ -99,7 +99,7 @@ def example(name: str) -> Callable[[Any], None]:
             finally:
                 for loaded in [*EXAMPLES, "common"]:
                     sys.modules.pop(loaded, None)
-                sys.modules.update(kept)
+                sys.modules.update(retained)
 
     return run
 
@@ -140,9 +140,9 @@ def attempt(name: str, wanted: Outcome, draw: random.Random) -> tuple[int, str]:
     kinds = tuple(POINTS) if draw.random() < 0.5 else (draw.choice(list(POINTS)),)
     count = sum(wanted.points.counts[kind] for kind in kinds)
     losses, every = [draw.randrange(max(count, 1)) for _ in range(draw.choice((1, 1, 3)))], draw.choice((1, 2, 5, 100))
-    found = outcome(name, losses, kinds, every)
-    wrong = "" if found.digest == wanted.digest else f"{name}: other bits with losses at {losses} of {kinds}, every={every}"
-    return found.points.losses, wrong
+    actual = outcome(name, losses, kinds, every)
+    wrong = "" if actual.digest == wanted.digest else f"{name}: other bits with losses at {losses} of {kinds}, every={every}"
+    return actual.points.losses, wrong
 
 
 def lose(count: int, runs: Sequence[str], seed: int, until: float) -> tuple[int, int]:
@@ -165,9 +165,9 @@ def in_processes(count: int, runs: Sequence[str], seed: int, until: float) -> tu
         for name in runs:
             seed += 1
             words = [sys.executable, "-m", "tests.fuzz.losses", "--runs", name, "--count", str(_SLICE), "--seed", str(seed), "--here"]
-            found = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
-            print(found.stdout, end="", flush=True)
-            said = re.search(r"^(\d+) losses in 1 runs, (\d+) wrong$", found.stdout, re.MULTILINE)
+            completed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+            print(completed.stdout, end="", flush=True)
+            said = re.search(r"^(\d+) losses in 1 runs, (\d+) wrong$", completed.stdout, re.MULTILINE)
             done, wrong = (done + int(said[1]), wrong + int(said[2])) if said else (done, wrong + 1)
     return done, wrong
 

@@ -68,12 +68,12 @@ class Difference:
     path: str
     what: str
     arrays: Sequence[np.ndarray]
-    found: Any
+    actual: Any
     wanted: Any
 
     def __str__(self) -> str:
         operands = ", ".join(f"{a.dtype.name}{a.tolist()!r:.160}" for a in self.arrays)
-        text = f"{self.path}({operands}): {self.what}: {str(self.found)[:200]}, not {str(self.wanted)[:200]}"
+        text = f"{self.path}({operands}): {self.what}: {str(self.actual)[:200]}, not {str(self.wanted)[:200]}"
         return " ".join(text.split())
 
 
@@ -116,16 +116,16 @@ def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64 if array.dtype.kind in "fV" else array.dtype)
 
 
-def close(found: np.ndarray, wanted: np.ndarray, tolerance: float, least: float) -> bool:
+def close(actual: np.ndarray, wanted: np.ndarray, tolerance: float, least: float) -> bool:
     """Return whether results are alike: NaN and infinities in the same elements, and numbers up to a relative error."""
-    if found.shape != wanted.shape:
+    if actual.shape != wanted.shape:
         return False
-    if found.dtype.kind == "c" or wanted.dtype.kind == "c":
-        return close(found.real, wanted.real, tolerance, least) and close(found.imag, wanted.imag, tolerance, least)
-    if found.dtype.kind in "biu" and wanted.dtype.kind in "biu":
-        return bool(np.array_equal(found, wanted))
+    if actual.dtype.kind == "c" or wanted.dtype.kind == "c":
+        return close(actual.real, wanted.real, tolerance, least) and close(actual.imag, wanted.imag, tolerance, least)
+    if actual.dtype.kind in "biu" and wanted.dtype.kind in "biu":
+        return bool(np.array_equal(actual, wanted))
     with np.errstate(all="ignore"):
-        x, y = _wide(found), _wide(wanted)
+        x, y = _wide(actual), _wide(wanted)
         return bool(np.all((x == y) | (np.isnan(x) & np.isnan(y)) | (np.abs(x - y) <= tolerance * np.abs(y) + least)))
 
 
@@ -206,8 +206,8 @@ def _integers(rng: np.random.Generator, dtype: np.dtype, name: str) -> list[Any]
     return [first] if getattr(np, name).nin == 1 else [first, second]
 
 
-def _same(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
-    return found.shape == wanted.shape and bool((found == wanted).all())
+def _same(actual: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
+    return actual.shape == wanted.shape and bool((actual == wanted).all())
 
 
 def _complex_numbers(rng: np.random.Generator, dtype: np.dtype, name: str) -> list[Any]:
@@ -221,14 +221,14 @@ def _complex_numbers(rng: np.random.Generator, dtype: np.dtype, name: str) -> li
     return numbers
 
 
-def _near(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
+def _near(actual: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
     """Return whether numbers are alike relative to their absolute values; those beyond the range of a dtype are infinite or NaN."""
-    if found.shape != wanted.shape:
+    if actual.shape != wanted.shape:
         return False
     real = np.finfo(dtype)
     with np.errstate(all="ignore"):
         size = np.abs(wanted.astype(np.complex128))
-        error = np.abs(found.astype(np.complex128) - wanted)
+        error = np.abs(actual.astype(np.complex128) - wanted)
     representable = np.isfinite(size) & (size < float(real.max) / 4)
     return bool(np.all(~representable | (error <= 40 * float(real.eps) * size + 4 * float(real.tiny))))
 
@@ -243,12 +243,12 @@ def _signals(rng: np.random.Generator, dtype: np.dtype, name: str) -> list[Any]:
     return [(x * float(rng.choice([1e-25, 1.0, 1e25]))).astype(np.finfo(dtype).dtype if x.dtype.kind == "f" else dtype)]
 
 
-def _near_in_norm(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
+def _near_in_norm(actual: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
     """Return whether arrays are alike relative to the largest number."""
-    if found.shape != wanted.shape:
+    if actual.shape != wanted.shape:
         return False
     most = float(np.max(np.abs(wanted), initial=0.0))
-    return bool(np.all(np.abs(found - wanted) <= 400 * float(np.finfo(dtype).eps) * most))
+    return bool(np.all(np.abs(actual - wanted) <= 400 * float(np.finfo(dtype).eps) * most))
 
 
 def _matrices(rng: np.random.Generator, dtype: np.dtype, name: str) -> list[Any]:

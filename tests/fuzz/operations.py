@@ -264,8 +264,8 @@ def statement(pool: Pool, rule: Rule) -> str:
     if rule.functions:
         filled["f"] = pool.draw.choice(rule.functions)
 
-    def fill(found: re.Match[str]) -> str:
-        name = found[1]
+    def fill(result: re.Match[str]) -> str:
+        name = result[1]
         return filled[name] if name in filled else str(_DRAWN[name](pool, filled["x"]))
 
     return _PLACEHOLDERS.sub(fill, pool.draw.choice(rule.templates))

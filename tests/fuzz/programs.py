@@ -52,8 +52,8 @@ class Program:
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
-        given = [f"{name} = np.array({value.tolist()!r}, {value.dtype.name!r})" for name, value in self.inputs.items()]
-        return "\n".join([*given, *[f"{name} = {text}" for name, text in self.lines]]).replace("nan", "np.nan").replace("inf", "np.inf")
+        operands = [f"{name} = np.array({value.tolist()!r}, {value.dtype.name!r})" for name, value in self.inputs.items()]
+        return "\n".join([*operands, *[f"{name} = {text}" for name, text in self.lines]]).replace("nan", "np.nan").replace("inf", "np.inf")
 
     def function(self, namespace: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
         """Return the program as a function of its inputs."""
@@ -103,10 +103,10 @@ class Drawing:
                 if most is None
                 else self.numbers.integers(0, most + 1, shape)
             ).astype(dtype)
-        found = np.array(self.numbers.normal(size=shape))
-        if self.special and found.size:
-            found.reshape(-1)[self.numbers.integers(found.size)] = self.draw.choice(_SPECIAL)
-        return (found + (1j * self.numbers.normal(size=shape) if dtype.kind == "c" else 0)).astype(dtype)
+        result = np.array(self.numbers.normal(size=shape))
+        if self.special and result.size:
+            result.reshape(-1)[self.numbers.integers(result.size)] = self.draw.choice(_SPECIAL)
+        return (result + (1j * self.numbers.normal(size=shape) if dtype.kind == "c" else 0)).astype(dtype)
 
     def pick(self, dtypes: tuple[str, ...] = ALL, *, rank: int | None = None, least: int = 0) -> str:
         """Return a variable of one of these dtypes, or a new input."""
@@ -193,8 +193,8 @@ class Margins:
 
     def check(self) -> None:
         """Raise `AssertionError` if a margin has changed."""
-        made, self._made = self._made, []
-        for block, size in made:
+        blocks, self._made = self._made, []
+        for block, size in blocks:
             assert (block[:64] == 0xA5).all() and (block[64 + size :] == 0xA5).all(), f"written beside a result of {size} bytes"
 
 
@@ -204,25 +204,25 @@ MARGINS = Margins()
 def run(program: Program, target: str, way: str) -> Values | str:
     """Return a program's results, or its error: "eager", "jit" or "vmap"."""
     with patch.object(cpu_programs, "np", MARGINS), patch.object(cpu_programs, "LARGE", sys.maxsize):
-        found = _run(program, target, way)
+        result = _run(program, target, way)
     try:
         MARGINS.check()
     except AssertionError as error:
         return f"AssertionError: {error}"
-    return found
+    return result
 
 
 def _run(program: Program, target: str, way: str) -> Values | str:
     function = program.function(OURS)
-    given = {name: value if way != "vmap" else np.stack([value, value]) for name, value in program.inputs.items()}
+    arguments = {name: value if way != "vmap" else np.stack([value, value]) for name, value in program.inputs.items()}
     try:
         with on_target(target), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             wrapped = {"eager": lambda x: function(vf.tree.map(jnp.asarray, x)), "jit": vf.jit(function), "vmap": vf.jit(vf.vmap(function))}
-            if way == "vmap" and not given:
+            if way == "vmap" and not arguments:
                 way = "jit"
-            found = {name: np.asarray(value) for name, value in wrapped[way](given).items()}
-            return {name: value[0] for name, value in found.items()} if way == "vmap" else found
+            result = {name: np.asarray(value) for name, value in wrapped[way](arguments).items()}
+            return {name: value[0] for name, value in result.items()} if way == "vmap" else result
     except VoltaError as error:
         return f"{type(error).__name__}: {error.message}"
 
@@ -241,7 +241,7 @@ def run_in_jax(program: Program) -> Values | str:
 
 def spreads(program: Program, wanted: Values) -> Values:
     """Return how much results change when inputs change in their last digits."""
-    found = {name: np.zeros(value.shape) for name, value in wanted.items()}
+    actual = {name: np.zeros(value.shape) for name, value in wanted.items()}
     for seed in range(3):
         signs = np.random.default_rng(seed)
         inputs = {}
@@ -256,8 +256,8 @@ def spreads(program: Program, wanted: Values) -> Values:
                 for name, value in wanted.items():
                     difference = np.abs(_wide(changed[name]) - _wide(value))
                     unequal = ~((_wide(changed[name]) == _wide(value)) | (np.isnan(difference) & np.isnan(_wide(value))))
-                    found[name] = np.maximum(found[name], np.where(unequal, np.where(np.isfinite(difference), difference, np.inf), 0))
-    return found
+                    actual[name] = np.maximum(actual[name], np.where(unequal, np.where(np.isfinite(difference), difference, np.inf), 0))
+    return actual
 
 
 def _wide(value: np.ndarray) -> np.ndarray:
@@ -266,11 +266,11 @@ def _wide(value: np.ndarray) -> np.ndarray:
 
 def tolerances(program: Program, values: Values) -> dict[str, float]:
     """Return how far apart results may be: as far as the least precise of the results that they are computed of."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for name, text in program.lines:
-        given = [found[used] for used in _NAMES.findall(text) if used in found]
-        found[name] = max([_TOLERANCE.get(values[name].dtype.name, 0), *given])
-    return found
+        operands = [results[used] for used in _NAMES.findall(text) if used in results]
+        results[name] = max([_TOLERANCE.get(values[name].dtype.name, 0), *operands])
+    return results
 
 
 Lane = Callable[[Program], Values | str]
@@ -291,16 +291,16 @@ class Reference:
         return cls(values, {}, {}) if isinstance(values, str) else cls(values, spreads(program, values), tolerances(program, values))
 
 
-def difference(found: Values | str, reference: Reference, excused: Collection[str] = ()) -> tuple[str, str] | None:
+def difference(actual: Values | str, reference: Reference, excused: Collection[str] = ()) -> tuple[str, str] | None:
     """Return the first result that differs by more than its spread explains, and how."""
     wanted, spread = reference.values, reference.spread
-    if isinstance(found, str) or isinstance(wanted, str):
-        both = isinstance(found, str) and isinstance(wanted, str) and "written beside" not in found
-        return None if both else ("", f"{found!s:.200} instead of {wanted!s:.200}")
+    if isinstance(actual, str) or isinstance(wanted, str):
+        both = isinstance(actual, str) and isinstance(wanted, str) and "written beside" not in actual
+        return None if both else ("", f"{actual!s:.200} instead of {wanted!s:.200}")
     for name, value in wanted.items():
         if name in excused:
             continue
-        other = found[name]
+        other = actual[name]
         if (value.shape, value.dtype) != (other.shape, other.dtype):
             return name, f"{other.dtype}{other.shape} instead of {value.dtype}{value.shape}"
         a, b = _wide(other), _wide(value)
@@ -343,12 +343,12 @@ def minimised(program: Program, lane: Lane, way: str = "") -> Program:
 def lanes(*, gpu: bool = False, jax: bool = False) -> dict[str, Lane]:
     """Return the ways to run a program, by name."""
     targets = ["numpy", "native", *(["gpu"] if gpu else [])]
-    found: dict[str, Lane] = {}
+    results: dict[str, Lane] = {}
     for target in targets:
         for way in ("eager", "jit", "vmap"):
-            found[f"{target} {way}"] = lambda program, target=target, way=way: run(program, target, way)
-    del found["numpy eager"]
-    return {**found, **({"JAX": run_in_jax} if jax else {})}
+            results[f"{target} {way}"] = lambda program, target=target, way=way: run(program, target, way)
+    del results["numpy eager"]
+    return {**results, **({"JAX": run_in_jax} if jax else {})}
 
 
 def check(seeds: range, ways: dict[str, Lane], until: float = float("inf")) -> tuple[int, list[str]]:
@@ -360,9 +360,9 @@ def check(seeds: range, ways: dict[str, Lane], until: float = float("inf")) -> t
         program = drawn(seed)
         wanted = Reference.of(program)
         for name, lane in ways.items():
-            found = compared(program, lane, wanted, name) if program.lines else None
-            if found is not None:
-                reports.append(f"# seed {seed}, {name}: {found[0]}: {found[1]}\n{minimised(program, lane, name)}\n")
+            actual = compared(program, lane, wanted, name) if program.lines else None
+            if actual is not None:
+                reports.append(f"# seed {seed}, {name}: {actual[0]}: {actual[1]}\n{minimised(program, lane, name)}\n")
                 print(reports[-1], flush=True)
     return len(seeds), reports
 

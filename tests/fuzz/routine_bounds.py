@@ -77,8 +77,8 @@ def _evaluated(name: str, inputs: list[np.ndarray], params: dict[str, Any]) -> l
     evaluate = KERNELS.get(name) or PRIMITIVES[name].evaluate
     assert evaluate is not None
     with np.errstate(all="ignore"):
-        found = evaluate(*inputs, **params)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple | list) else (found,))]
+        result = evaluate(*inputs, **params)
+    return [np.asarray(x) for x in (result if isinstance(result, tuple | list) else (result,))]
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
@@ -276,43 +276,43 @@ def _svd(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) 
     a = _wide(inputs[0])
     (s,) = [x for x in results if x.ndim == a.ndim - 1]
     right = np.linalg.svd(a, compute_uv=False) if a.size else s
-    found = [("singular values", _norm(s - right), _unit(problem) * max(1.0, _norm(right)))]
+    values = [("singular values", _norm(s - right), _unit(problem) * max(1.0, _norm(right)))]
     if problem.params["compute_uv"]:
         s, u, vh = results if results[0].ndim == a.ndim - 1 else (results[1], results[0], results[2])
         k = s.shape[-1]
         u, vh = _wide(u), _wide(vh)
-        found.append(("U S Vᴴ - A", _norm(u[..., :k] * s[..., None, :] @ vh[..., :k, :] - a), _unit(problem) * max(1.0, _norm(s))))
-        found += [_orthonormal("U", u, problem), _orthonormal("V", _adjoint(vh), problem)]
-    return found
+        values.append(("U S Vᴴ - A", _norm(u[..., :k] * s[..., None, :] @ vh[..., :k, :] - a), _unit(problem) * max(1.0, _norm(s))))
+        values += [_orthonormal("U", u, problem), _orthonormal("V", _adjoint(vh), problem)]
+    return values
 
 
 def _schur(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
     a, t = _wide(inputs[0]), _wide(results[0])
     below = np.tril(t, -1 if a.dtype.kind == "c" else -2)
-    found = [("below the diagonal", _norm(below), 0.0)]
+    values = [("below the diagonal", _norm(below), 0.0)]
     if problem.params["compute_vectors"]:
         z = _wide(results[1])
-        found += [("Z T Zᴴ - A", _norm(z @ t @ _adjoint(z) - a), _unit(problem) * max(1.0, _norm(a))), _orthonormal("Z", z, problem)]
-    return found
+        values += [("Z T Zᴴ - A", _norm(z @ t @ _adjoint(z) - a), _unit(problem) * max(1.0, _norm(a))), _orthonormal("Z", z, problem)]
+    return values
 
 
 def _eig(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
     a, w = _wide(inputs[0]).astype(np.complex128), results[0].astype(np.complex128)
     traces = np.trace(a, axis1=-2, axis2=-1) - w.sum(-1)
-    found = [("the sum of the eigenvalues", _norm(traces), _unit(problem) * max(1.0, _norm(a)) * 4)]
+    values = [("the sum of the eigenvalues", _norm(traces), _unit(problem) * max(1.0, _norm(a)) * 4)]
     if problem.params["compute_vectors"]:
         v = results[1].astype(np.complex128)
-        found.append(("A V - V w", _norm(a @ v - v * w[..., None, :]), _unit(problem) * max(1.0, _norm(a)) * 4))
-        found.append(("the lengths of vectors", _norm(np.linalg.norm(v, axis=-2) - 1), _unit(problem)))
-    return found
+        values.append(("A V - V w", _norm(a @ v - v * w[..., None, :]), _unit(problem) * max(1.0, _norm(a)) * 4))
+        values.append(("the lengths of vectors", _norm(np.linalg.norm(v, axis=-2) - 1), _unit(problem)))
+    return values
 
 
 def _like_reference(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
     """Relative to the largest number, the distances from what LAPACK gives in 64-bit numbers."""
-    found = []
+    entries = []
     for number, (x, y) in enumerate(zip(results, _evaluated(problem.name, [_wide(x) for x in inputs], problem.params), strict=True)):
-        found.append((f"result {number}", _norm(_wide(x) - y), 50 * _unit(problem) * max(1.0, _norm(y))))
-    return found
+        entries.append((f"result {number}", _norm(_wide(x) - y), 50 * _unit(problem) * max(1.0, _norm(y))))
+    return entries
 
 
 _RESIDUALS: dict[str, Callable[[Problem, list[np.ndarray], list[np.ndarray]], _Errors]] = {

@@ -34,14 +34,14 @@ class Choice(NamedTuple):
             for name, value in self.changes.items():
                 module, attribute = name.split(":")
                 owner = importlib.import_module(f"volta_fn.targets.{target}.{module}")
-                stack.enter_context(patch.object(owner, attribute, value.made(owner) if isinstance(value, Replacement) else value))
+                stack.enter_context(patch.object(owner, attribute, value.build(owner) if isinstance(value, Replacement) else value))
             yield
 
 
 class Replacement(NamedTuple):
     """A replacement that is made of the module."""
 
-    made: Callable[[Any], Any]
+    build: Callable[[Any], Any]
 
 
 class Counted(NamedTuple):
@@ -85,13 +85,13 @@ def constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
 
 
-def alternatives(choices: Choices, made: Callable[[Choice], list[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+def alternatives(choices: Choices, routines_for: Callable[[Choice], list[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
     """The routines that choices make, equal ones once; an exception in place of one that cannot be generated."""
     seen: set[Any] = set()
     for entry in [DEFAULT, *choices]:
         for choice in [entry] if isinstance(entry, Choice) else map(entry.choice, itertools.count()):
             try:
-                routines = made(choice)
+                routines = routines_for(choice)
             except Exhausted:
                 break
             except Exception as error:  # whatever a generator raises is its fault
@@ -114,14 +114,14 @@ def forced(families: dict[str, Choices]) -> set[str]:
 def constants(target: str, folders: Sequence[str]) -> set[str]:
     """The numbers that modules in some folders of a target name, as choices do."""
     root = Path(importlib.import_module(f"volta_fn.targets.{target}").__file__ or "").parent
-    found = set()
+    results = set()
     for path in sorted(path for folder in folders for path in [*root.glob(f"{folder}.py"), *(root / folder).rglob("*.py")]):
         module = ".".join(path.relative_to(root).with_suffix("").parts)
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Assign) and _is_number(node.value):
                 names = [name for target in node.targets for name in (target.elts if isinstance(target, ast.Tuple) else [target])]
-                found.update(f"{module}:{name.id}" for name in names if isinstance(name, ast.Name) and name.id.isupper())
-    return found
+                results.update(f"{module}:{name.id}" for name in names if isinstance(name, ast.Name) and name.id.isupper())
+    return results
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -91,7 +91,7 @@ def _algorithm(k: int, label: str = "algorithm", others: Mapping[str, Any] = Map
         "convolution.choice:_by_spectra": constant(False),
         "convolution.choice:is_product": constant(False),
     }
-    return nth(label, k, "convolution.choice:fastest", lambda found, wanted: found, changes | dict(others))
+    return nth(label, k, "convolution.choice:fastest", lambda actual, wanted: actual, changes | dict(others))
 
 
 # factorisations
@@ -199,9 +199,9 @@ NO_CHOICES = {
 def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
     """The routines of a problem, each by the choice that first gives it; None: NumPy computes it; an exception: none could be generated."""
 
-    def made(choice: Choice) -> list[tuple[str, Any]]:
+    def routines_for(choice: Choice) -> list[tuple[str, Any]]:
         maker = ROUTINES.get(problem.name)
         with choice.applied("cpu"):
             return [(choice.label, None if maker is None else maker(problem.avals, problem.params))]
 
-    return alternatives(CHOICES[FAMILY_OF[problem.name]], made)
+    return alternatives(CHOICES[FAMILY_OF[problem.name]], routines_for)

@@ -131,10 +131,10 @@ def devices() -> list[tuple[str, TargetCapabilities]]:
 
     How the device computes is no choice: where it flushes subnormal numbers, shaders must know.
     """
-    known = capabilities()
-    least = TargetCapabilities(float64=known.float64, int64=known.int64, subnormals=known.subnormals)
-    some = [("least", least), ("device", known)]
-    return [*some, ("known subgroups", known_width())] if known.subgroups else some
+    actual = capabilities()
+    least = TargetCapabilities(float64=actual.float64, int64=actual.int64, subnormals=actual.subnormals)
+    some = [("least", least), ("device", actual)]
+    return [*some, ("known subgroups", known_width())] if actual.subgroups else some
 
 
 def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
@@ -143,16 +143,16 @@ def routines(problem: Problem) -> Iterator[tuple[str, Any]]:
     What is chosen is tried with all that devices can do, every other choice with one of these in turn.
     """
 
-    def made(choice: Choice) -> list[tuple[str, Any]]:
+    def routines_for(choice: Choice) -> list[tuple[str, Any]]:
         turn = (sum(map(ord, choice.label)) + problem.operands[0].seed) % len(devices())
-        found = []
+        results = []
         for name, device in devices() if choice is DEFAULT else devices()[turn : turn + 1]:
             if problem.name in ROUTINES and all(is_supported(dtype, device) for dtype in _wide_dtypes(problem)):
                 with choice.applied("wgsl"):
-                    found.append((f"{choice.label}, {name}", ROUTINES[problem.name](problem.avals, problem.params, device)))
-        return found
+                    results.append((f"{choice.label}, {name}", ROUTINES[problem.name](problem.avals, problem.params, device)))
+        return results
 
-    return alternatives(CHOICES[FAMILY_OF[problem.name]], made)
+    return alternatives(CHOICES[FAMILY_OF[problem.name]], routines_for)
 
 
 def _wide_dtypes(problem: Problem) -> set[np.dtype]:

@@ -90,8 +90,8 @@ def _other_direction() -> AbstractContextManager[Any]:
     twiddle = Passes.twiddle
 
     def turned(self: Passes, table: Value, number: Value) -> Complex:
-        found = twiddle(self, table, number)
-        return Complex(found.re, -found.im)
+        result = twiddle(self, table, number)
+        return Complex(result.re, -result.im)
 
     return patch.object(Passes, "twiddle", turned)
 

@@ -67,26 +67,26 @@ class Problem(NamedTuple):
     @property
     def avals(self) -> tuple[ShapedArray, ...]:
         """The operands' types."""
-        found = [operand.aval for operand in self.operands]
+        results = [operand.aval for operand in self.operands]
         if self.name == "attention_gradient_routine":  # the result and its statistics come before its cotangent
-            found[-1:-1] = result_avals(self.params["form"], found[0], found[2])
-        return tuple(found)
+            results[-1:-1] = result_avals(self.params["form"], results[0], results[2])
+        return tuple(results)
 
     @property
     def outputs(self) -> list[tuple[Shape, np.dtype]]:
         """The results' shapes and dtypes."""
         name = self.name.removeprefix("wrapped_")
-        found = (_ATTENTION.get(name) or PRIMITIVES[name]).result_avals(self.avals, self.params)
-        return [(r.shape, r.dtype) for r in (found if isinstance(found, tuple | list) else (found,))]
+        result = (_ATTENTION.get(name) or PRIMITIVES[name]).result_avals(self.avals, self.params)
+        return [(r.shape, r.dtype) for r in (result if isinstance(result, tuple | list) else (result,))]
 
     def inputs(self) -> list[np.ndarray]:
         """The operands' elements."""
-        found = [values(operand) for operand in self.operands]
+        results = [values(operand) for operand in self.operands]
         if self.name == "attention_gradient_routine":
             evaluate = attention_routine_p.evaluate
             assert evaluate is not None
-            found[-1:-1] = evaluate(*found[:-1], form=self.params["form"])
-        return found
+            results[-1:-1] = evaluate(*results[:-1], form=self.params["form"])
+        return results
 
     @property
     def size(self) -> int:
@@ -136,9 +136,9 @@ def values(operand: Operand) -> np.ndarray:
         if operand.kind == "definite":
             return _definite(rng, shape, dtype)
         with np.errstate(invalid="ignore"):
-            found = np.empty(shape, dtype)
-            found.real, found.imag = values(half), values(half._replace(seed=operand.seed + 1))
-            return found
+            result = np.empty(shape, dtype)
+            result.real, result.imag = values(half), values(half._replace(seed=operand.seed + 1))
+            return result
     if operand.kind == "definite":
         return _definite(rng, shape, dtype)
     if operand.kind == "regular":
@@ -157,15 +157,15 @@ def values(operand: Operand) -> np.ndarray:
         return (1 + 0.02 * rng.standard_normal(shape)).astype(dtype)
     if operand.kind == "signs":
         return rng.choice([1.0, -1.0], shape).astype(dtype)
-    found = rng.integers(-2, 3, shape).astype(dtype)
+    result = rng.integers(-2, 3, shape).astype(dtype)
     if operand.kind in ("special", "ends"):
         pool = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0]
         if operand.kind == "ends":
             info = ml_dtypes.finfo(dtype)
             pool += [float(info.max), float(info.min), float(info.tiny), float(info.smallest_subnormal), -float(info.smallest_subnormal)]
         some = rng.random(shape) < rng.choice([0.02, 0.5])
-        found = np.where(some, rng.choice(np.array(pool), shape).astype(dtype), found)
-    return found
+        result = np.where(some, rng.choice(np.array(pool), shape).astype(dtype), result)
+    return result
 
 
 def _integers(rng: Rng, kind: str, shape: Shape, dtype: np.dtype) -> np.ndarray:

@@ -74,12 +74,12 @@ def _run_cpu(problem: Problem, routine: object, inputs: list[np.ndarray], want: 
     first: list[bytes] | None = None
     for how in placements(IN_PLACE.get(problem.name), 1):
         results = run_on_cpu(routine, inputs, problem.outputs, how)  # type: ignore[arg-type]
-        found = [x.tobytes() for x in results]
+        values = [x.tobytes() for x in results]
         if first is None and (wrong := difference(problem, want, results)):
             return wrong
-        if first is not None and found != first:
+        if first is not None and values != first:
             return f"{how}: other bits than as a whole; {difference(problem, want, results) or 'both within the bound'}"
-        first = found
+        first = values
     return None
 
 
@@ -135,8 +135,8 @@ def smallest(fault: Fault, family: str, seconds: float = 20.0) -> Fault:
                 return fault
             problem = drawn(family, rng, room)
             if problem.name == fault.problem.name and problem.size < fault.problem.size:
-                for found in faults(problem, fault.target, label=fault.label):
-                    return found
+                for result in faults(problem, fault.target, label=fault.label):
+                    return result
     return fault
 
 

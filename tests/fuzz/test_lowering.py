@@ -98,8 +98,8 @@ def test_sums_are_as_exact_as_their_accumulators() -> None:
 def test_near_ties_may_go_either_way_and_others_not() -> None:
     near = np.float32([[1.0, 1.0 + 1e-7, 0.0]])
     for values, accepted in ((near, True), (np.float32([[1.0, 1.1, 0.0]]), False)):
-        found = difference(lambda x: jnp.argmax(x * 3, -1), lambda x: jnp.argmax(x * 3, -1) - 1, values)
-        assert (found is None) is accepted
+        result = difference(lambda x: jnp.argmax(x * 3, -1), lambda x: jnp.argmax(x * 3, -1) - 1, values)
+        assert (result is None) is accepted
 
 
 @pytest.mark.parametrize("cancelled, accepted", [(1.0 + 2.0**-10, True), (1.125, False)])
@@ -110,8 +110,8 @@ def test_near_ties_may_be_ties(cancelled: float, accepted: bool) -> None:
     exact = lambda x: (jnp.sign(x[:, 0] - x[:, 1]), vf.grad(lambda x: jnp.maximum(x[:, 0], x[:, 1]).sum())(x), x[:, 0] == x[:, 1])
     tied = lambda x: exact(jnp.asarray(x).at[:, 1].set(x[:, 0]))
     for number in range(3):
-        found = difference(lambda x, n=number: exact(rounded(x))[n], lambda x, n=number: tied(rounded(x))[n], x)
-        assert (found is None) is accepted, (number, found)
+        result = difference(lambda x, n=number: exact(rounded(x))[n], lambda x, n=number: tied(rounded(x))[n], x)
+        assert (result is None) is accepted, (number, result)
 
 
 def test_values_beyond_a_dtype_are_infinite() -> None:

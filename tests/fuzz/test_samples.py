@@ -67,9 +67,9 @@ def test_differences_are_found_and_made_small() -> None:
     program.lines = [("v0", "lax.sin(x0)"), ("v1", "x0 + 1"), ("v2", "v0 * v1"), ("v3", "lax.cos(v0)")]
 
     def wrong_product(program: programs.Program) -> Any:
-        found = programs.run(program, "numpy", "jit")
-        assert isinstance(found, dict)
-        return {name: value + 1 if "*" in dict(program.lines)[name] else value for name, value in found.items()}
+        result = programs.run(program, "numpy", "jit")
+        assert isinstance(result, dict)
+        return {name: value + 1 if "*" in dict(program.lines)[name] else value for name, value in result.items()}
 
     assert programs.compared(program, wrong_product) == ("v2", "3 of 3, at (0,) np.float32(1.0) instead of np.float32(0.0)")
     assert programs.minimised(program, wrong_product).lines == [("v2", "v0 * v1")]
@@ -113,9 +113,9 @@ def test_a_lost_gpu_costs_no_bits(kind: str) -> None:
     wanted = losses.outcome("loop")
     middle = wanted.points.counts[kind] // 2
     for every in (1, 5):
-        found = losses.outcome("loop", [middle, middle + 1], (kind,), every)
-        assert found.digest == wanted.digest
-        assert found.points.losses >= 1
+        actual = losses.outcome("loop", [middle, middle + 1], (kind,), every)
+        assert actual.digest == wanted.digest
+        assert actual.points.losses >= 1
 
 
 def test_arrays_from_before_the_policy_and_constants_survive() -> None:

@@ -69,16 +69,16 @@ def look(report: Path, pictures: Path | None = None) -> Seen:
         str(e["params"]) for e in events if e.get("method") == "Log.entryAdded" and e["params"]["entry"]["level"] in ("error", "warning")
     ]
     asked = [e["params"]["request"]["url"] for e in events if e.get("method") == "Network.requestWillBeSent"]
-    own = report.resolve().as_uri()
-    return Seen(problems, [url[:200] for url in asked if url != own and not url.startswith(("data:", "blob:"))], rows, characters)
+    report_url = report.resolve().as_uri()
+    return Seen(problems, [url[:200] for url in asked if url != report_url and not url.startswith(("data:", "blob:"))], rows, characters)
 
 
-def check(name: str, found: Explanation, folder: Path) -> bool:
+def check(name: str, result: Explanation, folder: Path) -> bool:
     """Look at the report of a step; print a row, and return whether all is well."""
     stem = folder / name.replace("/", "_")
-    report = found.html(stem.with_suffix(".html"))
+    report = result.html(stem.with_suffix(".html"))
     size, seen = report.stat().st_size, look(report, stem)
-    met = not seen.errors and not seen.requests and size <= MOST and seen.rows == len(found.steps)
+    met = not seen.errors and not seen.requests and size <= MOST and seen.rows == len(result.steps)
     counts = f"{len(seen.errors)} errors, {len(seen.requests)} requests, {seen.characters:,} characters shown"
     print(f"{name:12s} {size:>9,} bytes, {seen.rows:4d} kernels, {counts}; {'met' if met else 'MISSED'}", flush=True)
     for problem in (*seen.errors, *seen.requests):

@@ -38,12 +38,12 @@ def main() -> int:
     with vf.default_device(vf.devices(options.device)[0]):
         for sample in samples:
             try:
-                for name, found in crosschecked(sample):
-                    checked, equations = checked + 1, equations + found.equations
-                    skipped |= {*found.skipped}
-                    if not found:
+                for name, result in crosschecked(sample):
+                    checked, equations = checked + 1, equations + result.equations
+                    skipped |= {*result.skipped}
+                    if not result:
                         wrong += 1
-                        print(f"{sample} in {name}: {found}", flush=True)
+                        print(f"{sample} in {name}: {result}", flush=True)
             except Exception as error:
                 wrong += 1
                 print(f"{sample}: {type(error).__name__}: {error}", flush=True)

@@ -74,12 +74,12 @@ def step_of(name: str, quick: bool) -> tuple[Any, tuple[Any, ...]]:
 def check(name: str, options: argparse.Namespace) -> Found:
     """Explain a step, and compare with what a call of it allocates."""
     step, args = step_of(name, options.quick)
-    found = vf.explain(step, calls=options.calls)(*args)
-    assert found.seconds is not None, "it was run"
-    without = sum(not kernel.user_lines for kernel in found.steps)
+    result = vf.explain(step, calls=options.calls)(*args)
+    assert result.seconds is not None, "it was run"
+    without = sum(not kernel.user_lines for kernel in result.steps)
     command = [sys.executable, "-m", "tests.inspection.check_steps", "--device", options.device, "--allocated", name]
     alone = subprocess.run([*command, *["--quick"] * options.quick], stdout=subprocess.PIPE, check=True, text=True)
-    return Found(name, len(found.steps), without, found.kernel_seconds, found.seconds, found.memory.peak, int(alone.stdout))
+    return Found(name, len(result.steps), without, result.kernel_seconds, result.seconds, result.memory.peak, int(alone.stdout))
 
 
 def allocated(name: str, quick: bool) -> int:
@@ -126,16 +126,16 @@ def _leased(device: Device, call: Callable[[], Any]) -> int:
         weakref.finalize(lease, ended, size)
 
     def leases(sizes: Sequence[int]) -> Any:
-        found = before[0](sizes)
-        for lease, size in zip(found, sizes, strict=True):
+        result = before[0](sizes)
+        for lease, size in zip(result, sizes, strict=True):
             count(lease, size)
-        return found
+        return result
 
     def lease_unused(size: int) -> Any:
-        found = before[1](size)
-        if found is not None:
-            count(found, size)
-        return found
+        result = before[1](size)
+        if result is not None:
+            count(result, size)
+        return result
 
     before = pool.leases, pool.lease_unused
     pool.leases, pool.lease_unused = leases, lease_unused
@@ -162,9 +162,9 @@ def main() -> int:
             return 0
         for name in STEPS:
             if re.search(options.only, name):
-                found = check(name, options)
-                print(found, flush=True)
-                met &= found.is_met
+                result = check(name, options)
+                print(result, flush=True)
+                met &= result.is_met
     return 0 if met else 1
 
 

@@ -22,13 +22,13 @@ class GoldenFile:
         entries = self.path.read_text(encoding="utf-8").removeprefix("== ").rstrip("\n").split("\n== ")
         return dict(entry.split("\n", 1) for entry in entries)
 
-    def compare(self, found: dict[str, str]) -> None:
+    def compare(self, result: dict[str, str]) -> None:
         """Assert that messages are those of the file, or write them to it."""
-        known = self.read()
+        golden = self.read()
         if os.environ.get("VOLTA_UPDATE_GOLDEN", "0") != "0":
-            known |= found
-            self.path.write_text("\n".join(f"== {title}\n{text}" for title, text in sorted(known.items())) + "\n", encoding="utf-8")
-        assert found == {title: known.get(title) for title in found}
+            golden |= result
+            self.path.write_text("\n".join(f"== {title}\n{text}" for title, text in sorted(golden.items())) + "\n", encoding="utf-8")
+        assert result == {title: golden.get(title) for title in result}
 
 
 def shown(message: str) -> str:

@@ -56,18 +56,18 @@ overflow = raised(errors.NonFiniteError, lambda: vf.debug.nans(infs=True))
 def linted(fault: Fault, mode: Callable[[Any, Any], Any]) -> Found:
     """Find a fault by `lint`, which may find others, too."""
     findings = vf.lint(vf.jit(lambda xs: mode(fault.function, xs)))(vnp.asarray(fault.examples())).findings
-    finding = next(found for found in findings if found.rule == "key reuse")
+    finding = next(result for result in findings if result.rule == "key reuse")
     assert finding.location is not None
     return f"{finding.rule}: {finding.message}\n  {finding.remedy}\n  at {finding.location}", finding.location
 
 
 def warned(fault: Fault, mode: Callable[[Any, Any], Any]) -> Found:
     """Find a fault by the first warning."""
-    with warnings.catch_warnings(record=True) as given:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         mode(fault.function, vnp.asarray(fault.examples()))
-    found = next(w for w in given if issubclass(w.category, errors.RecompilationWarning))
-    return str(found.message), SourceLocation(found.filename, found.lineno, "")
+    result = next(w for w in records if issubclass(w.category, errors.RecompilationWarning))
+    return str(result.message), SourceLocation(result.filename, result.lineno, "")
 
 
 @habit(indices, 7)
@@ -156,9 +156,9 @@ def recompilation_in_a_loop(x: Any) -> Any:
 
 @habit(raised(errors.LeakedTracerError, nullcontext), 1.0, 1.0, "float32")
 def leaked_tracer(x: Any) -> Any:
-    kept: list[Any] = []
-    vf.jit(lambda x: (kept.append(x * 2), x)[1])(x)
-    return kept[0] + 1  # FAULT
+    retained: list[Any] = []
+    vf.jit(lambda x: (retained.append(x * 2), x)[1])(x)
+    return retained[0] + 1  # FAULT
 
 
 @habit(raised(errors.TracerBoolError, nullcontext), 1.0, 1.0, "float32")

@@ -47,11 +47,11 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget_kernels()
 
 
-def only(found: Crosscheck) -> Miscompilation:
+def only(check: Crosscheck) -> Miscompilation:
     """The one stage that is to blame, where each equation by itself is right."""
-    assert not found and not found.differences, found
-    (wrong,) = found.miscompilations
-    assert wrong.stage in str(found) and "differs from its equations" in str(found)
+    assert not check and not check.differences, check
+    (wrong,) = check.miscompilations
+    assert wrong.stage in str(check) and "differs from its equations" in str(check)
     return wrong
 
 
@@ -107,8 +107,8 @@ def test_a_kernel_that_is_wrong_alone_is_found_by_the_steps(monkeypatch: pytest.
             kernel, nodes=tuple([replace(n, op="sub") if isinstance(n, Apply) and n.op == "add" else n for n in kernel.nodes])
         ),
     )
-    found = vf.crosscheck(lambda x, y: lax.sort(x + y) * 2)(X, Y)
-    assert [d.primitive for d in found.differences] == ["add"] and not found.miscompilations
+    result = vf.crosscheck(lambda x, y: lax.sort(x + y) * 2)(X, Y)
+    assert [d.primitive for d in result.differences] == ["add"] and not result.miscompilations
 
 
 def test_wrong_fusion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,16 +230,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_is_found_in_programs_as_they_are(name: str) -> None:
     function, args = PROGRAMS[name]
-    found = vf.crosscheck(function)(*args)
-    assert found, found
-    assert "jit" in found.compiled
+    result = vf.crosscheck(function)(*args)
+    assert result, result
+    assert "jit" in result.compiled
 
 
 def test_amplified_rounding_is_no_fault() -> None:
     """A thousand steps of a logistic map: the digits of all runs differ, while each kernel is right."""
     chaos = lambda x: lax.fori_loop(0, 60, lambda _, x: 3.9 * x * (1 - x), x)
-    found = vf.crosscheck(lambda x: chaos(jnp.abs(jnp.sin(x))))(X)
-    assert found and not found.miscompilations
+    result = vf.crosscheck(lambda x: chaos(jnp.abs(jnp.sin(x))))(X)
+    assert result and not result.miscompilations
 
 
 def test_effects_happen_once() -> None:
@@ -249,8 +249,8 @@ def test_effects_happen_once() -> None:
         vf.debug.callback(lambda v: calls.append(float(v)), x.sum())
         return x * 2
 
-    found = vf.crosscheck(program)(X)
-    assert found and len(calls) == 1 and "calls Python functions" in found.compiled
+    result = vf.crosscheck(program)(X)
+    assert result and len(calls) == 1 and "calls Python functions" in result.compiled
 
 
 def test_runs_are_compared_by_their_largest_elements() -> None:

@@ -60,20 +60,20 @@ def test_a_wrong_kernel_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         z = function(y)  # the wrong one
         return (z * z).sum()
 
-    found = vf.crosscheck(program)(vnp.linspace(0.1, 1.0, 37))
+    result = vf.crosscheck(program)(vnp.linspace(0.1, 1.0, 37))
     forget_kernels()
-    assert found.first is not None, found
-    assert found.first.primitive == name and found.first.excess > 1
-    assert found.first.location is not None
-    assert found.first.location.lineno == program.__code__.co_firstlineno + 2
-    assert len(found.differences) == 1  # what follows is right for its own operands
-    assert name in str(found)
+    assert result.first is not None, result
+    assert result.first.primitive == name and result.first.excess > 1
+    assert result.first.location is not None
+    assert result.first.location.lineno == program.__code__.co_firstlineno + 2
+    assert len(result.differences) == 1  # what follows is right for its own operands
+    assert name in str(result)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_nothing_is_found_on_the_cpu(sample: Sample) -> None:
-    for name, found in crosschecked(sample):
-        assert found, (name, found)
+    for name, result in crosschecked(sample):
+        assert result, (name, result)
 
 
 def test_it_sees_into_loops_and_calls() -> None:
@@ -81,8 +81,8 @@ def test_it_sees_into_loops_and_calls() -> None:
         carry, ys = lax.scan(lambda c, v: (vnp.sin(c) + v, c), x[0], x)
         return vf.jit(vnp.exp)(carry) + lax.while_loop(lambda c: c < 3, lambda c: c + 1, ys[0])
 
-    found = vf.crosscheck(program)(vnp.ones(4))
-    assert found and found.equations > 10
+    result = vf.crosscheck(program)(vnp.ones(4))
+    assert result and result.equations > 10
 
 
 def test_grads_and_float16_are_within_rounding() -> None:

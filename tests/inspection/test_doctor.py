@@ -20,9 +20,9 @@ def _cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_healthy_machine() -> None:
-    found = run()
-    assert found.healthy
-    names = {diagnosis.name for diagnosis in found.diagnoses}
+    completed = run()
+    assert completed.healthy
+    names = {diagnosis.name for diagnosis in completed.diagnoses}
     assert {"volta_fn", "machine code", "cpu 0", "cache", "settings"} <= names
 
 
@@ -34,8 +34,8 @@ def test_what_is_missing_has_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_self_test", lambda device: 0.5)
-    found = run()
-    assert not found.healthy and "crosscheck" in str(found)
+    completed = run()
+    assert not completed.healthy and "crosscheck" in str(completed)
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

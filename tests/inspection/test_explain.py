@@ -50,42 +50,42 @@ W, X = vnp.ones((16, 16)), vnp.ones((64, 16))
 
 @pytest.mark.parametrize(("function", "args"), [(step, (W, X)), (recurrent, (W, vnp.ones((20, 8, 16)))), (nn.softmax, (X,))])
 def test_every_kernel_once_with_a_line_and_times_that_add_up(function: Any, args: Any) -> None:
-    found = vf.explain(function)(*args)
+    result = vf.explain(function)(*args)
     program = pipeline.lower(vf.jit(function).lower(*args).jaxpr, TARGET)
 
     def count(program: Any) -> int:
         return sum(item.is_needed + sum(map(count, item.programs)) for item in program.items)
 
-    assert len(found.steps) == count(program)
-    assert [s.number for s in found.steps] == [*range(1, len(found.steps) + 1)]
-    assert all(s.user_lines for s in found.steps)
-    assert all(s.seconds is not None and s.seconds >= 0 for s in found.steps)
-    own = {Path(at.file).name for s in found.steps for at in s.user_lines}
-    assert own <= {"test_explain.py"}
-    spans = sum(s.seconds or 0.0 for s in found.steps) + found.overhead
-    assert found.kernel_seconds == pytest.approx(spans)
+    assert len(result.steps) == count(program)
+    assert [s.number for s in result.steps] == [*range(1, len(result.steps) + 1)]
+    assert all(s.user_lines for s in result.steps)
+    assert all(s.seconds is not None and s.seconds >= 0 for s in result.steps)
+    user_files = {Path(at.file).name for s in result.steps for at in s.user_lines}
+    assert user_files <= {"test_explain.py"}
+    spans = sum(s.seconds or 0.0 for s in result.steps) + result.overhead
+    assert result.kernel_seconds == pytest.approx(spans)
 
 
 def test_kernels_in_loops_run_once_per_iteration() -> None:
-    found = vf.explain(recurrent)(W, vnp.ones((20, 8, 16)))
-    inner = [s for s in found.steps if s.depth]
+    result = vf.explain(recurrent)(W, vnp.ones((20, 8, 16)))
+    inner = [s for s in result.steps if s.depth]
     assert inner and all(s.runs == 20 for s in inner)
-    assert [s.kind for s in found.steps if s.kind == "control flow"] == ["control flow"]
+    assert [s.kind for s in result.steps if s.kind == "control flow"] == ["control flow"]
 
 
 def test_operations_and_bytes_are_those_of_the_program() -> None:
-    found = vf.explain(lambda w, x: x @ w)(W, X)
-    (product,) = found.steps
+    result = vf.explain(lambda w, x: x @ w)(W, X)
+    (product,) = result.steps
     assert product.flops == 2 * 64 * 16 * 16
     assert product.bytes == 4 * (16 * 16 + 2 * 64 * 16)
 
 
 def test_the_peak_is_that_of_the_compiled_program() -> None:
-    found = vf.explain(step)(W, X)
+    result = vf.explain(step)(W, X)
     memory = vf.jit(step).lower(W, X).memory()
-    assert found.memory.peak == memory.peak
-    assert max(found.memory.temporaries) <= memory.temporaries
-    assert max(found.memory.temporaries) >= 0.9 * memory.temporaries or memory.temporaries < 1 << 14
+    assert result.memory.peak == memory.peak
+    assert max(result.memory.temporaries) <= memory.temporaries
+    assert max(result.memory.temporaries) >= 0.9 * memory.temporaries or memory.temporaries < 1 << 14
 
 
 def test_passes_lead_from_the_traced_program_to_the_kernels() -> None:
@@ -100,8 +100,8 @@ def test_passes_lead_from_the_traced_program_to_the_kernels() -> None:
 
 def test_nothing_runs_without_arrays() -> None:
     shapes = vf.ShapeDtypeStruct((16, 16), "float32"), vf.ShapeDtypeStruct((64, 16), "float32")
-    found = vf.explain(step, run=False)(*shapes)
-    assert found.seconds is None and all(s.seconds is None for s in found.steps)
+    result = vf.explain(step, run=False)(*shapes)
+    assert result.seconds is None and all(s.seconds is None for s in result.steps)
     with pytest.raises(errors.ArgumentTypeError, match="run=False"):
         vf.explain(step)(*shapes)
     with pytest.raises(errors.ArgumentError, match="at least 1"):
@@ -116,10 +116,10 @@ def test_donated_arguments_stay_usable() -> None:
 
 def test_numpy_explains_its_equations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", False)
-    found = vf.explain(step)(W, X)
-    assert found.target == "numpy"
-    assert len(found.steps) == len(vf.jit(step).lower(W, X).simplified.eqns)
-    assert all(s.user_lines for s in found.steps) and found.seconds
+    result = vf.explain(step)(W, X)
+    assert result.target == "numpy"
+    assert len(result.steps) == len(vf.jit(step).lower(W, X).simplified.eqns)
+    assert all(s.user_lines for s in result.steps) and result.seconds
 
 
 def test_text_has_kernels_passes_and_memory() -> None:
@@ -128,13 +128,13 @@ def test_text_has_kernels_passes_and_memory() -> None:
 
 
 def test_the_report_needs_nothing_else(tmp_path: Path) -> None:
-    found = vf.explain(step)(W, X)
-    page = found.html(tmp_path / "report.html").read_text()
+    result = vf.explain(step)(W, X)
+    page = result.html(tmp_path / "report.html").read_text()
     assert not re.search(r"(src|href)=['\"](?!data:)", page)
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     data = re.search(r"id='data'[^>]*>([^<]+)<", page)
     assert data is not None
     unpacked = json.loads(gzip.decompress(base64.b64decode(data[1])))
-    assert len(unpacked["steps"]) == len(found.steps)
+    assert len(unpacked["steps"]) == len(result.steps)
     assert any("▶" in text and "tanh" in text for text in unpacked["texts"])
-    assert "<table" in found._repr_html_()
+    assert "<table" in result._repr_html_()

@@ -17,15 +17,15 @@ def test_a_trace_has_steps_programs_and_kernels(tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("llvmlite")
     monkeypatch.setattr(vf.devices("cpu")[0].backend, "native", True)
     step = vf.jit(lambda x: vnp.tanh(x @ x).sum(axis=0))
-    with profiler.trace(tmp_path) as found:
+    with profiler.trace(tmp_path) as result:
         for number in range(3):
             with profiler.StepTraceAnnotation("train", step_num=number):
                 y = step(vnp.ones((8, 8)))
     assert y.shape == (8,)
-    names = [event.name for event in found.events if event.kind == "step"]
+    names = [event.name for event in result.events if event.kind == "step"]
     assert names == ["train 0", "train 1", "train 2"]
-    programs = [event for event in found.events if event.kind == "program"]
-    kernels = [event for event in found.events if event.kind == "kernel"]
+    programs = [event for event in result.events if event.kind == "program"]
+    kernels = [event for event in result.events if event.kind == "kernel"]
     assert len(programs) == 3 and len(kernels) % 3 == 0 and kernels
     for program in programs:
         inside = [k for k in kernels if program.begin <= k.begin and k.end <= program.end]
@@ -33,30 +33,30 @@ def test_a_trace_has_steps_programs_and_kernels(tmp_path: Path, monkeypatch: pyt
     assert "test_recording.py" in kernels[0].details["lines"]
     events = json.loads((tmp_path / "volta_fn.trace.json").read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
-    assert sum(event["ph"] == "X" for event in events) == len(found.events)
-    assert "train 0" in str(found)
+    assert sum(event["ph"] == "X" for event in events) == len(result.events)
+    assert "train 0" in str(result)
 
 
 def test_nothing_is_left_when_a_trace_ends(tmp_path: Path) -> None:
     double = vf.jit(lambda x: 2 * x)
-    with pytest.raises(RuntimeError), profiler.trace(tmp_path) as found:
+    with pytest.raises(RuntimeError), profiler.trace(tmp_path) as result:
         double(vnp.ones(3))
         raise RuntimeError
-    before = len(found.events)
+    before = len(result.events)
     assert compilation.observer is None
     assert float(double(vnp.ones(3)).sum()) == 6
-    assert len(found.events) == before
+    assert len(result.events) == before
 
 
 def test_functions_and_blocks_have_names(tmp_path: Path) -> None:
     named = profiler.annotate_function(lambda x: x + 1, name="increment")
     assert named(1) == 2
-    with profiler.trace(tmp_path) as found:
+    with profiler.trace(tmp_path) as result:
         named(1)
         with profiler.TraceAnnotation("outer", epoch=3), profiler.TraceAnnotation("inner"):
             pass
-    assert [(event.name, event.kind) for event in found.events] == [(n, "annotation") for n in ("increment", "inner", "outer")]
-    assert found.events[2].details == {"epoch": 3}
+    assert [(event.name, event.kind) for event in result.events] == [(n, "annotation") for n in ("increment", "inner", "outer")]
+    assert result.events[2].details == {"epoch": 3}
 
 
 def test_traces_do_not_nest(tmp_path: Path) -> None:

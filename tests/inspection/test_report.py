@@ -20,10 +20,10 @@ def step(w: Any, xs: Any) -> Any:
 
 
 def test_the_report_asks_for_nothing_and_says_nothing(tmp_path: Path) -> None:
-    found = vf.explain(vf.grad(step), calls=1)(vnp.ones((8, 8)), vnp.ones((5, 4, 8)))
-    seen = look(found.html(tmp_path / "report.html"), tmp_path / "picture")
+    result = vf.explain(vf.grad(step), calls=1)(vnp.ones((8, 8)), vnp.ones((5, 4, 8)))
+    seen = look(result.html(tmp_path / "report.html"), tmp_path / "picture")
     assert (seen.errors, seen.requests) == ([], [])
-    assert seen.rows == len(found.steps) > 3 and seen.characters > 1000
+    assert seen.rows == len(result.steps) > 3 and seen.characters > 1000
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 

@@ -53,12 +53,12 @@ def test_tensorboard_reads_the_numbers(tmp_path: Path) -> None:
     with io.TensorBoardLogger(tmp_path) as log:
         for step in range(3):
             log(step, loss=jnp.float32(1.0) / (step + 1), rate=0.1)
-    data, found = next(tmp_path.iterdir()).read_bytes(), []
+    data, result = next(tmp_path.iterdir()).read_bytes(), []
     while data:  # records: the length, its checksum, the event, its checksum
         (length,) = struct.unpack("<Q", data[:8])
         event, data = events.Event.FromString(data[12 : 12 + length]), data[16 + length :]
-        found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-    assert found == [(s, t, pytest.approx(v)) for s in range(3) for t, v in (("loss", 1 / (s + 1)), ("rate", 0.1))]
+        result += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    assert result == [(s, t, pytest.approx(v)) for s in range(3) for t, v in (("loss", 1 / (s + 1)), ("rate", 0.1))]
 
 
 def test_without_tensorboardx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,16 +129,16 @@ WAYS: dict[str, Callable[[data.DataLoader], Iterator[Any]]] = {
 def test_a_resumed_loop_gets_the_remaining_batches(way: str, workers: int, tmp_path: Path) -> None:
     wanted = [batch.tolist() for batch in itertools.islice(WAYS[way](loader()), 20)]
     for stop in (1, 5, 6, 7, 12, 13):  # an epoch has six batches
-        found, first = [], loader(workers=workers)
+        actual, first = [], loader(workers=workers)
         checkpoints = io.Checkpointer(tmp_path / str(stop), loader=first)
         for step, batch in zip(range(1, stop + 1), WAYS[way](first), strict=False):
-            found.append(batch.tolist())
+            actual.append(batch.tolist())
             checkpoints.save(step, {"step": step})
         second = loader()
         state = io.Checkpointer(tmp_path / str(stop), loader=second).restore({"step": 0})
         assert state == {"step": stop}
-        found += [batch.tolist() for batch in itertools.islice(WAYS[way](second), 20 - stop)]
-        assert found == wanted
+        actual += [batch.tolist() for batch in itertools.islice(WAYS[way](second), 20 - stop)]
+        assert actual == wanted
 
 
 TERMINATED = """

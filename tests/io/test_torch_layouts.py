@@ -267,5 +267,5 @@ def test_the_model_comes_before_the_state_dict() -> None:
 def test_tensors_of_every_kind_are_taken() -> None:
     torch = pytest.importorskip("torch")
     model = nn.Linear.init(vf.random.key(0), 3, 2, dtype="bfloat16")
-    given = {"weight": torch.nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16).T), "bias": torch.zeros(2, dtype=torch.bfloat16)}
-    assert io.load_state_dict(model, io.from_torch(model)(given)).weight.dtype == "bfloat16"
+    arguments = {"weight": torch.nn.Parameter(torch.ones(3, 2, dtype=torch.bfloat16).T), "bias": torch.zeros(2, dtype=torch.bfloat16)}
+    assert io.load_state_dict(model, io.from_torch(model)(arguments)).weight.dtype == "bfloat16"

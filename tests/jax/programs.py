@@ -16,6 +16,6 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 def output_of(program: str) -> str:
     """Return what a program prints after `volta_fn.jax.install()`."""
-    found = run("-W", "error", "-c", f"import volta_fn.jax\nvolta_fn.jax.install()\n{program}")
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
+    completed = run("-W", "error", "-c", f"import volta_fn.jax\nvolta_fn.jax.install()\n{program}")
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()

@@ -64,8 +64,8 @@ except OverflowError: print("overflow")
 
 def test_installing_twice_is_installing_once_and_a_real_jax_is_refused() -> None:
     assert output_of("volta_fn.jax.install()\nimport sys\nprint(sum(type(f).__name__ == 'Finder' for f in sys.meta_path))") == "2"
-    found = run("-c", "import sys, types\nsys.modules['jax'] = types.ModuleType('jax')\nimport volta_fn.jax\nvolta_fn.jax.install()")
-    assert "AlreadyImportedError" in found.stderr and "before the first import of jax" in found.stderr
+    completed = run("-c", "import sys, types\nsys.modules['jax'] = types.ModuleType('jax')\nimport volta_fn.jax\nvolta_fn.jax.install()")
+    assert "AlreadyImportedError" in completed.stderr and "before the first import of jax" in completed.stderr
 
 
 def test_without_install_nothing_changes() -> None:
@@ -79,8 +79,8 @@ def test_programs_are_run_as_main_with_their_arguments(as_module: bool, tmp_path
     path.write_text("import sys, jax\nprint(__name__, sys.argv[1:], jax.jit(lambda x: x + 1)(1))\n")
     (tmp_path / "jax_helper.py").write_text("")
     how = ["-m", "program_of_jax"] if as_module else [str(path)]
-    found = run("-m", "volta_fn.jax", *how, "--flag", "3", env={"PYTHONPATH": str(tmp_path)})
-    assert found.stdout.strip() == "__main__ ['--flag', '3'] 2", found.stderr
+    completed = run("-m", "volta_fn.jax", *how, "--flag", "3", env={"PYTHONPATH": str(tmp_path)})
+    assert completed.stdout.strip() == "__main__ ['--flag', '3'] 2", completed.stderr
 
 
 def test_programs_may_ask_for_devices_before_they_import_jax(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_programs_may_ask_for_devices_before_they_import_jax(tmp_path: Path) -> 
     path.write_text(
         "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'\nimport jax\nprint(jax.device_count())\n"
     )
-    found = run("-m", "volta_fn.jax", str(path))
-    assert found.stdout.strip() == "3", found.stderr
+    completed = run("-m", "volta_fn.jax", str(path))
+    assert completed.stdout.strip() == "3", completed.stderr
 
 
 def test_usage() -> None:
@@ -98,14 +98,14 @@ def test_usage() -> None:
 
 
 def test_environment_variables_of_jax_set_its_settings() -> None:
-    found = run(
+    completed = run(
         "-c", "import volta_fn.jax as v; v.install(); import jax.numpy as jnp; print(jnp.ones(1).dtype)", env={"JAX_ENABLE_X64": "1"}
     )
-    assert found.stdout.strip() == "float64", found.stderr
+    assert completed.stdout.strip() == "float64", completed.stderr
 
 
 def test_indices_and_values_in_jaxs_mode() -> None:
-    found = output_of(
+    result = output_of(
         "import warnings, jax, numpy as np\nfrom jax import lax, numpy as jnp\n"
         "x = jnp.arange(5.0)\n"
         "print(jnp.take(x, jnp.array([1, 9])), jnp.take_along_axis(x, jnp.array([-9]), 0))\n"
@@ -118,13 +118,13 @@ def test_indices_and_values_in_jaxs_mode() -> None:
         "try:\n    jnp.zeros((2, 0))[0, 0]\nexcept IndexError as error:\n    print('size 0' in str(error))\n"
         "print(jnp.result_type(jax.random.key(0)), jax.random.key(0).dtype.name)"
     )
-    assert found.splitlines() == [
+    assert result.splitlines() == [
         "[ 1. nan] [nan]", "[4294967295] 3", "(2+0j) 200", "[3. 6.]", "[2 0] True", "True", "key<fry> key<fry>",
     ]  # fmt: skip
 
 
 def test_raw_keys_may_be_refused_and_keys_have_no_hash() -> None:
-    found = output_of(
+    result = output_of(
         "import warnings, jax\nraw = jax.random.PRNGKey(0)\n"
         "with jax.legacy_prng_key('error'):\n"
         "    try:\n        jax.random.uniform(raw)\n    except ValueError as error:\n        print('Legacy uint32' in str(error))\n"
@@ -133,16 +133,16 @@ def test_raw_keys_may_be_refused_and_keys_have_no_hash() -> None:
         "    jax.random.uniform(jax.random.key(0))\n    print(len(told))\n"
         "try:\n    hash(jax.random.key(0))\nexcept TypeError as error:\n    print('unhashable' in str(error))"
     )
-    assert found.splitlines() == ["True", "True", "1", "True"]
+    assert result.splitlines() == ["True", "True", "1", "True"]
 
 
 def test_no_constant_of_the_package_exceeds_32_bits() -> None:
     """Constants with the highest bit of 32 are those of a dtype that holds them."""
-    found = output_of(
+    result = output_of(
         "import jax, jax.numpy as jnp\nfrom jax import lax\nx = jnp.array([1.001, 3.3])\n"
         "round = lambda x: lax.reduce_precision(x, 5, 2)\n"
         "print(round(x), jax.jit(lambda x: lax.reduce_precision(x, 8, 7))(x), jax.grad(lambda x: round(x).sum())(x))\n"
         "print(lax.full((1,), 2**31, 'uint32'), lax.full_like(jnp.ones(1, 'uint32'), 2**32 - 1), jnp.full(1, 2**31, 'uint32'))\n"
         "print(lax.convert_element_type(2**32 + 1, 'int32'), lax.full((), 2**40, 'float32'))"
     )
-    assert found.splitlines() == ["[1.  3.5] [1.       3.296875] [1. 1.]", "[2147483648] [4294967295] [2147483648]", "1 1.0995116e+12"]
+    assert result.splitlines() == ["[1.  3.5] [1.       3.296875] [1. 1.]", "[2147483648] [4294967295] [2147483648]", "1 1.0995116e+12"]

@@ -58,8 +58,8 @@ def test_the_public_names_of_jax_are_there(path: str) -> None:
         warnings.simplefilter("ignore")
         public = {n for n in dir(real) if not n.startswith("_") and not isinstance(getattr(real, n), ModuleType)}
     module = importlib.import_module(f"volta_fn.jax{path.removeprefix('jax')}")
-    found = {name for name in public if hasattr(module, name)}
-    assert public - found == {name for name in MODULES[path] if name in public}
+    result = {name for name in public if hasattr(module, name)}
+    assert public - result == {name for name in MODULES[path] if name in public}
 
 
 def test_names_come_from_the_first_home_that_has_them() -> None:

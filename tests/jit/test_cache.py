@@ -55,9 +55,9 @@ def test_calls_with_static_arguments_and_pytrees_find_their_program():
     calls = [((tree, 2), [3, 6, 11]), ((tree, 3), [3, 10, 29]), ((tree, 2, True), [-1, -4, -9]), (({"a": jnp.ones(1), "b": 1}, 2), [2])]
     for args, want in calls * 2:
         assert f(*args).tolist() == want
-        known = f._cache.find_with_statics(f._argnums, args)
-        assert known is not None
-        assert known[0](known[1]).tolist() == want
+        cached = f._cache.find_with_statics(f._argnums, args)
+        assert cached is not None
+        assert cached[0](cached[1]).tolist() == want
     assert f.cache_info().traces == len(calls)
     assert f(tree, True).tolist() == [3, 4, 5]  # another type of static argument
     assert f.cache_info().traces == len(calls) + 1
@@ -116,20 +116,20 @@ def test_threads_share_the_programs_of_a_function():
     def f(x):
         return x * 2
 
-    barrier, found = threading.Barrier(4), []
+    barrier, result = threading.Barrier(4), []
 
     def use() -> None:
         barrier.wait()
         jitted = vf.jit(f)
-        found.append((jitted(3.0).tolist(), jitted._cache))
+        result.append((jitted(3.0).tolist(), jitted._cache))
 
     threads = [threading.Thread(target=use) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [value for value, _ in found] == [6] * 4
-    assert len({id(cache) for _, cache in found}) == vf.jit(f).cache_info().programs == 1
+    assert [value for value, _ in result] == [6] * 4
+    assert len({id(cache) for _, cache in result}) == vf.jit(f).cache_info().programs == 1
 
 
 def test_programs_are_not_pickled_with_their_function():

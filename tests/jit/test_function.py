@@ -212,9 +212,9 @@ def test_memory_that_others_see_is_never_overwritten() -> None:
     f = vf.jit(lambda x: x + 1.0, donate_argnums=0)
     x = fresh()
     view = np.asarray(x)
-    kept = view.copy()
+    copy = view.copy()
     out = f(x)
-    np.testing.assert_array_equal(view, kept)
+    np.testing.assert_array_equal(view, copy)
     assert address(out) != view.__array_interface__["data"][0]
     square = fresh((4, 4))
     transposed = square.T
@@ -270,9 +270,9 @@ def test_numpy_arguments_and_constants_survive_donation() -> None:
     table = fresh((3,))
     g = vf.jit(lambda x: (table + x, table), donate_argnums=0)
     for _ in range(2):
-        total, kept = g(fresh((3,)))
+        total, retained = g(fresh((3,)))
         np.testing.assert_array_equal(total, np.arange(3.0) * 2)
-        np.testing.assert_array_equal(kept, np.arange(3.0))
+        np.testing.assert_array_equal(retained, np.arange(3.0))
     np.testing.assert_array_equal(table, np.arange(3.0))
 
 
@@ -400,13 +400,13 @@ def test_leaked_tracers_name_function_creation_and_use() -> None:
 
     created = careless.__code__.co_firstlineno + 1
     vf.jit(careless)(1.0)
-    known = vf.jit(lambda x: x)
-    known(jnp.ones(()))
+    jitted = vf.jit(lambda x: x)
+    jitted(jnp.ones(()))
     for use in (
         lambda: leaks[0] + 1,
         lambda: vf.jit(lambda: leaks[0] * 2)(),
         lambda: vf.vmap(lambda x: x + leaks[0])(jnp.ones(2)),
-        lambda: known(leaks[0]),
+        lambda: jitted(leaks[0]),
         lambda: vf.jit(jnp.add)(1.0, leaks[0]),
     ):
         with pytest.raises(LeakedTracerError, match=rf"(?s)of 'careless'.*result of `sin` at .*test_function.py:{created} ") as caught:

@@ -89,10 +89,10 @@ def test_defaults_follow_the_settings() -> None:
 
 def test_a_device_of_a_block_is_where_arrays_are_made() -> None:
     for _ in range(5):
-        made = jnp.arange(600)
+        array = jnp.arange(600)
         with vf.default_device("cpu"):
             assert jnp.arange(600).device is vf.devices("cpu")[0]
-    assert made.device is vf.devices("cpu")[0]
+    assert array.device is vf.devices("cpu")[0]
 
 
 def test_only_large_results_of_small_arguments_are_compiled() -> None:

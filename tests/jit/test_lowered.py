@@ -23,8 +23,8 @@ def test_stages_agree_with_jaxs() -> None:
     ours, theirs = staged(vf, vf.numpy), staged(jax, jnp)
     lowered, compiled = ours.lower(), ours.lower().compile()
     for stage, like in ((ours, theirs), (lowered, theirs.lower()), (compiled, theirs.lower().compile())):
-        for found, wanted in zip(jax.tree.leaves(stage.out_info), jax.tree.leaves(like.out_info), strict=True):
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+        for actual, wanted in zip(jax.tree.leaves(stage.out_info), jax.tree.leaves(like.out_info), strict=True):
+            assert (actual.shape, actual.dtype) == (wanted.shape, wanted.dtype)
         (args, kwargs), (their_args, their_kwargs) = stage.args_info, like.args_info
         assert (args[0].shape, args[0].donated) == (their_args[0].shape, their_args[0].donated) == ((3,), True)
         assert kwargs["b"].donated is their_kwargs["b"].donated is False
@@ -94,9 +94,9 @@ def test_programs_have_jaxs_attributes() -> None:
 
 def test_every_primitive_that_jax_names_likewise_is_found() -> None:
     theirs = {n for n in dir(jax.lax) if n.endswith("_p")}
-    found = {n for n in theirs if hasattr(vf.lax, n)}
-    assert len(found) >= 110
-    assert {"add_p", "mul_p", "dot_general_p", "scan_p", "while_p", "cond_p", "convert_element_type_p", "gather_p"} <= found
+    result = {n for n in theirs if hasattr(vf.lax, n)}
+    assert len(result) >= 110
+    assert {"add_p", "mul_p", "dot_general_p", "scan_p", "while_p", "cond_p", "convert_element_type_p", "gather_p"} <= result
 
 
 def test_the_default_dialect_may_be_named_none() -> None:

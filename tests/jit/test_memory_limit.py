@@ -77,9 +77,9 @@ def test_what_exceeds_the_limit_is_refused_and_leaves_nothing(name: str, wrap: A
         assert in_use() == before
     assert float((x * 0 + 1).sum()) == 1000.0
     limit(100 * MEGABYTE)
-    found = np.asarray(wrap(PROGRAMS[name])(x))
+    result = np.asarray(wrap(PROGRAMS[name])(x))
     vf.set_memory_limit(None, "cpu")
-    np.testing.assert_array_equal(wrap(PROGRAMS[name])(x), found)
+    np.testing.assert_array_equal(wrap(PROGRAMS[name])(x), result)
 
 
 def test_programs_name_their_largest_array_and_its_line(limit: Callable[[int], None]) -> None:

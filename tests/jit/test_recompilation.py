@@ -16,13 +16,13 @@ from volta_fn.jit.cache import MANY_PROGRAMS
 
 def test_changing_shapes_are_named() -> None:
     f = vf.jit(lambda params, x: params["w"] * x.sum())
-    with pytest.warns(RecompilationWarning, match=rf"compiled {MANY_PROGRAMS} times") as given:
+    with pytest.warns(RecompilationWarning, match=rf"compiled {MANY_PROGRAMS} times") as records:
         number = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]  # CPython has frames
         for size in range(MANY_PROGRAMS):
             f({"w": 2.0}, jnp.zeros(size))
-    assert f"x has {MANY_PROGRAMS} types, such as f32[28], f32[29], f32[30], f32[31]" in str(given[0].message)
-    assert "params" not in str(given[0].message)
-    assert (len(given), given[0].filename, given[0].lineno) == (1, __file__, number)
+    assert f"x has {MANY_PROGRAMS} types, such as f32[28], f32[29], f32[30], f32[31]" in str(records[0].message)
+    assert "params" not in str(records[0].message)
+    assert (len(records), records[0].filename, records[0].lineno) == (1, __file__, number)
 
 
 @pytest.mark.parametrize("call", [lambda f, n: f(1.0, n), lambda f, n: f(1.0, n=n)], ids=["position", "name"])

@@ -37,7 +37,7 @@ def test_saved_values_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "kept"),
+    ("policy", "saved_names"),
     [
         (vf.checkpoint_policies.nothing_saveable, []),
         (vf.checkpoint_policies.dots_saveable, ["output of dot_general"] * 2),
@@ -51,9 +51,9 @@ def test_saved_values_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=["nothing", "products", "names", "products offloaded"],
 )
-def test_policies_decide(policy: Any, kept: list[str]) -> None:
+def test_policies_decide(policy: Any, saved_names: list[str]) -> None:
     saved = vf.ad_checkpoint.saved_residuals(network(vf, vf.numpy, policy), np.ones((3, 3), np.float32), X)
-    assert sorted(origin.split(" from ")[0] for _, origin in saved if "argument" not in origin) == kept
+    assert sorted(origin.split(" from ")[0] for _, origin in saved if "argument" not in origin) == saved_names
 
 
 @pytest.mark.parametrize("jitted", [False, True])

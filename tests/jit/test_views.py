@@ -36,9 +36,9 @@ def test_repeated_views_are_views_of_what_they_are_given(name: str, dtype: str) 
     for number in range(5):
         operand = (x, x, jnp.asarray(np.array(x)), x.T, x[::-1, ::2])[number]
         expected = function(vf.jit(lambda y: y)(np.ascontiguousarray(operand)))
-        found = function(operand)
-        assert found.aval == expected.aval
-        np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+        actual = function(operand)
+        assert actual.aval == expected.aval
+        np.testing.assert_array_equal(np.asarray(actual), np.asarray(expected))
     again = function(x)
     assert again.aval == first.aval
     if name not in ("diag", "above the diagonal"):
@@ -47,10 +47,10 @@ def test_repeated_views_are_views_of_what_they_are_given(name: str, dtype: str) 
 
 def test_a_view_keeps_its_memory() -> None:
     for _ in range(4):
-        found = jnp.flip(M + 0)
-    np.testing.assert_array_equal(found, np.asarray(M)[::-1, ::-1])
+        result = jnp.flip(M + 0)
+    np.testing.assert_array_equal(result, np.asarray(M)[::-1, ::-1])
     with pytest.raises(ValueError, match="read-only"):
-        np.asarray(found)[0, 0] = 1
+        np.asarray(result)[0, 0] = 1
 
 
 def test_views_are_differentiated_and_batched_as_ever() -> None:

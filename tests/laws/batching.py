@@ -29,10 +29,10 @@ def vmap_is_a_loop(sample: Sample) -> None:
             continue
         expected = loop(function, examples, pattern)
         for in_axes in _axes([np.ndim(x) for x in examples[0]], pattern):
-            given = [
+            operands = [
                 x if a is None else np.stack([e[i] for e in examples], a) for i, (x, a) in enumerate(zip(examples[0], in_axes, strict=True))
             ]
-            actual = host(vf.vmap(function, in_axes)(*arrays(given)))
+            actual = host(vf.vmap(function, in_axes)(*arrays(operands)))
             _assert_all_close(actual, expected, f"vmap of {sample} in {dtype.name} with in_axes={in_axes}")
 
 
@@ -51,14 +51,15 @@ def vmap_of_derivatives_is_a_loop(sample: Sample) -> None:
 
     for name, function in (("jvp", forward), ("vjp", backward)) if sample.reverse else (("jvp", forward),):
         mapped = [True] * len(sample.args)
-        given = [np.stack([e[i] for e in examples]) for i in range(len(sample.args))]
-        _assert_all_close(host(vf.vmap(function)(*arrays(given))), loop(function, examples, mapped), f"vmap of {name} of {sample}")
+        operands = [np.stack([e[i] for e in examples]) for i in range(len(sample.args))]
+        _assert_all_close(host(vf.vmap(function)(*arrays(operands))), loop(function, examples, mapped), f"vmap of {name} of {sample}")
 
 
 def loop(function: Function, examples: Sequence[Sequence[np.ndarray]], mapped: Sequence[bool]) -> list[np.ndarray]:
     """Call the function on each example and stack the results: what `vmap` means."""
     results = [
-        host(function(*arrays([own if m else shared for own, shared, m in zip(e, examples[0], mapped, strict=True)]))) for e in examples
+        host(function(*arrays([example if m else shared for example, shared, m in zip(e, examples[0], mapped, strict=True)])))
+        for e in examples
     ]
     return [np.stack(outs) for outs in zip(*results, strict=True)]
 

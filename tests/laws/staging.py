@@ -53,13 +53,13 @@ def jit_is_eager(sample: Sample) -> None:
     """
     for name in sample.dtypes:
         inputs = draw(sample, dtypes.as_dtype(name))
-        kept = [v.copy() for v in inputs]
-        given = arrays(inputs)
+        copies = [v.copy() for v in inputs]
+        operands = arrays(inputs)
         for function in programs_of(sample):
-            expected, compiled = host(function(*given)), vf.jit(function)
+            expected, compiled = host(function(*operands)), vf.jit(function)
             for _ in range(2):
-                _assert_same(host(compiled(*given)), expected, f"jit of {sample} in {name}")
-        for array, before in zip(given, kept, strict=True):
+                _assert_same(host(compiled(*operands)), expected, f"jit of {sample} in {name}")
+        for array, before in zip(operands, copies, strict=True):
             assert_same_bits(np.asarray(array), before, f"an argument of {sample} in {name} after the calls")
 
 
@@ -72,10 +72,10 @@ def gradient_under_jit_is_eager(sample: Sample) -> None:
         dtype = dtypes.as_dtype(name)
         if dtype not in dtypes.INEXACT:
             continue
-        given = arrays(draw(sample, dtype))
-        expected = host(_derivative(sample, sample.function)(*given))
-        inside = host(vf.jit(_derivative(sample, sample.function))(*given))
-        outside = host(_derivative(sample, vf.jit(sample.function))(*given))
+        operands = arrays(draw(sample, dtype))
+        expected = host(_derivative(sample, sample.function)(*operands))
+        inside = host(vf.jit(_derivative(sample, sample.function))(*operands))
+        outside = host(_derivative(sample, vf.jit(sample.function))(*operands))
         assert len(inside) == len(outside) == len(expected)
         rtol = sample.tolerance.get(name, ROUNDING[name])
         for of_jit, in_jit, eager in zip(outside, inside, expected, strict=True):
@@ -98,22 +98,22 @@ def _derivative(sample: Sample, function: Function) -> Function:
 def jaxpr_is_true(sample: Sample) -> None:
     """Assert that the program is well formed, with the types and values promised."""
     for name in sample.dtypes:
-        given = arrays(draw(sample, dtypes.as_dtype(name)))
-        results = tree.leaves(sample.function(*given))
-        closed = vf.make_jaxpr(sample.function)(*given)
+        operands = arrays(draw(sample, dtypes.as_dtype(name)))
+        results = tree.leaves(sample.function(*operands))
+        closed = vf.make_jaxpr(sample.function)(*operands)
         vf.check_jaxpr(closed)
-        promised, found = closed.out_avals, [r.aval for r in results]
-        assert promised == found, f"{sample} in {name}: the program promises {promised}, evaluation gives {found}"
-        _assert_same(host(eval_jaxpr(closed, *given)), host(results), f"the program of {sample} in {name}")
+        promised, result = closed.out_avals, [r.aval for r in results]
+        assert promised == result, f"{sample} in {name}: the program promises {promised}, evaluation gives {result}"
+        _assert_same(host(eval_jaxpr(closed, *operands)), host(results), f"the program of {sample} in {name}")
 
 
 def derived_jaxprs_are_true(sample: Sample) -> None:
     """Assert that programs of the derivative and the batched call are well formed."""
     inputs = draw(sample, dtypes.as_dtype(sample.dtypes[-1]))
-    given, stacked = arrays(inputs), arrays([np.stack([x, x]) for x in inputs])
+    arguments, stacked = arrays(inputs), arrays([np.stack([x, x]) for x in inputs])
     programs = []
     if sample.wrt and any(x.dtype in dtypes.INEXACT for x in inputs):
-        programs.append(vf.make_jaxpr(_derivative(sample, sample.function))(*given))
+        programs.append(vf.make_jaxpr(_derivative(sample, sample.function))(*arguments))
     if sample.vmap and sample.args:
         programs.append(vf.make_jaxpr(vf.vmap(sample.function))(*stacked))
     if len(programs) == 2:

@@ -16,7 +16,7 @@ _NEAR = {"bfloat16": 4e-3, "float16": 1e-3, "float64": 1e-14, "complex128": 1e-1
 _TINY = 2.0**-126
 
 
-def kept() -> bool:
+def preserves_subnormals() -> bool:
     """Return True if arithmetic on the default device keeps subnormal numbers."""
     device = current_default_device()
     return device.platform != "gpu" or device.backend.gpu.capabilities.subnormals  # type: ignore[attr-defined]  # a GPU's
@@ -30,13 +30,13 @@ def flushed(x: np.ndarray) -> np.ndarray:
     return np.where(tiny, np.where(np.signbit(x), -np.zeros((), x.dtype), np.zeros((), x.dtype)), x)
 
 
-def expected(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray], *, kept: bool) -> np.ndarray:
+def expected(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray], *, preserved: bool) -> np.ndarray:
     """Return what a function should give.
 
-    Where subnormal numbers matter and are not kept, that is `actual` itself if it is right for zeros.
+    Where subnormal numbers matter and are not preserved, that is `actual` itself if it is right for zeros.
     """
     wanted = np.asarray(reference(*operands)).astype(actual.dtype)
-    if kept:
+    if preserved:
         return wanted
     matters = flushed(wanted) != wanted
     for x in operands:

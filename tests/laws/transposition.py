@@ -25,13 +25,13 @@ def transpose_is_adjoint(sample: Sample) -> None:
 
 def _transpose_at(sample: Sample, inputs: list[np.ndarray], position: int) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
     """Return the results (less those at zero), random cotangents, and their transpose."""
-    given = arrays(inputs)
-    function = restricted(sample.function, given, (position,))
+    operands = arrays(inputs)
+    function = restricted(sample.function, operands, (position,))
     outs = [
         x - zero
-        for x, zero in zip(host(function(given[position])), host(function(*arrays([np.zeros_like(inputs[position])]))), strict=True)
+        for x, zero in zip(host(function(operands[position])), host(function(*arrays([np.zeros_like(inputs[position])]))), strict=True)
     ]
     rng = np.random.default_rng(11)
     cotangents = [random_like(rng, o) for o in outs]
-    (transposed,) = host(vf.linear_transpose(function, given[position])(arrays(cotangents)))
+    (transposed,) = host(vf.linear_transpose(function, operands[position])(arrays(cotangents)))
     return outs, cotangents, transposed

@@ -38,10 +38,10 @@ def _expected_dtypes(sample: Sample, dtype: np.dtype, count: int) -> list[np.dty
 
 
 def _compare(sample: Sample, dtype: np.dtype, inputs: list[np.ndarray], outputs: list[np.ndarray]) -> None:
-    given = inputs if sample.exact else [wide(v) for v in inputs]
+    arguments = inputs if sample.exact else [wide(v) for v in inputs]
     with np.errstate(all="ignore"):
-        found = sample.reference(*given)  # type: ignore[misc]  # only called with a reference
-        several = found if isinstance(found, (tuple, list)) else (found,)
+        result = sample.reference(*arguments)  # type: ignore[misc]  # only called with a reference
+        several = result if isinstance(result, (tuple, list)) else (result,)
         expected = [np.asarray(e).astype(o.dtype) for e, o in zip(several, outputs, strict=True)]
     elementwise = all(PRIMITIVES[p].arity for p in sample.primitives)
     for i, (actual, wanted) in enumerate(zip(outputs, expected, strict=True)):

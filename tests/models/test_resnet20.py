@@ -40,8 +40,8 @@ def reference(folder: Path) -> Any:
 def test_logits_agree_with_the_reference(network: tuple[nn.Sequential, Any], photographs: data.CIFAR10, reference: Any) -> None:
     model, state = network
     expected = reference["logits"][:COUNT]
-    found, _ = vf.jit(model)(load_pytorch.PREPARE(photographs.images[:COUNT]), state)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    actual, _ = vf.jit(model)(load_pytorch.PREPARE(photographs.images[:COUNT]), state)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_labels_are_those_of_the_reference(photographs: data.CIFAR10, reference: Any) -> None:

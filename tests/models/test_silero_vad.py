@@ -95,8 +95,8 @@ def samples(folder: Path) -> np.ndarray:
 
 def test_probabilities_agree_with_the_reference(model: SileroVAD, samples: np.ndarray, folder: Path) -> None:
     expected = np.load(folder / "reference.npz")["probabilities"]
-    found = vf.jit(model)(samples)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    actual = vf.jit(model)(samples)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cut_recording_gives_the_same_beginning(model: SileroVAD, samples: np.ndarray, folder: Path) -> None:

@@ -182,6 +182,6 @@ def test_squareplus_of_all_sizes(dtype, b):
     with np.errstate(divide="ignore", invalid="ignore"):  # in the half that is not taken
         left = np.where(x < 0, exact / 2 / (root - wide), 0)
     wanted = np.where(x < 0, left, (wide + root) / 2).astype(dtype)
-    for found in (nn.squareplus(x, b), vf.jit(nn.squareplus)(x, np.dtype(dtype).type(b))):
-        np.testing.assert_allclose(found, wanted, rtol=4 * np.finfo(dtype).eps, atol=float(np.finfo(dtype).tiny))
+    for actual in (nn.squareplus(x, b), vf.jit(nn.squareplus)(x, np.dtype(dtype).type(b))):
+        np.testing.assert_allclose(actual, wanted, rtol=4 * np.finfo(dtype).eps, atol=float(np.finfo(dtype).tiny))
     assert b == 0 or np.isfinite(vf.grad(vf.grad(nn.squareplus))(0.0, b))

@@ -60,8 +60,8 @@ def oracle(q, k, v, bias=0.0, mask=True, scale=None, is_causal=False, query_seq_
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o) or "plain")
 def test_every_option(options):
-    given = {"window" if k == "local_window_size" else k: v for k, v in options.items()}
-    value, residual = oracle(Q, KEY, VALUE, **given)
+    arguments = {"window" if k == "local_window_size" else k: v for k, v in options.items()}
+    value, residual = oracle(Q, KEY, VALUE, **arguments)
     ours, rest = nn.dot_product_attention(Q, KEY, VALUE, **options, return_residual=True)
     np.testing.assert_allclose(ours, value, rtol=1e-5, atol=2e-6)
     some = np.abs(residual) < 1e30  # rows that see nothing are as low as float32 goes

@@ -22,9 +22,9 @@ def plain(layer: Any, x: Any) -> Any:
     return layer(x)
 
 
-def stateful(made: tuple[Any, Any]) -> tuple[Any, Callable[..., Any]]:
+def stateful(pair: tuple[Any, Any]) -> tuple[Any, Callable[..., Any]]:
     """A layer with state, and how to call it for its output alone."""
-    layer, state = made
+    layer, state = pair
     return layer, lambda layer, x: layer(x, state)[0]
 
 

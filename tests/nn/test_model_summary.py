@@ -27,12 +27,12 @@ def test_of_a_sequential_with_state_and_keys():
         nn.Conv2d.init(KEY, 3, 8, 3), nn.BatchNorm2d.init(8), nn.relu, nn.Flatten(), nn.Dropout.init(0.5), nn.Linear.init(KEY, 288, 10)
     )
     for options in ({}, {"key": KEY, "training": True}):
-        found = nn.summary(model, shaped(4, 3, 8, 8), state, **options)
-        assert list(outputs(found).values()) == [(4, 8, 6, 6)] * 3 + [(4, 288)] * 2 + [(4, 10)]
-        assert [row.layer for row in found.rows] == ["Conv2d", "BatchNorm2d", "Lambda(relu)", "Flatten", "Dropout", "Linear"]
-        assert [row.parameters for row in found.rows] == [224, 16, 0, 0, 0, 2890]
-        assert (found.parameters, found.parameter_bytes, found.state_bytes) == (3130, 4 * 3130, 4 * 17)
-        assert (found.output.shape, found.output.dtype) == ((4, 10), np.float32)
+        result = nn.summary(model, shaped(4, 3, 8, 8), state, **options)
+        assert list(outputs(result).values()) == [(4, 8, 6, 6)] * 3 + [(4, 288)] * 2 + [(4, 10)]
+        assert [row.layer for row in result.rows] == ["Conv2d", "BatchNorm2d", "Lambda(relu)", "Flatten", "Dropout", "Linear"]
+        assert [row.parameters for row in result.rows] == [224, 16, 0, 0, 0, 2890]
+        assert (result.parameters, result.parameter_bytes, result.state_bytes) == (3130, 4 * 3130, 4 * 17)
+        assert (result.output.shape, result.output.dtype) == ((4, 10), np.float32)
 
 
 class Block(nn.Module):
@@ -58,10 +58,10 @@ def make_block() -> Block:
 
 
 def test_of_a_users_module():
-    found = nn.summary(make_block(), shaped(5, 3))
+    result = nn.summary(make_block(), shaped(5, 3))
     shapes = {"linears.0": (5, 4), "linears.1": (5, 4), "heads.left": (5, 2), "heads.right": (5, 2), "table": None, "spare": None}
-    assert outputs(found) == shapes
-    assert vf.tree.map(lambda leaf: leaf.shape, found.output) == ({"left": (5, 2), "right": (5, 2)}, (5, 10))
+    assert outputs(result) == shapes
+    assert vf.tree.map(lambda leaf: leaf.shape, result.output) == ({"left": (5, 2), "right": (5, 2)}, (5, 10))
 
 
 def test_prints_a_table():
@@ -110,9 +110,9 @@ def test_of_wrappers_and_subclasses():
 def test_computes_nothing():
     size = 10**7
     model = vf.eval_shape(lambda key: nn.Sequential(nn.Linear.init(key, size, size), nn.tanh), KEY)
-    found = nn.summary(model, shaped(size, size))
-    assert outputs(found) == {"0": (size, size), "1": (size, size)}
-    assert found.parameters == size**2 + size
+    result = nn.summary(model, shaped(size, size))
+    assert outputs(result) == {"0": (size, size), "1": (size, size)}
+    assert result.parameters == size**2 + size
 
 
 def test_the_model_stays_unchanged():
@@ -143,35 +143,35 @@ def product(rows: int, inputs: int, outputs: int) -> int:
 
 
 def test_operations_of_each_layer():
-    found = nn.summary(make_block(), shaped(5, 3))
+    actual = nn.summary(make_block(), shaped(5, 3))
     expected = {
         "linears.0": product(5, 3, 4),
         "linears.1": 2 * product(5, 4, 4),
         "heads.left": product(5, 4, 2),
         "heads.right": product(5, 4, 2),
     }
-    assert flops(found) == expected | {"table": 0, "spare": 0}
-    assert found.flops == sum(expected.values()) + 2 * 5 * 4 * 10  # attend is no call of the table
+    assert flops(actual) == expected | {"table": 0, "spare": 0}
+    assert actual.flops == sum(expected.values()) + 2 * 5 * 4 * 10  # attend is no call of the table
 
 
 def test_operations_inside_transformations():
     stacked = vf.vmap(lambda key: nn.Linear.init(key, 4, 4))(vf.random.split(KEY, 3))
     model = Transformed(nn.Linear.init(KEY, 2, 4), nn.Linear.init(KEY, 4, 4), stacked)
     for _ in range(2):
-        found = nn.summary(model, shaped(5, 2))
-        assert flops(found) == {"jitted": product(5, 2, 4), "mapped": product(5, 4, 4), "stacked": 3 * product(5, 4, 4)}
-        assert found.flops == sum(flops(found).values())
+        result = nn.summary(model, shaped(5, 2))
+        assert flops(result) == {"jitted": product(5, 2, 4), "mapped": product(5, 4, 4), "stacked": 3 * product(5, 4, 4)}
+        assert result.flops == sum(flops(result).values())
 
 
 def test_operations_are_those_of_the_cost_analysis_and_layers_hold_their_inner_ones():
     inner = nn.Sequential(nn.Linear.init(KEY, 3, 4), nn.relu)
     model = nn.Sequential(inner, nn.relu, nn.softmax, nn.Linear.init(KEY, 4, 2))
-    found = nn.summary(model, shaped(5, 3))
-    by_path = flops(found)
+    result = nn.summary(model, shaped(5, 3))
+    by_path = flops(result)
     assert by_path["0"] == by_path["0.0"] + by_path["0.1"] == product(5, 3, 4) + by_path["1"]
     assert by_path["1"] >= 5 * 4
-    assert found.flops == vf.jit(lambda x: model(x)).lower(shaped(5, 3)).cost_analysis()["flops"]
-    assert found.flops == sum(by_path[path] for path in "0123")
+    assert result.flops == vf.jit(lambda x: model(x)).lower(shaped(5, 3)).cost_analysis()["flops"]
+    assert result.flops == sum(by_path[path] for path in "0123")
 
 
 def test_memory_of_each_layer():

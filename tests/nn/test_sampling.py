@@ -24,11 +24,15 @@ def positions(rank: int, dtype: str) -> np.ndarray:
 @pytest.mark.wide
 @pytest.mark.parametrize(("mode", "padding", "corners"), OPTIONS)
 def test_grid_sample_agrees_with_torch(mode, padding, corners):
-    given = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    arguments = {"mode": mode, "padding_mode": padding, "align_corners": corners}
     for rank in (2, 3) if mode != "bicubic" else (2,):
         x, grid = numbers((2, 2, *(5, 4, 3)[:rank]), "float64"), positions(rank, "float64")
-        compare(nn.Lambda(lambda x: nn.grid_sample(x, grid, **given)), lambda x: F.grid_sample(x, torch.tensor(grid), **given), x)
-        compare(nn.Lambda(lambda grid: nn.grid_sample(x, grid, **given)), lambda grid: F.grid_sample(torch.tensor(x), grid, **given), grid)
+        compare(nn.Lambda(lambda x: nn.grid_sample(x, grid, **arguments)), lambda x: F.grid_sample(x, torch.tensor(grid), **arguments), x)
+        compare(
+            nn.Lambda(lambda grid: nn.grid_sample(x, grid, **arguments)),
+            lambda grid: F.grid_sample(torch.tensor(x), grid, **arguments),
+            grid,
+        )
 
 
 @pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid")

@@ -61,9 +61,9 @@ def test_gradients_are_near_exact_ones(mode):
     w = w[:, :, :32]
     loss = lambda product: lambda x, y: (product(x, y) * w).sum()
     configs = [nn.get_scaled_dot_general_config(mode)] * 3
-    found = vf.grad(loss(lambda x, y: nn.scaled_dot_general(x, y, ROWS, configs=configs)), (0, 1))(x, y)
+    actual = vf.grad(loss(lambda x, y: nn.scaled_dot_general(x, y, ROWS, configs=configs)), (0, 1))(x, y)
     exact = vf.grad(loss(lambda x, y: vf.lax.dot_general(x, y, ROWS)), (0, 1))(x, y)
-    for ours, wanted in zip(found, exact, strict=True):
+    for ours, wanted in zip(actual, exact, strict=True):
         error = np.abs(np.asarray(ours) - np.asarray(wanted)).max() / np.abs(np.asarray(wanted)).max()
         assert error < (0.05 if mode == "mxfp8" else 1e-6)  # 3 bits of mantissa; gradients of nvfp4 are not rounded
         assert mode == "nvfp4" or error > 1e-4

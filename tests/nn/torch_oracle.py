@@ -26,11 +26,11 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
 
 def assert_near(actual: Any, desired: Any, dtype: str, subject: str = "") -> None:
     """Equal shapes, and values to the dtype's relative error."""
-    found, wanted = np.asarray(actual), desired.detach().numpy() if isinstance(desired, torch.Tensor) else np.asarray(desired)
-    assert found.shape == wanted.shape, subject
-    assert found.dtype == wanted.dtype, subject
+    result, wanted = np.asarray(actual), desired.detach().numpy() if isinstance(desired, torch.Tensor) else np.asarray(desired)
+    assert result.shape == wanted.shape, subject
+    assert result.dtype == wanted.dtype, subject
     scale = np.abs(wanted).max(initial=0.0)
-    np.testing.assert_allclose(found, wanted, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * max(float(scale), 1e-30), err_msg=subject)
+    np.testing.assert_allclose(result, wanted, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * max(float(scale), 1e-30), err_msg=subject)
 
 
 @where_the_device_has_the_dtypes()
@@ -42,8 +42,8 @@ def compare(layer: Any, oracle: Callable[..., Any], x: np.ndarray, **call: Any) 
     dtype = x.dtype.name
     leaves = vf.tree.leaves_with_path(layer)
     tensors = {vf.tree.keystr(path).lstrip("."): torch.tensor(np.asarray(leaf), requires_grad=True) for path, leaf in leaves}
-    given = torch.tensor(x, requires_grad=True)
-    expected = oracle(given, **{name.replace(".", "_"): tensor for name, tensor in tensors.items()})
+    torch_x = torch.tensor(x, requires_grad=True)
+    expected = oracle(torch_x, **{name.replace(".", "_"): tensor for name, tensor in tensors.items()})
     weights = numbers(tuple(expected.shape), dtype, seed=1)
     (expected * torch.tensor(weights)).sum().backward()
 
@@ -53,6 +53,6 @@ def compare(layer: Any, oracle: Callable[..., Any], x: np.ndarray, **call: Any) 
 
     (_, out), (by_layer, by_x) = vf.value_and_grad(loss, (0, 1), has_aux=True)(layer, x)
     assert_near(out, expected, dtype, "output")
-    assert_near(by_x, given.grad, dtype, "gradient by the input")
+    assert_near(by_x, torch_x.grad, dtype, "gradient by the input")
     for (_, gradient), (name, tensor) in zip(vf.tree.leaves_with_path(by_layer), tensors.items(), strict=True):
         assert_near(gradient, tensor.grad, dtype, f"gradient by {name}")

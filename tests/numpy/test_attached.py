@@ -14,10 +14,10 @@ from volta_fn.numpy.attached import NAMES, Unloaded
 
 
 def test_they_are_what_the_module_of_methods_attaches(monkeypatch):
-    found: list[str] = []
-    monkeypatch.setattr(array, "attach", lambda name, function: found.append(name))
+    results: list[str] = []
+    monkeypatch.setattr(array, "attach", lambda name, function: results.append(name))
     runpy.run_path(str(MODULES["volta_fn.numpy.methods"]))
-    assert sorted(found) == sorted(NAMES)
+    assert sorted(results) == sorted(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -240,10 +240,10 @@ def test_copies_outlive_the_donated_original():
     double = vf.jit(lambda x: x * 2, donate_argnums=0)
     for copy in (vnp.copy, vnp.array, lambda x: x.copy(), lambda x: vnp.asarray(x, copy=True)):
         x = vnp.arange(3.0) + 1
-        kept = copy(x)
+        retained = copy(x)
         assert double(x).tolist() == [2.0, 4.0, 6.0]
         assert x.is_deleted()
-        assert kept.tolist() == [1.0, 2.0, 3.0]
+        assert retained.tolist() == [1.0, 2.0, 3.0]
     x = vnp.arange(3.0)
     assert vnp.asarray(x) is x
 

@@ -209,9 +209,9 @@ def test_take_along_axis_beyond_the_ends():
 def test_few_known_indices_are_read_as_in_a_program(axis: int | None, indices: list, dtype: str) -> None:
     x, index = vnp.arange(12).reshape(3, 4).astype(dtype), np.asarray(indices, np.int32)
     expected = np.take(np.asarray(x), index, axis)
-    for found in (vnp.take(x, vnp.asarray(index), axis), vnp.take(x, index, axis), vf.jit(lambda x, i: vnp.take(x, i, axis))(x, index)):
-        assert found.dtype == x.dtype and not found.weak_type
-        np.testing.assert_array_equal(np.asarray(found), expected)
+    for actual in (vnp.take(x, vnp.asarray(index), axis), vnp.take(x, index, axis), vf.jit(lambda x, i: vnp.take(x, i, axis))(x, index)):
+        assert actual.dtype == x.dtype and not actual.weak_type
+        np.testing.assert_array_equal(np.asarray(actual), expected)
     if axis == 0:
         np.testing.assert_array_equal(np.asarray(x[vnp.asarray(index)]), expected)
 
@@ -229,16 +229,16 @@ def test_known_indices_outside_raise_as_ever() -> None:
 
 def test_unravel_index_of_a_traced_shape() -> None:
     index = np.array([5, -1, 40], np.int8)
-    found = vf.jit(lambda i, shape: vnp.unravel_index(i, shape))(index, (vnp.asarray(2), vnp.asarray(3)))
-    assert [x.tolist() for x in found] == [[1, 1, 1], [2, 2, 2]]
-    assert {x.dtype for x in found} == {np.dtype(np.int8)}
+    result = vf.jit(lambda i, shape: vnp.unravel_index(i, shape))(index, (vnp.asarray(2), vnp.asarray(3)))
+    assert [x.tolist() for x in result] == [[1, 1, 1], [2, 2, 2]]
+    assert {x.dtype for x in result} == {np.dtype(np.int8)}
 
 
 def test_ravel_multi_index_can_leave_indices_unchecked() -> None:
     with pytest.raises(ValueError, match="invalid entry in coordinates array"):
         vnp.ravel_multi_index((np.array([0, 2]), np.array([0, 5])), (2, 3))
-    found = vf.jit(lambda i: vnp.ravel_multi_index((i, i), (2, 3), mode="ignore"))(np.array([1, 2], np.int8))
-    assert (found.tolist(), found.dtype) == ([4, 8], np.int8)
+    result = vf.jit(lambda i: vnp.ravel_multi_index((i, i), (2, 3), mode="ignore"))(np.array([1, 2], np.int8))
+    assert (result.tolist(), result.dtype) == ([4, 8], np.int8)
 
 
 def test_a_fill_value_means_the_mode_fill() -> None:
@@ -248,8 +248,8 @@ def test_a_fill_value_means_the_mode_fill() -> None:
 
 
 def test_indices_narrower_than_the_axis() -> None:
-    found = vnp.take_along_axis(vnp.arange(200), np.array([-1, 5], np.int8), mode="fill", fill_value=-7, wrap_negative_indices=False)
-    assert found.tolist() == [-7, 5]
+    result = vnp.take_along_axis(vnp.arange(200), np.array([-1, 5], np.int8), mode="fill", fill_value=-7, wrap_negative_indices=False)
+    assert result.tolist() == [-7, 5]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])

@@ -200,9 +200,9 @@ def test_insert_at_a_traced_position(at):
     x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     position = int(np.clip(at, -3, 3))
     for values in (7.0, np.float32([[1, 2], [3, 4]])):
-        found = vf.jit(lambda x, i, v: vnp.insert(x, i, v, axis=1))(x, at, values)
+        result = vf.jit(lambda x, i, v: vnp.insert(x, i, v, axis=1))(x, at, values)
         assert np.array_equal(
-            found, np.insert(x, position, np.transpose(values), axis=1) if np.ndim(values) else np.insert(x, position, values, axis=1)
+            result, np.insert(x, position, np.transpose(values), axis=1) if np.ndim(values) else np.insert(x, position, values, axis=1)
         )
     assert np.array_equal(vf.jit(lambda x, i: vnp.insert(x, i, 7))(x[0], at), np.insert(x[0], position, 7))
 
@@ -223,5 +223,5 @@ def test_known_positions_in_few_ranges_and_in_many(function):
 @pytest.mark.parametrize(("index", "axis"), [(np.array([2, 0]), 0), (np.array([[1], [-1]]), 1), (np.int32(3), None)])
 def test_delete_at_traced_unique_indices(index: np.ndarray, axis: int | None) -> None:
     x = np.arange(12).reshape(3, 4)
-    found = vf.jit(lambda x, i: vnp.delete(x, i, axis, assume_unique_indices=True))(x, index)
-    np.testing.assert_array_equal(found, np.delete(x, index, axis))
+    result = vf.jit(lambda x, i: vnp.delete(x, i, axis, assume_unique_indices=True))(x, index)
+    np.testing.assert_array_equal(result, np.delete(x, index, axis))

@@ -76,14 +76,14 @@ def literals(jaxpr: Any) -> list[Any]:
     """The dtypes of all values of 32-bit integers that are as large as the array."""
     inner = [literals(p.jaxpr) for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "jaxpr")]
     here = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "iota" and eqn.params["shape"][eqn.params["dimension"]] == N]
-    return [eqn.params["dtype"] for eqn in here] + [dtype for found in inner for dtype in found]
+    return [eqn.params["dtype"] for eqn in here] + [dtype for result in inner for dtype in result]
 
 
 @pytest.mark.parametrize("name", POSITIONS)
 def test_positions_have_64_bits(name: str) -> None:
-    made = vf.make_jaxpr(POSITIONS[name])(LARGE)
-    assert {aval.dtype.name for aval in made.out_avals} == {"int64"}
-    assert all(dtype == np.int64 for dtype in literals(made.jaxpr))
+    program = vf.make_jaxpr(POSITIONS[name])(LARGE)
+    assert {aval.dtype.name for aval in program.out_avals} == {"int64"}
+    assert all(dtype == np.int64 for dtype in literals(program.jaxpr))
 
 
 @pytest.mark.parametrize("name", USES)
@@ -100,10 +100,10 @@ def test_32_bits_are_refused(name: str, in_32_bits: None) -> None:
 @pytest.mark.parametrize("name", USES)
 def test_uses_are_refused_or_need_no_positions_in_32_bits(name: str, in_32_bits: None) -> None:
     try:
-        made = vf.make_jaxpr(USES[name])(LARGE)
+        program = vf.make_jaxpr(USES[name])(LARGE)
     except VoltaError:
         return
-    assert not literals(made.jaxpr)
+    assert not literals(program.jaxpr)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(300, "int8"), (257, "uint8"), (N, "int32"), (40_000, "int16"), (2 * N, "uint32")])
@@ -123,8 +123,8 @@ def test_counting_numbers_have_64_bits() -> None:
 
 
 def test_narrow_indices_are_joined_in_a_dtype_that_holds_the_result() -> None:
-    found = jnp.ravel_multi_index((np.int8([99]), np.int8([9])), (100, 10))
-    assert (found.dtype, found.tolist()) == (np.int32, [999])
+    result = jnp.ravel_multi_index((np.int8([99]), np.int8([9])), (100, 10))
+    assert (result.dtype, result.tolist()) == (np.int32, [999])
     rows, columns = jnp.unravel_index(jnp.asarray([-1], "int32"), (N, 1))
     assert rows.dtype == np.int32
     del columns
@@ -146,8 +146,8 @@ def test_elements_beyond_2_31_are_found(jitted: bool, on_cpu: None) -> None:
     x, last = jnp.asarray(host), 2**31 + 8
 
     def check(function: Callable[..., Any], wanted: Any, *arguments: Any) -> None:
-        found = (vf.jit(function) if jitted else function)(x, *arguments)
-        np.testing.assert_array_equal(np.asarray(found), wanted)
+        actual = (vf.jit(function) if jitted else function)(x, *arguments)
+        np.testing.assert_array_equal(np.asarray(actual), wanted)
 
     check(jnp.argmax, last)
     check(lambda a: jnp.argmax(a == 2), last - 2)

@@ -43,8 +43,8 @@ def test_roots(p):
 
 @pytest.mark.wide
 def test_roots_of_traced_coefficients():
-    found = vf.jit(lambda p: vnp.roots(p, strip_zeros=False))(np.array([1.0, -3.0, 2.0]))
-    np.testing.assert_allclose(np.sort(np.asarray(found).real), [1.0, 2.0], rtol=1e-12)
+    result = vf.jit(lambda p: vnp.roots(p, strip_zeros=False))(np.array([1.0, -3.0, 2.0]))
+    np.testing.assert_allclose(np.sort(np.asarray(result).real), [1.0, 2.0], rtol=1e-12)
     with pytest.raises(ConcretizationError, match="strip_zeros=False"):
         vf.jit(vnp.roots)(np.array([1.0, -3.0, 2.0]))
 

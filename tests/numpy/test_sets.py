@@ -100,8 +100,8 @@ def test_intersection_with_indices():
 
 
 def test_a_difference_has_the_dtype_of_the_minuend():
-    found = vnp.setdiff1d(np.int8([1, 2, 3]), np.float32([2]))
-    assert (found.dtype, found.tolist()) == (np.dtype(np.int8), [1, 3])
+    result = vnp.setdiff1d(np.int8([1, 2, 3]), np.float32([2]))
+    assert (result.dtype, result.tolist()) == (np.dtype(np.int8), [1, 3])
 
 
 @pytest.mark.wide

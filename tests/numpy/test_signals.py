@@ -32,8 +32,8 @@ def test_every_pair_of_lengths(dtype):
     for name, mode, n, m in itertools.product(["convolve", "correlate"], MODES, range(1, 8), range(1, 10)):
         x = (np.arange(n) + 1 + (1j * np.arange(n) if dtype == "complex64" else 0)).astype(dtype)
         y = (np.arange(m) ** 2 - 3 + (2j if dtype == "complex64" else 0)).astype(dtype)
-        found = getattr(vnp, name)(x, y, mode=mode)
-        np.testing.assert_allclose(found, getattr(np, name)(x, y, mode), rtol=1e-6, err_msg=f"{name} {mode} {n} {m}")
+        result = getattr(vnp, name)(x, y, mode=mode)
+        np.testing.assert_allclose(result, getattr(np, name)(x, y, mode), rtol=1e-6, err_msg=f"{name} {mode} {n} {m}")
 
 
 @pytest.mark.parametrize("name", ["bartlett", "blackman", "hamming", "hanning"])

@@ -87,13 +87,13 @@ def test_partition_of_many(dtype, jit):
     for axis, kth in ((1, 10), (0, -3), (-1, 99)):
         wanted = np.take(np.sort(x, axis), [kth], axis)
         mapped = vf.jit if jit else lambda function: function
-        found = np.asarray(mapped(lambda x, axis=axis, kth=kth: vnp.partition(x, kth, axis))(vnp.asarray(x)))
+        actual = np.asarray(mapped(lambda x, axis=axis, kth=kth: vnp.partition(x, kth, axis))(vnp.asarray(x)))
         order = mapped(lambda x, axis=axis, kth=kth: vnp.argpartition(x, kth, axis))(vnp.asarray(x))
-        assert order.dtype == np.int32 and found.dtype == x.dtype
+        assert order.dtype == np.int32 and actual.dtype == x.dtype
         np.testing.assert_array_equal(
             np.sort(order, axis), np.broadcast_to(np.expand_dims(np.arange(x.shape[axis]), 1 - axis % 2), x.shape)
         )
-        for values in (found, np.take_along_axis(x, np.asarray(order), axis)):
+        for values in (actual, np.take_along_axis(x, np.asarray(order), axis)):
             np.testing.assert_array_equal(np.sort(values, axis), np.sort(x, axis))
             np.testing.assert_array_equal(np.take(values, [kth], axis), wanted)
             before, after = np.split(np.moveaxis(values, axis, 0), [kth % x.shape[axis]])

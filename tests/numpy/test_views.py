@@ -14,15 +14,15 @@ KINDS = ["int8", "uint8", "int16", "float16", "bfloat16", "int32", "uint32", "fl
 
 
 @pytest.mark.parametrize("wanted", [*KINDS, "bool"])
-@pytest.mark.parametrize("given", [*KINDS, "bool"])
-def test_views_are_numpys(given: str, wanted: str) -> None:
-    bits = np.random.default_rng(0).integers(0, 2, 16) if "bool" in (given, wanted) else np.arange(1, 17)
-    x = bits.astype(np.uint8).view(np.dtype(given)).reshape(2, -1) if given != "bool" else bits.astype(bool).reshape(2, -1)
-    found = vf.jit(lambda x: x.view(wanted))(x)
+@pytest.mark.parametrize("source", [*KINDS, "bool"])
+def test_views_are_numpys(source: str, wanted: str) -> None:
+    bits = np.random.default_rng(0).integers(0, 2, 16) if "bool" in (source, wanted) else np.arange(1, 17)
+    x = bits.astype(np.uint8).view(np.dtype(source)).reshape(2, -1) if source != "bool" else bits.astype(bool).reshape(2, -1)
+    actual = vf.jit(lambda x: x.view(wanted))(x)
     expected = x.view(np.dtype(wanted))
-    assert found.dtype == expected.dtype
-    assert np.asarray(found).tobytes() == expected.tobytes()
-    assert found.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    assert np.asarray(actual).tobytes() == expected.tobytes()
+    assert actual.shape == expected.shape
 
 
 @pytest.mark.parametrize("kind", ["int4", "uint4", "int2", "uint2"])
@@ -52,8 +52,8 @@ def test_empty_and_scalar_views() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_reversed_bytes(kind: str) -> None:
     x = np.arange(48, dtype=np.uint8).view(np.dtype(kind)).reshape(2, -1)
-    found = vf.jit(lambda x: x.byteswap())(x)
-    assert np.asarray(found).tobytes() == x.byteswap().tobytes()
+    result = vf.jit(lambda x: x.byteswap())(x)
+    assert np.asarray(result).tobytes() == x.byteswap().tobytes()
     assert vnp.asarray(x).tobytes() == x.tobytes()
 
 

@@ -52,8 +52,8 @@ def cases() -> Iterator[Any]:
     """Yield the tests in scope."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = load_model_tests(kind="node")
-    for case in found:
+        result = load_model_tests(kind="node")
+    for case in result:
         if in_scope(case.name) and _has_arrays(case):
             yield case
 
@@ -70,15 +70,15 @@ def _is_array(value: Any) -> bool:
 def run(case: Any) -> None:
     """Run a test; raise what it raises, or AssertionError."""
     function, params = volta_fn.onnx.load(case.model.SerializeToString())
-    given, wanted = [[_as_numpy(v) for v in values] for values in case.data_sets[0]]
+    arguments, wanted = [[_as_numpy(v) for v in values] for values in case.data_sets[0]]
     names = [i.name for i in case.model.graph.input]
-    found = function(params, **dict(zip(names, given, strict=False)))
-    compare(found, wanted, case.rtol, case.atol)
+    actual = function(params, **dict(zip(names, arguments, strict=False)))
+    compare(actual, wanted, case.rtol, case.atol)
 
 
-def compare(found: Any, wanted: list[np.ndarray], rtol: float, atol: float) -> None:
+def compare(actual: Any, wanted: list[np.ndarray], rtol: float, atol: float) -> None:
     """Assert that results have the dtypes and numbers of those in a test."""
-    results = found if isinstance(found, tuple) else (found,)
+    results = actual if isinstance(actual, tuple) else (actual,)
     for result, want in zip(results, wanted, strict=False):
         got = np.asarray(result)
         assert got.dtype == want.dtype, f"dtype {got.dtype} instead of {want.dtype}"

@@ -33,11 +33,11 @@ def run_small(folder: Path) -> None:
     """Run a small test."""
     function, params = volta_fn.onnx.load(folder / "model.onnx")
     data = folder / "test_data_set_0"
-    given, wanted = [_tensors(data, kind) for kind in ("input", "output")]
+    arguments, wanted = [_tensors(data, kind) for kind in ("input", "output")]
     names = [i.name for i in onnx.load(folder / "model.onnx").graph.input]
-    if len(given) < len(names):
+    if len(arguments) < len(names):
         names = list(function.input_names)
-    compare(function(params, **dict(zip(names, given, strict=False))), wanted, 1e-3, 1e-5)
+    compare(function(params, **dict(zip(names, arguments, strict=False))), wanted, 1e-3, 1e-5)
 
 
 def _tensors(folder: Path, kind: str) -> list[np.ndarray]:
@@ -54,10 +54,10 @@ def run_network(path: Path) -> float:
     (wanted_input,) = session.get_inputs()
     x = np.linspace(0, 1, int(np.prod(wanted_input.shape)), dtype=np.float32).reshape(wanted_input.shape)
     (want,) = session.run(None, {wanted_input.name: x})
-    found = np.asarray(vf.jit(function)(params, vnp.asarray(x)))
+    result = np.asarray(vf.jit(function)(params, vnp.asarray(x)))
     slope = vf.jit(vf.grad(lambda x: vnp.sum(function(params, x) ** 2)))(vnp.asarray(x))
     assert np.isfinite(np.asarray(slope)).all()
-    return float(np.abs(found - want).max() / max(1e-9, np.abs(want).max()))
+    return float(np.abs(result - want).max() / max(1e-9, np.abs(want).max()))
 
 
 def main() -> None:

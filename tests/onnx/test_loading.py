@@ -127,9 +127,9 @@ def test_external_data_are_read_from_the_models_folder(tmp_path: Path) -> None:
 
 def test_wrong_arguments_and_files_raise_typed_errors() -> None:
     function, params = volta_fn.onnx.load(MLP)  # type: ignore[arg-type]
-    for given in ((), (vnp.ones((1, 3)), 1)):
+    for arguments in ((), (vnp.ones((1, 3)), 1)):
         with pytest.raises(ArgumentError):
-            function(params, *given)
+            function(params, *arguments)
     with pytest.raises(ArgumentError, match="differ"):
         function({}, vnp.ones((1, 3)))
     for content in (b"", b"no model", MLP[:40]):
@@ -180,8 +180,8 @@ def model_of(nodes: list[tuple[str, list[str], list[str]]], initializers: Sequen
     """A model from x of 4 floats to y."""
     inputs, outputs = ([helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [4]), ("y", None)))
     attributes = {"Cast": {"to": 1}, "ConstantOfShape": {"value": helper.make_tensor("v", TensorProto.INT64, [1], [7])}}
-    made = [helper.make_node(*node, **attributes.get(node[0], {})) for node in nodes]
-    return helper.make_model(helper.make_graph(made, "g", inputs, outputs, list(initializers))).SerializeToString()
+    onnx_nodes = [helper.make_node(*node, **attributes.get(node[0], {})) for node in nodes]
+    return helper.make_model(helper.make_graph(onnx_nodes, "g", inputs, outputs, list(initializers))).SerializeToString()
 
 
 @pytest.mark.parametrize("nodes", DAMAGED.values(), ids=DAMAGED)

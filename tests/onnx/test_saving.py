@@ -25,13 +25,13 @@ def agree(folder: Path, function: Any, params: Any, *args: Any, tolerance: float
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options)
-    given = {f"x{i}": np.asarray(x) for i, x in enumerate(vf.tree.leaves(args))}
+    arguments = {f"x{i}": np.asarray(x) for i, x in enumerate(vf.tree.leaves(args))}
     wanted = vf.tree.leaves(function(params, *args))
-    there = session.run(None, {i.name: given[i.name] for i in session.get_inputs()})
+    by_onnx = session.run(None, {i.name: arguments[i.name] for i in session.get_inputs()})
     loaded, weights = volta_fn.onnx.load(path)
-    back = loaded(weights, **given)
-    for found in (there, back if isinstance(back, tuple) else (back,)):
-        for got, want in zip(found, wanted, strict=True):
+    back = loaded(weights, **arguments)
+    for actual in (by_onnx, back if isinstance(back, tuple) else (back,)):
+        for got, want in zip(actual, wanted, strict=True):
             np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(want, np.float64), rtol=tolerance, atol=tolerance)
 
 

@@ -21,8 +21,8 @@ from volta_fn.optim.numerics import Closure, restored
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name not in (*BRANCHING, *STRUCTURAL)])
 def test_pickled_optimizers_make_the_same_steps(name: str) -> None:
     optimizer = OPTIMIZERS[name](optim)
-    found, wanted = (run(tx, "float32", 2) for tx in (pickle.loads(pickle.dumps(optimizer)), optimizer))
-    for got, want in zip(tree.leaves(found), tree.leaves(wanted), strict=True):
+    actual, wanted = (run(tx, "float32", 2) for tx in (pickle.loads(pickle.dumps(optimizer)), optimizer))
+    for got, want in zip(tree.leaves(actual), tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(got, want)
 
 

@@ -118,7 +118,7 @@ def test_perturbed_functions_are_optaxs(noise, baseline):
 
 def test_perturbed_functions_of_trees():
     smooth = perturbations.make_perturbed_fun(lambda x: {"sum": x["a"] + x["b"]}, 2000, sigma=0.1, noise=perturbations.Normal())
-    given = {"a": vf.numpy.ones(2), "b": vf.numpy.array(2.0)}
-    np.testing.assert_allclose(smooth(vf.random.key(0), given)["sum"], 3.0, atol=0.02)  # 0.1 * sqrt(2 / 2000), six times
-    slope = vf.grad(lambda x: vf.numpy.sum(smooth(vf.random.key(0), x)["sum"]))(given)
+    arguments = {"a": vf.numpy.ones(2), "b": vf.numpy.array(2.0)}
+    np.testing.assert_allclose(smooth(vf.random.key(0), arguments)["sum"], 3.0, atol=0.02)  # 0.1 * sqrt(2 / 2000), six times
+    slope = vf.grad(lambda x: vf.numpy.sum(smooth(vf.random.key(0), x)["sum"]))(arguments)
     np.testing.assert_allclose(slope["b"], 2.0, atol=0.6)  # about 2 / sqrt(2000) times some, six times

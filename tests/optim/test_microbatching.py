@@ -40,7 +40,7 @@ def test_batches_are_split_as_by_optax(axis):
 
 
 def test_a_tree_of_accumulators_and_named_batches():
-    own = microbatching.Accumulator(
+    custom = microbatching.Accumulator(
         init=lambda value: vf.numpy.full(value.shape, -np.inf, value.dtype),
         update=lambda state, value, index: vf.numpy.maximum(state, value),
         finalize=lambda state: state,
@@ -50,7 +50,7 @@ def test_a_tree_of_accumulators_and_named_batches():
         lambda scale, *, x: (scale * vf.numpy.max(x), vf.numpy.sum(x), scale * x),
         (),
         2,
-        (own, AccumulationType.SUM, AccumulationType.CONCAT),
+        (custom, AccumulationType.SUM, AccumulationType.CONCAT),
         argnames="x",
     )
     largest, total, scaled = function(2.0, x=X)

@@ -212,9 +212,9 @@ def test_complex_numbers_agree_with_optax(name):
 @pytest.mark.parametrize("numbers", [None, ((1, 2), 0), (-1, (0, 1))])
 def test_galore_agrees_with_optax(numbers):
     """Of trees without None, which Optax does not take; signs of singular vectors cancel."""
-    given = lambda o: None if numbers is None else o.contrib.GaLoreDimensionNumbers(*numbers)
+    arguments = lambda o: None if numbers is None else o.contrib.GaLoreDimensionNumbers(*numbers)
     shapes = {"vector": (3,), "cube": (2, 3, 2)} if numbers else {"vector": (3,), "tall": (4, 3), "wide": (2, 5)}
-    make = lambda o: o.contrib.galore(0.1, rank=2, update_proj_gap=2, scale=0.5, weight_decay=0.1, weight_dimension_numbers=given(o))
+    make = lambda o: o.contrib.galore(0.1, rank=2, update_proj_gap=2, scale=0.5, weight_decay=0.1, weight_dimension_numbers=arguments(o))
     if numbers:
         shapes.pop("vector")
     updates, _, params = ours_and_theirs(make, "float64", shapes=shapes)

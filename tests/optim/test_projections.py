@@ -26,29 +26,29 @@ ROWS = {
     "projection_hyperplane": [(NORMAL, 3.0)],
     "projection_halfspace": [(NORMAL, 3.0), (NORMAL, -3.0)],
 }
-CASES = [(name, given) for name, rows in ROWS.items() for given in rows]
+CASES = [(name, arguments) for name, rows in ROWS.items() for arguments in rows]
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(("name", "given"), CASES)
-def test_agrees_with_optax(name, given):
+@pytest.mark.parametrize(("name", "arguments"), CASES)
+def test_agrees_with_optax(name, arguments):
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     with jax.enable_x64(True):
         theirs = getattr(optax.projections, name)
 
         def pulled(x, weights):
             if name == "projection_hypercube":  # Optax's takes no tree with bounds that are numbers
-                out, pull = jax.vjp(lambda t: jax.tree.map(lambda leaf: theirs(leaf, *given), t), x)
+                out, pull = jax.vjp(lambda t: jax.tree.map(lambda leaf: theirs(leaf, *arguments), t), x)
             else:
-                out, pull = jax.vjp(lambda t: theirs(t, *given), x)
+                out, pull = jax.vjp(lambda t: theirs(t, *arguments), x)
             return out, pull(weights)[0]
 
         expected = jax.jit(pulled)(POINT, NORMAL)
-    ours, pull_back = vf.vjp(lambda x: getattr(projections, name)(x, *given), tree.map(vf.numpy.asarray, POINT))
-    found = ours, pull_back(tree.map(vf.numpy.asarray, NORMAL))[0]
-    for a, b in zip(tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    ours, pull_back = vf.vjp(lambda x: getattr(projections, name)(x, *arguments), tree.map(vf.numpy.asarray, POINT))
+    actual = ours, pull_back(tree.map(vf.numpy.asarray, NORMAL))[0]
+    for a, b in zip(tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-    again = getattr(projections, name)(ours, *given)
+    again = getattr(projections, name)(ours, *arguments)
     for a, b in zip(tree.leaves(again), tree.leaves(ours), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
@@ -70,8 +70,8 @@ def test_dtypes_are_kept(dtype):
     values = {"w": POINT["w"], "scalar": 2.0, "empty": np.zeros(0)}
     point = {name: vf.numpy.asarray(x, dtype) for name, x in values.items()} | {"none": None}
     for name, rows in ROWS.items():
-        given = [point if value is NORMAL else value for value in rows[0]]
-        out = getattr(projections, name)(point, *given)
+        operands = [point if value is NORMAL else value for value in rows[0]]
+        out = getattr(projections, name)(point, *operands)
         assert tree.structure(out) == tree.structure(point)
         assert {leaf.dtype.name for leaf in tree.leaves(out)} == {dtype}
 

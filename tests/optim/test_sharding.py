@@ -31,16 +31,16 @@ def test_sharded_states_give_the_same_updates(optimizer: Any, average: bool) -> 
 
     def steps(grads: Any) -> Any:
         params, state = PARAMS, sharded.init(PARAMS)
-        given = grads if average else optim.average_gradients(grads, "data")
+        arguments = grads if average else optim.average_gradients(grads, "data")
         for _ in range(3):
-            updates, state = sharded.update(given, state, params)
+            updates, state = sharded.update(arguments, state, params)
             params = optim.apply_updates(params, updates)
         return params, state, optim.gather_states(optimizer, state, PARAMS, "data")
 
     params, state, gathered = vf.vmap(steps, axis_name="data")(GRADS)
     wanted_params, wanted_state = whole(optimizer, 3)
-    for found, wanted in zip(vf.tree.leaves((params, gathered)), vf.tree.leaves((wanted_params, wanted_state)), strict=True):
-        for row in np.asarray(found):
+    for actual, wanted in zip(vf.tree.leaves((params, gathered)), vf.tree.leaves((wanted_params, wanted_state)), strict=True):
+        for row in np.asarray(actual):
             np.testing.assert_allclose(row, wanted, rtol=1e-5, atol=1e-6)
     sizes = lambda tree: sum(np.size(leaf) for leaf in vf.tree.leaves(tree))
     assert sizes(state) <= sizes(wanted_state) + 4 * 2 * 4  # not four times as much, but for padding
@@ -55,6 +55,6 @@ def test_a_whole_state_is_shared_out_again() -> None:
         return optim.gather_states(optimizer, parts, PARAMS, "data")
 
     for count in (1, 2, 3):
-        found = vf.vmap(back, axis_name="data")(np.zeros(count))
-        for leaf, wanted in zip(vf.tree.leaves(found), vf.tree.leaves(state), strict=True):
+        actual = vf.vmap(back, axis_name="data")(np.zeros(count))
+        for leaf, wanted in zip(vf.tree.leaves(actual), vf.tree.leaves(state), strict=True):
             np.testing.assert_array_equal(np.asarray(leaf)[-1], wanted)

@@ -58,9 +58,9 @@ def test_trees_keywords_and_loops() -> None:
         return {"double": np.asarray(inputs["x"]) * np.asarray(factor), "pair": (np.asarray(factor),)}
 
     shapes = {"double": vf.ShapeDtypeStruct((4,), F32), "pair": (SCALAR,)}
-    found = vf.jit(lambda x: vf.pure_callback(host, shapes, {"x": x}, factor=np.float32(2)))(WEIGHTS)
-    np.testing.assert_array_equal(found["double"], 2 * WEIGHTS)
-    assert found["pair"][0] == 2
+    result = vf.jit(lambda x: vf.pure_callback(host, shapes, {"x": x}, factor=np.float32(2)))(WEIGHTS)
+    np.testing.assert_array_equal(result["double"], 2 * WEIGHTS)
+    assert result["pair"][0] == 2
     total, _ = lax.scan(
         lambda c, x: (vf.pure_callback(lambda a, b: np.asarray(a) + np.asarray(b), SCALAR, c, x), None), np.float32(0), WEIGHTS
     )
@@ -75,15 +75,15 @@ def test_it_is_not_called_if_nobody_uses_the_result() -> None:
 
 @pytest.mark.parametrize("result", [3, 3.0, np.float32(3), jnp.float32(3)])
 def test_numbers_take_the_promised_dtype(result: Any) -> None:
-    found = vf.jit(lambda: vf.pure_callback(lambda: result, SCALAR))()
-    assert found == 3 and found.dtype == F32 and not found.weak_type
+    output = vf.jit(lambda: vf.pure_callback(lambda: result, SCALAR))()
+    assert output == 3 and output.dtype == F32 and not output.weak_type
 
 
 def test_a_result_that_python_changes_later_stays() -> None:
-    kept = np.ones(4, F32)
-    found = vf.pure_callback(lambda: kept, vf.ShapeDtypeStruct((4,), F32))
-    kept[:] = 7
-    np.testing.assert_array_equal(found, np.ones(4))
+    retained = np.ones(4, F32)
+    result = vf.pure_callback(lambda: retained, vf.ShapeDtypeStruct((4,), F32))
+    retained[:] = 7
+    np.testing.assert_array_equal(result, np.ones(4))
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_products_of_integers_and_floats_are_those_of_the_floats(floating: str) 
         y = np.asarray(vf.numpy.asarray(whole(rng, (10, 17))).astype(floating))
         expected = x.astype(np.float64) @ y.astype(np.complex128)
         for left, right, wanted in ((x, y, expected), (y.T, x.T, expected.T)):
-            found = product(left, right)
-            assert found.dtype == floating
-            np.testing.assert_array_equal(np.asarray(found).astype(np.complex128), wanted)
-            np.testing.assert_array_equal(found, lax.dot(left, right))
+            actual = product(left, right)
+            assert actual.dtype == floating
+            np.testing.assert_array_equal(np.asarray(actual).astype(np.complex128), wanted)
+            np.testing.assert_array_equal(actual, lax.dot(left, right))

@@ -160,8 +160,8 @@ def test_vmap_over_no_examples() -> None:
         ((0, None), (x, np.ones((4, 2, 3), np.float32))),
         ((None, 0), (np.ones((1, 2, 5), np.float32), w)),
     ):
-        found = vf.vmap(conv, axes)(*operands)
-        assert (found.shape, found.dtype) == ((0, 1, 4, 3), np.float32)
+        result = vf.vmap(conv, axes)(*operands)
+        assert (result.shape, result.dtype) == ((0, 1, 4, 3), np.float32)
 
 
 def test_conv_with_general_padding_is_conv_general_dilated() -> None:
@@ -200,8 +200,8 @@ def test_a_large_layer_trains_in_little_memory(numbers: Any) -> None:
     results = train(images, weights)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    kept = sum(leaf.nbytes for leaf in vf.tree.leaves(results))
-    assert peak - kept <= 32 << 20
+    retained = sum(leaf.nbytes for leaf in vf.tree.leaves(results))
+    assert peak - retained <= 32 << 20
 
 
 @pytest.mark.wide
@@ -213,8 +213,8 @@ def test_an_algorithm_changes_rounding_alone(algorithm: str) -> None:
     def loss(x: Any, w: Any, algorithm: str) -> Any:
         return (lax.conv_general_dilated(x, w, (1, 1), "SAME", algorithm=algorithm) ** 2).sum()
 
-    expected, found = (vf.value_and_grad(loss, (0, 1))(x, w, name) for name in ("auto", algorithm))
-    vf.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, expected)
+    expected, actual = (vf.value_and_grad(loss, (0, 1))(x, w, name) for name in ("auto", algorithm))
+    vf.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9), actual, expected)
 
 
 @pytest.mark.wide
@@ -245,7 +245,7 @@ def test_a_kernel_of_its_own_at_every_position_is_jaxs(numbers: Any) -> None:
 
 def test_integers_can_be_convolved_as_floats() -> None:
     x, w = np.arange(-8, 8, dtype=np.int8).reshape(1, 1, 4, 4), np.full((1, 1, 2, 2), 100, np.int8)
-    found = vf.lax.conv_general_dilated(x, w, (1, 1), "VALID", preferred_element_type=np.float32)
+    actual = vf.lax.conv_general_dilated(x, w, (1, 1), "VALID", preferred_element_type=np.float32)
     wanted = vf.lax.conv_general_dilated(x.astype(np.float32), w.astype(np.float32), (1, 1), "VALID")
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, wanted)
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual, wanted)

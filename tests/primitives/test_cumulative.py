@@ -58,8 +58,8 @@ def test_weights_of_each_log_sum_exp_add_up_to_one(x, reverse):
 def test_derivatives_of_half_precision_accumulate_in_float32(dtype):
     zeros, large = vf.numpy.zeros(70_000, dtype), vf.numpy.asarray([1000.0, 1000.0, 1e-3, 1e-3], dtype)
     for function, x in ((lax.cumlogsumexp, zeros), (lax.cumprod, large)):
-        found, wanted = (np.asarray(vf.grad(lambda v: function(v)[-1])(v), np.float64) for v in (x, x.astype("float64")))
-        np.testing.assert_allclose(found, wanted, rtol=1e-2)
+        actual, wanted = (np.asarray(vf.grad(lambda v: function(v)[-1])(v), np.float64) for v in (x, x.astype("float64")))
+        np.testing.assert_allclose(actual, wanted, rtol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["cumprod", "cumlogsumexp"])

@@ -123,8 +123,8 @@ def test_a_maximum_from_a_number() -> None:
 
 
 def test_an_initial_value_under_a_trace() -> None:
-    found = vf.jit(lambda x, start: lax.reduce_window(x, start, lax.max, (2,)))(np.array([1.0, 2.0, 0.0], np.float32), np.float32(1.5))
-    np.testing.assert_array_equal(found, [2, 2])
+    result = vf.jit(lambda x, start: lax.reduce_window(x, start, lax.max, (2,)))(np.array([1.0, 2.0, 0.0], np.float32), np.float32(1.5))
+    np.testing.assert_array_equal(result, [2, 2])
 
 
 @pytest.mark.parametrize(("computation", "init"), [("max", -np.inf), ("min", np.inf), ("add", 0.0)])

@@ -61,8 +61,13 @@ def run() -> dict[str, Any]:
     start_key, chain_key = random.split(random.key(4))
     starts = 3 * random.normal(start_key, (CHAINS, 3))
     states, accepted = jax.vmap(partial(sample, log_density))(random.split(chain_key, CHAINS), starts)
-    kept = states[:, WARM_UP:].reshape(-1, 3)
-    return {"states": states, "acceptance": jnp.mean(accepted), "mean": jnp.mean(kept, axis=0), "covariance": jnp.cov(kept, rowvar=False)}
+    retained = states[:, WARM_UP:].reshape(-1, 3)
+    return {
+        "states": states,
+        "acceptance": jnp.mean(accepted),
+        "mean": jnp.mean(retained, axis=0),
+        "covariance": jnp.cov(retained, rowvar=False),
+    }
 
 
 def check(results: dict[str, Any]) -> None:

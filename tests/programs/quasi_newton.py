@@ -97,13 +97,13 @@ def rosenbrock(x: jax.Array) -> jax.Array:
 
 def run() -> dict[str, Any]:
     """Minimise the valley, and solve least squares without ever forming a matrix of second derivatives."""
-    found = minimise(rosenbrock, jnp.zeros(SIZE))
+    result = minimise(rosenbrock, jnp.zeros(SIZE))
     a_key, b_key = random.split(random.key(8))
     a, b = random.normal(a_key, (40, SIZE)), random.normal(b_key, (40,))
     objective = lambda x: 0.5 * jnp.sum((a @ x - b) ** 2)
     hessian_times = lambda v: jax.jvp(jax.grad(objective), (jnp.zeros(SIZE),), (v,))[1]
     solution = jax.jit(lambda: conjugate_gradient(hessian_times, -jax.grad(objective)(jnp.zeros(SIZE)), SIZE))()
-    return {"found": found.x, "value": rosenbrock(found.x), "quick": found.steps < 150, "a": a, "b": b, "solution": solution}
+    return {"found": result.x, "value": rosenbrock(result.x), "quick": result.steps < 150, "a": a, "b": b, "solution": solution}
 
 
 def check(results: dict[str, Any]) -> None:

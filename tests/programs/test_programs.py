@@ -52,8 +52,8 @@ def results(program: str, library: str) -> dict[str, Any]:
     """What the program returns under the library, as NumPy arrays."""
     module = load(HERE / f"{program}.py", library)
     inputs = {"digits": digits}
-    found = module.run(**{name: inputs[name]() for name in inspect.signature(module.run).parameters})
-    return optree.tree_map(np.asarray, found)
+    result = module.run(**{name: inputs[name]() for name in inspect.signature(module.run).parameters})
+    return optree.tree_map(np.asarray, result)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -117,8 +117,8 @@ def test_keys_go_through_transforms():
     np.testing.assert_array_equal(words(vf.jit(random.split)(keys[1])), words(random.split(keys[1])))
     folded = vf.vmap(random.fold_in, in_axes=(None, 0))(keys[0], vf.numpy.arange(3))
     np.testing.assert_array_equal(words(folded), np.stack([words(random.fold_in(keys[0], i)) for i in range(3)]))
-    made = vf.vmap(random.key)(vf.numpy.arange(3))
-    np.testing.assert_array_equal(words(made), np.stack([words(random.key(i)) for i in range(3)]))
+    key_array = vf.vmap(random.key)(vf.numpy.arange(3))
+    np.testing.assert_array_equal(words(key_array), np.stack([words(random.key(i)) for i in range(3)]))
     _, drawn = vf.lax.scan(lambda k, _: (random.split(k)[0], random.bits(k)), keys[0], None, length=3)
     key, expected = keys[0], []
     for _ in range(3):

@@ -95,5 +95,5 @@ def test_wrong_arguments_are_named(call, error, words):
 def test_logits_broadcast_to_the_shape_as_in_jax(shape, axis):
     jax = pytest.importorskip("jax")
     logits = np.log(np.random.default_rng(0).uniform(size=np.insert(shape, axis % 3, 5)).astype(np.float32))
-    found = random.categorical(random.PRNGKey(3), logits, axis, shape=(2, 3, 4))
-    np.testing.assert_array_equal(found, jax.random.categorical(jax.random.PRNGKey(3), logits, axis, shape=(2, 3, 4)))
+    result = random.categorical(random.PRNGKey(3), logits, axis, shape=(2, 3, 4))
+    np.testing.assert_array_equal(result, jax.random.categorical(jax.random.PRNGKey(3), logits, axis, shape=(2, 3, 4)))

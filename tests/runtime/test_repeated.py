@@ -26,14 +26,14 @@ def calls(function: Repeated, count: int = 4) -> list[str]:
 
 
 def test_the_third_call_is_compiled() -> None:
-    made: list[str] = []
+    threads: list[str] = []
 
     def make() -> Callable[..., Any]:
-        made.append(threading.current_thread().name)
+        threads.append(threading.current_thread().name)
         return compiled
 
     assert calls(Repeated(plain, make), 5) == ["plain", "plain", "compiled", "compiled", "compiled"]
-    (thread,) = made
+    (thread,) = threads
     assert thread != threading.main_thread().name
 
 
@@ -46,9 +46,9 @@ def test_a_function_that_cannot_be_compiled_stays() -> None:
 
 
 def test_a_function_that_does_not_pay_is_not_compiled() -> None:
-    made: list[str] = []
-    assert calls(Repeated(plain, lambda: made.append("made") or compiled, pays=lambda result, x: False)) == ["plain"] * 4
-    assert not made
+    compilations: list[str] = []
+    assert calls(Repeated(plain, lambda: compilations.append("made") or compiled, pays=lambda result, x: False)) == ["plain"] * 4
+    assert not compilations
 
 
 def test_calls_within_uncompiled_calls_do_not_count() -> None:

@@ -27,14 +27,14 @@ for _module in pkgutil.walk_packages(volta_fn.primitives.__path__, "volta_fn.pri
 
 def on_this_device(sample: Sample) -> Sample:
     """Restrict a sample to the dtypes whose arguments and results the device has."""
-    there = tuple([name for name in sample.dtypes if has(name) and all(map(has, _promised(sample, name)))])
-    return sample if len(there) == len(sample.dtypes) else replace(sample, dtypes=there)
+    supported = tuple([name for name in sample.dtypes if has(name) and all(map(has, _promised(sample, name)))])
+    return sample if len(supported) == len(sample.dtypes) else replace(sample, dtypes=supported)
 
 
 def _promised(sample: Sample, name: str) -> list[str]:
     """Return the dtypes of results, where the sample says them."""
-    found = sample.result_dtype(as_dtype(name)) if sample.result_dtype else ()
-    return [as_dtype(d).name for d in (found if isinstance(found, tuple) else (found,))]
+    result = sample.result_dtype(as_dtype(name)) if sample.result_dtype else ()
+    return [as_dtype(d).name for d in (result if isinstance(result, tuple) else (result,))]
 
 
 def all_samples() -> Iterator[Sample]:

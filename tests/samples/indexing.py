@@ -70,11 +70,11 @@ def _updated(method: str) -> Callable[..., Any]:
 def _reference(ufunc: Any) -> Callable[..., np.ndarray]:
     def update(x: np.ndarray, i: np.ndarray, v: np.ndarray) -> np.ndarray:
         out = x.copy()
-        kept = (i >= -len(x)) & (i < len(x))
+        retained = (i >= -len(x)) & (i < len(x))
         if ufunc is None:
-            out[i[kept]] = v[kept]
+            out[i[retained]] = v[retained]
         else:
-            ufunc.at(out, i[kept], v[kept])
+            ufunc.at(out, i[retained], v[retained])
         return out
 
     return update

@@ -100,8 +100,8 @@ def _stacked(one: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of stacks, of one of their elements."""
 
     def reference(*stacks: np.ndarray) -> Any:
-        found = [one(*elements) for elements in zip(*stacks, strict=True)]
-        return tuple(map(np.stack, zip(*found, strict=True))) if isinstance(found[0], tuple) else np.stack(found)
+        results = [one(*elements) for elements in zip(*stacks, strict=True)]
+        return tuple(map(np.stack, zip(*results, strict=True))) if isinstance(results[0], tuple) else np.stack(results)
 
     return reference
 

@@ -22,15 +22,15 @@ X = np.arange(4 * 6.0, dtype=np.float32).reshape(4, 6)
 def test_shards_are_those_of_a_loop(spec: Any) -> None:
     x = np.arange(12 * 6.0, dtype=np.float32).reshape(12, 6)
     shards = []
-    found = vf.shard_map(lambda s: (shards.append(s.shape), s * 2.0)[1], mesh=MESH, in_specs=spec, out_specs=spec)(x)
-    np.testing.assert_array_equal(found, 2 * x)
+    result = vf.shard_map(lambda s: (shards.append(s.shape), s * 2.0)[1], mesh=MESH, in_specs=spec, out_specs=spec)(x)
+    np.testing.assert_array_equal(result, 2 * x)
     assert shards == [vf.NamedSharding(MESH, spec).shard_shape(x.shape)]
 
 
 def test_each_shard_is_where_the_spec_says() -> None:
     number = lambda s: s[:0].sum() + lax.axis_index("a") * 10.0 + lax.axis_index("b")
-    found = vf.shard_map(lambda s: vnp.full(s.shape, number(s)), mesh=MESH, in_specs=P("b", "a"), out_specs=P("b", "a"))(np.zeros((3, 2)))
-    assert found.tolist() == [[0.0, 10.0], [1.0, 11.0], [2.0, 12.0]]
+    result = vf.shard_map(lambda s: vnp.full(s.shape, number(s)), mesh=MESH, in_specs=P("b", "a"), out_specs=P("b", "a"))(np.zeros((3, 2)))
+    assert result.tolist() == [[0.0, 10.0], [1.0, 11.0], [2.0, 12.0]]
     joined = vf.shard_map(lambda s: number(s)[None], mesh=MESH, in_specs=P(), out_specs=P(("a", "b")))(np.zeros(2))
     assert joined.tolist() == [0.0, 1.0, 2.0, 10.0, 11.0, 12.0]
 

@@ -66,9 +66,9 @@ def test_each_process_keeps_its_part_of_an_array(mesh: Any) -> None:
 
 
 def test_collectives_stay_in_programs_of_processes(mesh: Any) -> None:
-    found = program(mesh, lambda x: lax.psum(x, "data"), P("data"), P(), np.ones(3, np.float32))
-    assert names_processes(found)
-    assert "axis_names=(data:2,)" in str(found)
+    result = program(mesh, lambda x: lax.psum(x, "data"), P("data"), P(), np.ones(3, np.float32))
+    assert names_processes(result)
+    assert "axis_names=(data:2,)" in str(result)
     assert not names_processes(vf.make_jaxpr(lambda x: x + 1)(1.0))
 
 
@@ -153,8 +153,8 @@ def test_sums_without_computation_to_hide_behind_stay_whole(mesh: Any) -> None:
 
 def test_compression_is_for_float32(mesh: Any) -> None:
     shrunk = lambda x: vf.vmap(lambda v: vf.optim.average_gradients(v, "i", compression="bfloat16"), axis_name="i")(x)
-    found = shrunk(np.array([1.0, 1 + 2**-10], np.float32))
-    assert found.tolist() == [1.0, 1.0]
+    result = shrunk(np.array([1.0, 1 + 2**-10], np.float32))
+    assert result.tolist() == [1.0, 1.0]
     with pytest.raises(vf.errors.DTypeError, match="only float32 travels as bfloat16, got \\['float16'\\]"):
         shrunk(np.ones(2, np.float16))
     with pytest.raises(ArgumentError, match="compression is None or"):

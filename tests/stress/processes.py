@@ -35,8 +35,10 @@ def run(program: str, cache: Path | str = "", timeout: float = 120, **environmen
         **environment,
     }
     command = [sys.executable, "-c", HEAD + program]
-    known = {name: value for name, value in settings.items() if value is not None}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=known, cwd=Path(__file__).parents[2], check=False)
+    variables = {name: value for name, value in settings.items() if value is not None}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, env=variables, cwd=Path(__file__).parents[2], check=False
+    )
 
 
 def check(result: subprocess.CompletedProcess[str], printed: str) -> None:

@@ -51,9 +51,9 @@ def damaged(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
 
 
 def swapped(cache: Path) -> None:
-    found = files(cache)
-    contents = [path.read_bytes() for path in found]
-    for path, content in zip(found, [*contents[1:], contents[0]], strict=True):
+    result = files(cache)
+    contents = [path.read_bytes() for path in result]
+    for path, content in zip(result, [*contents[1:], contents[0]], strict=True):
         path.write_bytes(content)
 
 

@@ -155,8 +155,8 @@ def test_an_interrupt_at_any_point_leaves_nothing_behind(activity: Callable[[flo
             assert current_trace() is EVAL, point
             assert gc.isenabled(), point
         with ThreadPoolExecutor(1) as pool:  # another thread waits for no lock
-            found = pool.submit(compiled, 1000.25).result(60)
-        np.testing.assert_allclose(found, np.sin(np.asarray(X)) * 1000.25, rtol=1e-5)
+            result = pool.submit(compiled, 1000.25).result(60)
+        np.testing.assert_allclose(result, np.sin(np.asarray(X)) * 1000.25, rtol=1e-5)
     finally:
         faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGINT, before)
@@ -210,10 +210,10 @@ def test_a_loop_goes_on_after_a_handler_that_returns(alarm: None) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     turns = 1 << 28
     while len(calls) < 2:  # a call takes 0.3 s
-        found = steps(jnp.asarray(turns, jnp.uint32))[1]
+        result = steps(jnp.asarray(turns, jnp.uint32))[1]
     signal.setitimer(signal.ITIMER_REAL, 0)
     value = np.array([0, 0, 1], np.uint32)  # (sum, turn, 1) is multiplied by a matrix in each turn
     step, product = np.array([[3, 1, 0], [0, 1, 1], [0, 0, 1]], np.uint32), np.eye(3, dtype=np.uint32)
     for _ in range(28):
         step = step @ step
-    assert found == (product @ step @ value)[0]
+    assert result == (product @ step @ value)[0]

@@ -38,15 +38,15 @@ def test_code_of_dropped_functions_is_freed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(codes, "_recent", LruCache(4))
     monkeypatch.setattr(compile, "CODE_CACHE", codes)
     x = jnp.linspace(0.0, 1.0, 64)
-    kept = vf.jit(lambda x: x * 1234.5)
-    first = kept(x).tolist()
+    retained = vf.jit(lambda x: x * 1234.5)
+    first = retained(x).tolist()
     for number in range(rounds(20)):
         vf.jit(lambda x, number=number: x * (number + 0.125) + 0.0625)(x)
     gc.collect()
     assert len(alive) <= 12
     machine.load_objects([], [])  # frees what was dropped, and is dropped itself
     assert len(machine._engines._collected) <= 1
-    assert kept(x).tolist() == first
+    assert retained(x).tolist() == first
 
 
 @pytest.mark.parametrize("target, count", [("numpy", 200), ("native", 40)])

@@ -24,8 +24,8 @@ def reference(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -
     evaluate = PRIMITIVES[name].evaluate
     assert evaluate is not None
     with np.errstate(all="ignore"):
-        found = evaluate(*inputs, **params)
-    return [np.asarray(x) for x in (found if isinstance(found, tuple) else (found,))]
+        result = evaluate(*inputs, **params)
+    return [np.asarray(x) for x in (result if isinstance(result, tuple) else (result,))]
 
 
 def assert_same(got: np.ndarray, wanted: np.ndarray, exact: bool = True) -> None:
@@ -56,10 +56,10 @@ def calls(sample: Sample, dtype: np.dtype, names: Sequence[str]) -> list[tuple[s
     closed = jit(sample.function).lower(*args).jaxpr
     values: dict[Any, Any] = dict(zip(closed.jaxpr.invars, map(np.asarray, args), strict=True))
     values |= dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
-    found = []
+    results = []
     for eqn in closed.eqns:
         inputs = [np.asarray(a.val) if isinstance(a, Literal) else values[a] for a in eqn.invars]
         if eqn.primitive.name in names:
-            found.append((eqn.primitive.name, inputs, eqn.params))
+            results.append((eqn.primitive.name, inputs, eqn.params))
         values |= dict(zip(eqn.outvars, reference(eqn.primitive.name, inputs, eqn.params), strict=True))
-    return found
+    return results

@@ -90,15 +90,15 @@ def complex_edges(op, dtype):
     """
     parts = [0.0, 0.5, 1.0, 3.0, np.inf]
     values = [*parts, *[-x for x in parts], np.nan]
-    found = np.array([complex(a, b) for a, b in itertools.product(values, repeat=2)], dtype)
-    return found[(found.real != 0) | ~np.isnan(found.imag)] if op == "acosh" else found
+    result = np.array([complex(a, b) for a, b in itertools.product(values, repeat=2)], dtype)
+    return result[(result.real != 0) | ~np.isnan(result.imag)] if op == "acosh" else result
 
 
-def differs_at(found, wanted):
+def differs_at(actual, wanted):
     """Return where components are not the same NaN, infinity, zero with its sign, or number up to some units in the last place."""
     close = 8 * np.finfo(wanted.dtype).eps
     wrong = np.zeros(wanted.shape, bool)
-    for a, e in ((found.real, wanted.real), (found.imag, wanted.imag)):
+    for a, e in ((actual.real, wanted.real), (actual.imag, wanted.imag)):
         near = np.isfinite(e) & (np.abs(a - e) <= close * np.maximum(np.abs(e), 1)) & ((e != 0) | (np.signbit(a) == np.signbit(e)))
         wrong |= ~(near | (a == e) & np.isinf(e) | (np.isnan(a) & np.isnan(e)))
     return wrong
@@ -136,8 +136,8 @@ def exponent_pairs(dtype, step):
     signs = rng.choice([-1.0, 1.0], pairs.shape)
     with np.errstate(over="ignore"):
         re, im = np.ldexp((signs * rng.uniform(1, 2, pairs.shape)).astype(part), pairs)
-    found = (re + 1j * im).astype(dtype)
-    return found[np.isfinite(found)]
+    result = (re + 1j * im).astype(dtype)
+    return result[np.isfinite(result)]
 
 
 def _wide_log1p(z):
@@ -156,7 +156,7 @@ _WIDE = {
 }
 
 
-def assert_components(op, params, x, found, units):
+def assert_components(op, params, x, actual, units):
     """Compare each component with NumPy's function in 80 bits, whose exponents have room on both sides, in units in the last place."""
     wide = x.astype(np.clongdouble)
     with np.errstate(all="ignore"):
@@ -167,8 +167,8 @@ def assert_components(op, params, x, found, units):
             if params
             else _WIDE.get(op, getattr(np, op, None))(wide)
         )
-        part = found.real.dtype
-        for got, want in ((found.real, wanted.real), (found.imag, wanted.imag)):
+        part = actual.real.dtype
+        for got, want in ((actual.real, wanted.real), (actual.imag, wanted.imag)):
             rounded = want.astype(part)
             close = np.abs(got - want) <= units * np.spacing(np.abs(rounded))
             wrong = ~(close | (got == rounded))

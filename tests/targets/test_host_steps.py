@@ -54,21 +54,21 @@ ON_HOST: dict[str, tuple[Target, str]] = {
 
 def steps_on_host(target: Target) -> set[str]:
     """Lower the samples of all primitives, each in one real and one complex dtype, and return what runs on the host."""
-    found: set[str] = set()
+    results: set[str] = set()
     for sample in all_samples():
         real = next((d for d in ("float32", "int32", "uint32", "bool") if d in sample.dtypes), None)
         for dtype in [d for d in (real, "complex64") if d in sample.dtypes]:
             args = [vf.ShapeDtypeStruct(arg.shape, arg.dtype or dtype) for arg in sample.args]
             program = lower(vf.make_jaxpr(sample.function)(*args), target)
-            found |= {f"{step.primitive} {dtype}" for step in program.host_steps()}
-    return found
+            results |= {f"{step.primitive} {dtype}" for step in program.host_steps()}
+    return results
 
 
 @pytest.mark.parametrize("name", ON_HOST)
 def test_what_runs_on_the_host(name: str) -> None:
     target, text = ON_HOST[name]
-    found, known = steps_on_host(target), set(text.split(", "))
-    assert found == known, f"new on the host: {sorted(found - known)}; no longer there: {sorted(known - found)}"
+    result, expected = steps_on_host(target), set(text.split(", "))
+    assert result == expected, f"new on the host: {sorted(result - expected)}; no longer there: {sorted(expected - result)}"
 
 
 def test_lower_tells() -> None:

@@ -29,12 +29,12 @@ def loss(w: Any, x: Any) -> Any:
 
 def equations(program: ClosedJaxpr, name: str) -> int:
     """Count a primitive in a program and the programs nested in it."""
-    found, pending = 0, [program]
+    result, pending = 0, [program]
     while pending:
         for eqn in pending.pop().eqns:
-            found += eqn.primitive.name == name
+            result += eqn.primitive.name == name
             pending += sub_jaxprs(eqn.params)
-    return found
+    return result
 
 
 TRANSFORMS: list[Any] = [
@@ -68,11 +68,11 @@ TRANSFORMS: list[Any] = [
 def test_derivatives_are_those_without_checkpoint(transform: Any, policy: Any) -> None:
     args = (W, np.stack([X, 2 * X]))
     rounding = float(np.finfo(FLOAT).eps)
-    kept = transform(vf.checkpoint(loss, policy=policy))
-    for found, wanted in zip(vf.tree.leaves(kept(*args)), vf.tree.leaves(transform(loss)(*args)), strict=True):
+    retained = transform(vf.checkpoint(loss, policy=policy))
+    for actual, wanted in zip(vf.tree.leaves(retained(*args)), vf.tree.leaves(transform(loss)(*args)), strict=True):
         # Computed again, a value may be rounded otherwise; seen: 1e-14 of float64's, 9e-8 of float32's, some roundings.
-        np.testing.assert_allclose(found, wanted, rtol=5000 * rounding, atol=50 * rounding)
-    vf.check_jaxpr(vf.make_jaxpr(kept)(*args))
+        np.testing.assert_allclose(actual, wanted, rtol=5000 * rounding, atol=50 * rounding)
+    vf.check_jaxpr(vf.make_jaxpr(retained)(*args))
 
 
 def test_gradient_in_a_scan_is_jax_s() -> None:

@@ -58,15 +58,15 @@ def _fixed_point(f: Callable[..., Any], start: Any, *consts: Any) -> Any:
 
 
 def _forward(f: Callable[..., Any], start: Any, *consts: Any) -> Any:
-    found = _fixed_point(f, start, *consts)
-    return found, (found, consts)
+    result = _fixed_point(f, start, *consts)
+    return result, (result, consts)
 
 
 def _backward(f: Callable[..., Any], saved: Any, cotangent: Any) -> Any:
-    found, consts = saved
-    _, pull_back = vf.vjp(f, found, *consts)
+    result, consts = saved
+    _, pull_back = vf.vjp(f, result, *consts)
     adjoint = lax.fori_loop(0, 60, lambda i, u: cotangent + pull_back(u)[0], cotangent)
-    return (jnp.zeros_like(found), *pull_back(adjoint)[1:])
+    return (jnp.zeros_like(result), *pull_back(adjoint)[1:])
 
 
 _fixed_point.defvjp(_forward, _backward)
@@ -128,5 +128,5 @@ def test_custom_gradient_of_one_argument_and_of_trees() -> None:
     clipped = vf.custom_gradient(lambda x: (x, lambda g: jnp.clip(g, -1, 1)))
     assert vf.grad(lambda x: 100 * clipped(x))(2.0) == 1
     f = vf.custom_gradient(lambda tree: ((tree["a"] * 2, tree["b"]), lambda cts: ({"a": cts[1], "b": cts[0]},)))
-    found = vf.grad(lambda tree: sum(w * o for w, o in zip((3, 4), f(tree), strict=True)))({"a": 1.0, "b": 2.0})
-    assert (found["a"], found["b"]) == (4, 3)
+    result = vf.grad(lambda tree: sum(w * o for w, o in zip((3, 4), f(tree), strict=True)))({"a": 1.0, "b": 2.0})
+    assert (result["a"], result["b"]) == (4, 3)

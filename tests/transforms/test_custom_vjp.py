@@ -173,11 +173,11 @@ def test_none_integers_trees_and_defaults() -> None:
 def test_none_stands_for_a_subtree_of_an_argument() -> None:
     g = vf.custom_vjp(lambda p: p["x"] * p["y"][0] + p["y"][1])
     args = {"x": 2.0, "y": (3.0, 4.0), "none": None}
-    for given, expected in (
+    for arguments, expected in (
         ({"x": 10.0, "y": None, "none": None}, [10.0, 0.0, 0.0]),
         ({"x": None, "y": (None, 20.0), "none": None}, [0.0, 0.0, 20.0]),
     ):
-        g.defvjp(lambda p: (g(p), None), lambda _, ct, given=given: (given,))
+        g.defvjp(lambda p: (g(p), None), lambda _, ct, arguments=arguments: (arguments,))
         assert [float(leaf) for leaf in vf.tree.leaves(vf.grad(g)(args))] == expected
     g.defvjp(lambda p: (g(p), None), lambda _, ct: ({"x": 1.0, "y": 1.0, "none": None},))
     with pytest.raises(TreeError, match="must return a cotangent of structure"):

@@ -133,15 +133,15 @@ def test_arguments_by_name() -> None:
 
 
 def test_sequential_maps_call_one_by_one() -> None:
-    found = []
+    results = []
     for ja, xp in ((vf, vf.numpy), (jax, jnp)):
         host = lambda x, y: np.asarray(x) * y + 1
         f = ja.custom_batching.sequential_vmap(lambda x, y: ja.pure_callback(host, ja.ShapeDtypeStruct(x.shape, x.dtype), x, y))
-        found.append(
+        results.append(
             [np.asarray(ja.vmap(f, (0, None))(xp.asarray(X), np.float32(3.0))), np.asarray(ja.vmap(f)(xp.asarray(X), xp.asarray(X)))]
         )
-    np.testing.assert_array_equal(found[0][0], found[1][0])
-    np.testing.assert_array_equal(found[0][1], found[1][1])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
 def test_unfit_rules_raise() -> None:

@@ -132,9 +132,9 @@ def test_parameters_types_and_devices_distinguish_recordings() -> None:
                 gradient = vf.grad(lambda w, axis=axis: jnp.max(jnp.ones(1)) * jnp.sum(jnp.sum(w, axis) ** 2))
                 x = np.arange(6).reshape(2, 3).astype(dtype)
                 expected = np.broadcast_to(2 * x.sum(axis, keepdims=True), x.shape)
-                found = gradient(as_value(x))
-                assert found.dtype == dtype
-                np.testing.assert_allclose(found, expected)
+                actual = gradient(as_value(x))
+                assert actual.dtype == dtype
+                np.testing.assert_allclose(actual, expected)
 
 
 def test_auxiliary_results() -> None:
@@ -194,11 +194,11 @@ def test_deleted_arrays_are_refused() -> None:
 def test_values_and_threads() -> None:
     def f(w: Any) -> Any:
         y = jnp.exp(w)
-        found: list[Any] = []
-        thread = threading.Thread(target=lambda: found.append(repr(y).startswith("Traced<f32[4,3]>")))
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(repr(y).startswith("Traced<f32[4,3]>")))
         thread.start()
         thread.join()
-        assert found == [True]
+        assert results == [True]
         return jnp.sum(y * w)
 
     for _ in range(3):
@@ -222,18 +222,18 @@ def test_values_have_a_primal_and_a_tangent() -> None:
 
 
 def test_tracers_do_not_outlive_the_function() -> None:
-    kept: list[Any] = []
+    retained: list[Any] = []
 
     def f(b: Any) -> Any:
-        kept.append(b * 2.0)
+        retained.append(b * 2.0)
         return jnp.sum(b)
 
     for _ in range(3):
         vf.grad(f)(B)
         with pytest.raises(LeakedTracerError):
-            kept[-1] + 1.0
+            retained[-1] + 1.0
         with pytest.raises(LeakedTracerError):
-            vf.grad(lambda b: jnp.sum(b * kept[-1]))(B)
+            vf.grad(lambda b: jnp.sum(b * retained[-1]))(B)
 
 
 def test_errors_are_raised_at_the_operation() -> None:

@@ -277,8 +277,8 @@ def test_programs_of_transforms_are_well_formed(transform: Any) -> None:
     args = (jnp.asarray(W), jnp.stack([jnp.asarray(X)] * 3))
     program = vf.make_jaxpr(transform)(*args)
     vf.check_jaxpr(program)
-    for found, wanted in zip(eval_jaxpr(program, *args), vf.tree.leaves(transform(*args)), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+    for actual, wanted in zip(eval_jaxpr(program, *args), vf.tree.leaves(transform(*args)), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.wide

@@ -48,8 +48,8 @@ def test_cotangents_accumulate() -> None:
 def test_unwanted_cotangents_and_trees() -> None:
     _, pull_back = vf.vjp(lambda tree, x: tree["w"] * tree["b"] * x, {"w": 2.0, "b": 3.0}, 5.0)
     weight = vf.new_ref(0.0)
-    found, by_x = pull_back.with_refs({"w": weight, "b": DontWant()}, GradValue())(1.0)
-    assert found == {"w": GradRef(), "b": DidntWant()}
+    result, by_x = pull_back.with_refs({"w": weight, "b": DontWant()}, GradValue())(1.0)
+    assert result == {"w": GradRef(), "b": DidntWant()}
     assert (float(weight[...]), float(by_x)) == (15.0, 6.0)
 
 
@@ -71,9 +71,9 @@ def test_gradients_of_microbatches_in_a_scan(compiled: bool) -> None:
 
     w = vnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 3)).astype("float32"))
     batches = vnp.arange(24.0).reshape(4, 2, 3) / 24.0
-    found, losses = (vf.jit(accumulate) if compiled else accumulate)(w, batches)
+    actual, losses = (vf.jit(accumulate) if compiled else accumulate)(w, batches)
     wanted = vf.grad(lambda w: sum(loss(w, rows) for rows in batches))(w)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-7)
     assert losses.shape == (4,)
 
 

@@ -60,11 +60,11 @@ def test_systems(jit: bool) -> None:
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0), (2, 1)])
 def test_batches(axes: tuple[Any, Any]) -> None:
     matrices, vectors = np.stack([MATRIX, MATRIX.T, MATRIX + 1]), np.stack([VECTOR, VECTOR + 1, -VECTOR])
-    given = [np.moveaxis(all_, 0, d) if d is not None else all_[0] for all_, d in zip((matrices, vectors), axes, strict=True)]
+    operands = [np.moveaxis(all_, 0, d) if d is not None else all_[0] for all_, d in zip((matrices, vectors), axes, strict=True)]
     wanted = [np.linalg.solve(matrices[i if axes[0] is not None else 0], vectors[i if axes[1] is not None else 0]) for i in range(3)]
     function = vf.vmap(lambda a, b: solution(a, b, solve=opaque, transpose_solve=opaque), axes)
-    np.testing.assert_allclose(function(*given), wanted, 1e-10)
-    vf.test_util.check_grads(vf.jit(function), given, 1)
+    np.testing.assert_allclose(function(*operands), wanted, 1e-10)
+    vf.test_util.check_grads(vf.jit(function), operands, 1)
 
 
 @pytest.mark.wide
@@ -91,8 +91,8 @@ def test_roots(has_aux: bool) -> None:
     solve = (lambda f, x: (newton(f, x), {"n": 40})) if has_aux else newton
 
     def root(a: Any, c: Any) -> Any:
-        found = lax.custom_root(lambda x: x * x * c - a, 1.0, solve, lambda g, y: y / g(1.0), has_aux)
-        return found[0] if has_aux else found
+        result = lax.custom_root(lambda x: x * x * c - a, 1.0, solve, lambda g, y: y / g(1.0), has_aux)
+        return result[0] if has_aux else result
 
     point = (np.float64(3.0), np.float64(0.7))
     for function in (root, vf.jit(root)):

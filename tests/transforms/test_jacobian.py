@@ -52,9 +52,9 @@ def test_structures_are_those_of_jax(name: str) -> None:
 
     ours, theirs = results(vf, jnp), jax.jit(lambda: results(jax, jax.numpy))()
     assert str(jax.tree.structure(jax.tree.map(np.asarray, ours))) == str(jax.tree.structure(theirs))
-    for found, wanted in zip(vf.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-        assert np.shape(found) == np.shape(wanted)
+    for actual, wanted in zip(vf.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+        assert np.shape(actual) == np.shape(wanted)
 
 
 @pytest.mark.wide
@@ -107,9 +107,9 @@ def test_real_functions_of_complex_arguments_by_reverse_mode() -> None:
 
 
 def test_integers_by_reverse_mode_if_allowed() -> None:
-    found = vf.jacrev(lambda n, x: n * x, (0, 1), allow_int=True)(jnp.array([1, 2]), jnp.array([1.0, 3.0]))
-    np.testing.assert_array_equal(found[1], np.diag([1.0, 2.0]))
-    assert np.asarray(found[0]).dtype == dtypes.float0
+    result = vf.jacrev(lambda n, x: n * x, (0, 1), allow_int=True)(jnp.array([1, 2]), jnp.array([1.0, 3.0]))
+    np.testing.assert_array_equal(result[1], np.diag([1.0, 2.0]))
+    assert np.asarray(result[0]).dtype == dtypes.float0
 
 
 @pytest.mark.wide
@@ -139,8 +139,8 @@ def test_jacobians_of_python_numbers_are_weakly_typed(jacobian: Any) -> None:
 def test_linear_functions_pass_through_jit() -> None:
     factor = jnp.arange(1.0, 3.0)
     transposed = vf.jit(lambda x, w: vf.linear_transpose(lambda x: w * x, x))(jnp.ones(2), factor)
-    (found,) = vf.jit(lambda f, ct: f(ct))(transposed, jnp.full(2, 3.0))
-    np.testing.assert_array_equal(found, 3.0 * np.asarray(factor))
+    (result,) = vf.jit(lambda f, ct: f(ct))(transposed, jnp.full(2, 3.0))
+    np.testing.assert_array_equal(result, 3.0 * np.asarray(factor))
     push = vf.jit(lambda x: vf.linearize(lambda x: x**3, x)[1])(2.0)
     assert vf.jit(lambda f, t: f(t))(push, 2.0) == 24.0 == push(2.0)
     for tangent in (1, np.int32(1)):

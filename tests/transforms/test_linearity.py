@@ -81,11 +81,11 @@ def _in_a_rule(function: Callable[[Any], Any]) -> Callable[[], Any]:
     return lambda: vf.grad(total)(X)
 
 
-@pytest.mark.parametrize("made", [_transposed, _jitted, _in_a_rule])
+@pytest.mark.parametrize("transform", [_transposed, _jitted, _in_a_rule])
 @pytest.mark.parametrize("name", NONLINEAR)
-def test_an_error_explains_what_is_not_linear(name: str, made: Callable[..., Any]) -> None:
+def test_an_error_explains_what_is_not_linear(name: str, transform: Callable[..., Any]) -> None:
     with pytest.raises((GradientError, MissingRuleError), match="linear|transpose|reverse-mode"):
-        made(NONLINEAR[name])()
+        transform(NONLINEAR[name])()
 
 
 def test_the_error_names_operation_line_and_remedy() -> None:
@@ -94,6 +94,6 @@ def test_the_error_names_operation_line_and_remedy() -> None:
 
 
 def test_what_is_linear_is_not_refused() -> None:
-    known = jnp.asarray(X)
-    linear = lambda x: jnp.where(known > 1, x, 0)[jnp.argsort(-known)] + lax.pad(x, x[0], [(0, 0, 0)]) * known
+    constant = jnp.asarray(X)
+    linear = lambda x: jnp.where(constant > 1, x, 0)[jnp.argsort(-constant)] + lax.pad(x, x[0], [(0, 0, 0)]) * constant
     np.testing.assert_array_equal(vf.linear_transpose(linear, X)(jnp.ones(3))[0], [1.0, 3.0, 4.0])

@@ -52,12 +52,12 @@ def test_derivatives_have_the_same_bits(function: Callable[..., Any], count: int
 
 def test_the_programs_are_well_formed() -> None:
     closed = vf.make_jaxpr(lambda *args: vf.jvp(layers, args[:2], args[2:]))(W, X, W, X)
-    known, waiting, out_unknown = split_call(closed, [False, False, True, True])
+    primal, waiting, out_unknown = split_call(closed, [False, False, True, True])
     assert out_unknown == [False, True]
-    vf.check_jaxpr(known)
+    vf.check_jaxpr(primal)
     vf.check_jaxpr(waiting)
-    assert waiting.in_avals[: len(known.out_avals) - 1] == known.out_avals[1:]
-    assert [eqn.primitive.name for eqn in known.eqns].count("sub") == 0
+    assert waiting.in_avals[: len(primal.out_avals) - 1] == primal.out_avals[1:]
+    assert [eqn.primitive.name for eqn in primal.eqns].count("sub") == 0
 
 
 def test_second_derivatives_and_maps() -> None:

@@ -18,20 +18,20 @@ A = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
 @pytest.mark.parametrize("out", [0, 1, -1])
 def test_every_axis_in_and_out(axis: int, out: int) -> None:
-    found = vf.vmap(lambda x: jnp.cumsum(x, 0) * 2, axis, out)(A)
+    actual = vf.vmap(lambda x: jnp.cumsum(x, 0) * 2, axis, out)(A)
     expected = np.stack([2 * np.cumsum(x, 0) for x in np.moveaxis(A, axis, 0)], out)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_axes_as_trees_and_prefixes() -> None:
     p = {"w": A[0], "b": (A[0, 0], 2.0)}
     f = lambda p, x: {"y": p["w"] * x + p["b"][1], "b": p["b"][0]}
-    found = vf.vmap(f, ({"w": 1, "b": None}, None), {"y": 1, "b": None})(p, 3.0)
-    np.testing.assert_array_equal(found["y"], A[0] * 3 + 2)
-    np.testing.assert_array_equal(found["b"], A[0, 0])
-    found = vf.vmap(f, [{"w": 0, "b": (None, None)}, 0])(p, np.arange(3.0, dtype=np.float32))
-    np.testing.assert_array_equal(found["y"], A[0] * np.arange(3.0, dtype=np.float32)[:, None] + 2)
-    np.testing.assert_array_equal(found["b"], np.stack([A[0, 0]] * 3))
+    result = vf.vmap(f, ({"w": 1, "b": None}, None), {"y": 1, "b": None})(p, 3.0)
+    np.testing.assert_array_equal(result["y"], A[0] * 3 + 2)
+    np.testing.assert_array_equal(result["b"], A[0, 0])
+    result = vf.vmap(f, [{"w": 0, "b": (None, None)}, 0])(p, np.arange(3.0, dtype=np.float32))
+    np.testing.assert_array_equal(result["y"], A[0] * np.arange(3.0, dtype=np.float32)[:, None] + 2)
+    np.testing.assert_array_equal(result["b"], np.stack([A[0, 0]] * 3))
     np.testing.assert_array_equal(vf.vmap(lambda x, y: x * y, (None, 0))(2.0, y := np.arange(3.0, dtype=np.float32)), 2 * y)
     np.testing.assert_array_equal(vf.vmap(lambda x, *, y: x * y)(y, y=y), y * y)
     np.testing.assert_array_equal(vf.vmap(lambda x, y: x - y, in_axes=-1)(A, A[0]), A.transpose(2, 0, 1) - A[0].T[:, None])

@@ -51,11 +51,11 @@ def test_trees_of_the_structure_match_and_others_do_not(example: Any) -> None:
     match = matcher(tree.structure(example), example)
     assert match is not None
     for other in TREES:
-        found, leaves = match(other), tree.leaves(other)
+        result, leaves = match(other), tree.leaves(other)
         if tree.structure(other) == tree.structure(example):
-            assert found == leaves
+            assert result == leaves
         else:  # leaves are not examined
-            assert found is None or any(tree.structure(leaf) != tree.structure(0) for leaf in found)
+            assert result is None or any(tree.structure(leaf) != tree.structure(0) for leaf in result)
 
 
 @pytest.mark.parametrize(

@@ -51,17 +51,22 @@ TREES = [
 @pytest.mark.parametrize("tree", TREES, ids=[f"tree {i}" for i in range(len(TREES))])
 def test_leaves_structures_and_paths_are_the_same(tree: Any) -> None:
     theirs, spec = optree.tree_flatten(tree, namespace="test of trees")
-    ours, own = python_trees.tree_flatten(tree)
+    ours, python_spec = python_trees.tree_flatten(tree)
     assert ours == theirs
-    assert (own.num_leaves, own.num_nodes, own.num_children, own.type) == (spec.num_leaves, spec.num_nodes, spec.num_children, spec.type)
-    assert own.entries() == spec.entries()
+    assert (python_spec.num_leaves, python_spec.num_nodes, python_spec.num_children, python_spec.type) == (
+        spec.num_leaves,
+        spec.num_nodes,
+        spec.num_children,
+        spec.type,
+    )
+    assert python_spec.entries() == spec.entries()
     paths = [[step.entry for step in path] for path in spec.accessors()]
-    assert [[step.entry for step in path] for path in own.accessors()] == paths
-    assert own.unflatten(ours) == tree
-    assert type(own.unflatten(ours)) is type(tree)
-    assert own.flatten_up_to(tree) == ours
-    assert own == python_trees.tree_structure(tree)
-    assert hash(own) == hash(python_trees.tree_structure(tree))
+    assert [[step.entry for step in path] for path in python_spec.accessors()] == paths
+    assert python_spec.unflatten(ours) == tree
+    assert type(python_spec.unflatten(ours)) is type(tree)
+    assert python_spec.flatten_up_to(tree) == ours
+    assert python_spec == python_trees.tree_structure(tree)
+    assert hash(python_spec) == hash(python_trees.tree_structure(tree))
 
 
 def test_structures_differ_where_those_of_optree_do() -> None:

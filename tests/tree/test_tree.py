@@ -352,10 +352,10 @@ def test_paths_decide_what_is_a_leaf(t, depth):
 
 
 def nested(levels: int) -> Any:
-    found: Any = 1.0
+    result: Any = 1.0
     for number in range(levels):
-        found = [found] if number % 2 else {"a": found}
-    return found
+        result = [result] if number % 2 else {"a": result}
+    return result
 
 
 def cyclic(kind: str) -> Any:
@@ -388,10 +388,10 @@ USERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("user", USERS)
-@pytest.mark.parametrize("made", ENDLESS)
-def test_trees_without_end_are_typed_errors(made: str, user: str) -> None:
+@pytest.mark.parametrize("endless", ENDLESS)
+def test_trees_without_end_are_typed_errors(endless: str, user: str) -> None:
     with pytest.raises(TreeError, match="a tree contains itself, or has more levels"):
-        USERS[user](ENDLESS[made]())
+        USERS[user](ENDLESS[endless]())
 
 
 def test_an_endless_recursion_of_a_users_function_is_its_own() -> None:

@@ -13,8 +13,8 @@ def loss(network: nn.MLP, key: vf.Array, batch: vf.Array) -> vf.Array:
     noise_key, time_key = random.split(key)
     noise = random.normal(noise_key, batch.shape)
     time = random.randint(time_key, batch.shape[:1], 0, STEPS)
-    kept = RATES[time][:, None]
-    noisy = jnp.sqrt(kept) * batch + jnp.sqrt(1 - kept) * noise
+    retained = RATES[time][:, None]
+    noisy = jnp.sqrt(retained) * batch + jnp.sqrt(1 - retained) * noise
     predicted = network(jnp.concatenate([noisy, time[:, None] / STEPS], axis=1))
     return jnp.mean((predicted - noise) ** 2)
 

@@ -33,8 +33,8 @@ def declared() -> dict[str, ast.FunctionDef]:
 
 def test_the_stub_declares_what_is_attached() -> None:
     attached = {name for cls in (vf.Array, ConcreteArray) for name in vars(cls) if not name.startswith("_")}
-    own = {"aval", "shape", "dtype", "ndim", "size", "weak_type", "itemsize", "nbytes", "buffer"}  # in core/array.py
-    assert {name for name in declared() if not name.startswith("_")} == attached - own - set(advice.ARRAYS)
+    attributes = {"aval", "shape", "dtype", "ndim", "size", "weak_type", "itemsize", "nbytes", "buffer"}  # in core/array.py
+    assert {name for name in declared() if not name.startswith("_")} == attached - attributes - set(advice.ARRAYS)
 
 
 @pytest.mark.parametrize("name", [name for name, node in declared().items() if not node.decorator_list and not name.startswith("__")])
@@ -82,9 +82,9 @@ def faults(folder: Path, python: str = sys.executable, package: Path | None = RO
     stub_of_notebooks(folder / "stubs" / "IPython")
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", python, "--project", str(folder)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout)
-    assert found["summary"]["filesAnalyzed"] > 25
-    return [f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}" for d in found["generalDiagnostics"]]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=folder).stdout)
+    assert result["summary"]["filesAnalyzed"] > 25
+    return [f"{Path(d['file']).name}:{d['range']['start']['line'] + 1}: {d['message']}" for d in result["generalDiagnostics"]]
 
 
 def test_nothing_is_suppressed() -> None:
@@ -107,8 +107,8 @@ text: str = x + 1
     (tmp_path / "mistakes.py").write_text(program)
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["."], "extraPaths": [str(ROOT)]}))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(tmp_path)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout)
-    assert [d["range"]["start"]["line"] for d in found["generalDiagnostics"]] == [3, 6, 7]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout)
+    assert [d["range"]["start"]["line"] for d in result["generalDiagnostics"]] == [3, 6, 7]
 
 
 @pytest.mark.parametrize(

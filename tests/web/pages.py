@@ -61,12 +61,12 @@ def open_application(browser: Chromium, state: Mapping[str, Any], functions: Map
 
 def results_of(browser: Chromium, manifest: Any, names: Sequence[str]) -> dict[str, list[np.ndarray] | str]:
     """Run functions with the inputs that they hold; return their results, or what went wrong."""
-    found = browser.run(_RUN, list(names), {})
-    return {name: _arrays(manifest["functions"][name]["results"], found[name]) for name in names}
+    result = browser.run(_RUN, list(names), {})
+    return {name: _arrays(manifest["functions"][name]["results"], result[name]) for name in names}
 
 
-def _arrays(results: Any, found: list[str] | str) -> list[np.ndarray] | str:
-    if isinstance(found, str):
-        return found
-    raw = [base64.b64decode(text) for text in found]
+def _arrays(results: Any, output: list[str] | str) -> list[np.ndarray] | str:
+    if isinstance(output, str):
+        return output
+    raw = [base64.b64decode(text) for text in output]
     return [np.frombuffer(b, dtypes.as_dtype(r["dtype"])).reshape(r["shape"]) for b, r in zip(raw, results, strict=True)]

@@ -40,12 +40,12 @@ class Case:
         """Whether an argument or a result is of a dtype that WebGPU lacks."""
         return any(np.asarray(a).dtype.name in WIDE for a in (*self.arguments, *self.expected))
 
-    def fault(self, found: Sequence[np.ndarray] | str) -> str:
+    def fault(self, actual: Sequence[np.ndarray] | str) -> str:
         """Return how a result differs, if it does."""
-        if isinstance(found, str):
-            return f"{self.label}: {found}"
+        if isinstance(actual, str):
+            return f"{self.label}: {actual}"
         try:
-            for result, wanted in zip(found, self.expected, strict=True):
+            for result, wanted in zip(actual, self.expected, strict=True):
                 assert_close(result, wanted, 16 * ROUNDING.get(self.dtype, ROUNDING["float32"]), self.label)
         except AssertionError as error:
             return str(error)[:500]
@@ -76,8 +76,8 @@ def compared(samples: Sequence[tuple[Sample, str]]) -> tuple[int, list[str], Cou
         for start in range(0, len(cases), _TOGETHER):
             some = {f"f{k}": case for k, case in enumerate(cases[start : start + _TOGETHER])}
             manifest = open_application(browser, {}, {name: case.function for name, case in some.items()})
-            found = results_of(browser, manifest, list(some))
-            faults += filter(None, [case.fault(found[name]) for name, case in some.items()])
+            result = results_of(browser, manifest, list(some))
+            faults += filter(None, [case.fault(result[name]) for name, case in some.items()])
     return len(cases), faults, left_out
 
 

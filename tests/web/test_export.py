@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def manifest_of(page: Path) -> Any:
     """Return the manifest in a page."""
-    found = re.search(r'id="manifest">([^<]*)<', page.read_text())
-    assert found is not None
-    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+    matches = re.search(r'id="manifest">([^<]*)<', page.read_text())
+    assert matches is not None
+    return json.loads(gzip.decompress(base64.b64decode(matches[1])))
 
 
 def export(path: Path, function: Any, arguments: Any, results: Any, state: Any = None, **options: Any) -> Any:
@@ -46,15 +46,15 @@ def test_a_step_updates_its_state_in_place(tmp_path: Path) -> None:
 
     params = {"w": vnp.ones(8), "b": vnp.zeros(8)}
     state = {"params": params, "mu": params, "nu": params}
-    made = export(tmp_path, step, ["state", S((8,), "float32")], ["total", "state"], {"state": state})
-    function = manifest_of(made.files[0])["functions"]["f"]
-    arrays = [array["name"] for array in manifest_of(made.files[0])["arrays"]]
+    exported = export(tmp_path, step, ["state", S((8,), "float32")], ["total", "state"], {"state": state})
+    function = manifest_of(exported.files[0])["functions"]["f"]
+    arrays = [array["name"] for array in manifest_of(exported.files[0])["arrays"]]
     in_place = [result for result in function["results"] if result["from"][0] == "argument"]
     assert len(in_place) >= 4
     for result in in_place:
         assert arrays[function["arguments"][result["from"][1]]] == arrays[result["state"]] == result["name"]
     assert function["results"][0]["state"] == -1
-    assert made.bytes == made.files[0].stat().st_size
+    assert exported.bytes == exported.files[0].stat().st_size
 
 
 def test_the_same_page_is_the_same_file(tmp_path: Path) -> None:
@@ -64,21 +64,21 @@ def test_the_same_page_is_the_same_file(tmp_path: Path) -> None:
 
 def test_modules_come_with_their_data(tmp_path: Path) -> None:
     functions = {"f": F(lambda w, x: x @ w, ["w", S((3,), "float32")], "y")}
-    made = vf.export_web(tmp_path / "model.js", state={"w": vnp.ones((3, 2))}, functions=functions, format="module")
-    assert [file.name for file in made.files] == ["model.js", "model.bin"]
-    assert np.frombuffer(made.files[1].read_bytes(), np.float32).tolist() == [1.0] * 6
-    assert "export async function load(" in made.files[0].read_text()
-    assert "import " not in re.sub(r"import\.meta|//.*", "", made.files[0].read_text())
+    exported = vf.export_web(tmp_path / "model.js", state={"w": vnp.ones((3, 2))}, functions=functions, format="module")
+    assert [file.name for file in exported.files] == ["model.js", "model.bin"]
+    assert np.frombuffer(exported.files[1].read_bytes(), np.float32).tolist() == [1.0] * 6
+    assert "export async function load(" in exported.files[0].read_text()
+    assert "import " not in re.sub(r"import\.meta|//.*", "", exported.files[0].read_text())
 
 
 def test_a_page_of_ones_own(tmp_path: Path) -> None:
-    own = tmp_path / "own.html"
-    own.write_text("<p>mine</p><!-- volta_fn --><script>volta.load</script>")
-    text = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own).files[0].read_text()
+    page_file = tmp_path / "own.html"
+    page_file.write_text("<p>mine</p><!-- volta_fn --><script>volta.load</script>")
+    text = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=page_file).files[0].read_text()
     assert text.startswith("<p>mine</p><script") and "return {load, " in text
-    own.write_text("<p>mine</p>")
+    page_file.write_text("<p>mine</p>")
     with pytest.raises(ArgumentError, match=r"has the comment <!-- volta_fn --> 0 times, not once"):
-        export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=own)
+        export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=page_file)
     with pytest.raises(SerializationError, match=r"cannot be read"):
         export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=tmp_path / "none.html")
 
@@ -86,9 +86,9 @@ def test_a_page_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["<!--<script>", "</script>", "<!-- volta_fn -->", "<SCRIPT", "a < b"])
 def test_no_text_ends_or_begins_an_element(text: str, tmp_path: Path) -> None:
     page = export(tmp_path, lambda x: x + 1.0, [S((2,), "float32")], "y", page=vf.web.Plain(file=text)).files[0].read_text()
-    found = re.search(r'id="settings">([^<]*)</script>', page)
-    assert found is not None
-    assert json.loads(found[1])["file"] == text
+    matches = re.search(r'id="settings">([^<]*)</script>', page)
+    assert matches is not None
+    assert json.loads(matches[1])["file"] == text
 
 
 def test_a_full_disk_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_programs_beyond_the_limits_are_refused_and_larger_limits_asked_for(tmp_
     huge = S((300, 9_000_000), "float32")
     with pytest.raises(ExportError, match=r"'f' does not fit webgpu: cumsum -> f32\[300,9000000\], at .*test_export.py"):
         export(tmp_path, f, [huge], "y")
-    made = export(tmp_path, f, [big], "y", limits={"maxBufferSize": 1 << 30})
-    assert manifest_of(made.files[0])["limits"] == {"maxBufferSize": big.size * 4}
+    exported = export(tmp_path, f, [big], "y", limits={"maxBufferSize": 1 << 30})
+    assert manifest_of(exported.files[0])["limits"] == {"maxBufferSize": big.size * 4}
 
 
 def test_small_programs_ask_for_no_limits() -> None:
@@ -149,19 +149,19 @@ def test_small_programs_ask_for_no_limits() -> None:
 
 
 def test_mistakes_in_options(tmp_path: Path) -> None:
-    given = [S((2,), "float32")]
+    operands = [S((2,), "float32")]
     with pytest.raises(ArgumentError, match=r"the formats are 'html' and 'module', got 'pdf'"):
-        export(tmp_path, lambda x: x, given, "y", format="pdf")
+        export(tmp_path, lambda x: x, operands, "y", format="pdf")
     with pytest.raises(ArgumentError, match=r"storage is one of .* got 'int8'"):
-        export(tmp_path, lambda x: x, given, "y", storage="int8")
+        export(tmp_path, lambda x: x, operands, "y", storage="int8")
     with pytest.raises(ArgumentError, match=r"70000\.0 is beyond float16; store such parameters as"):
         export(tmp_path, lambda w: w + 1.0, ["w"], "y", {"w": vnp.array([7e4])}, storage="float16")
     with pytest.raises(ArgumentError, match=r"needs a function 'predict', but there are \['f'\]"):
-        export(tmp_path, lambda x: x, given, "y", page=vf.web.Digits(train=None))
+        export(tmp_path, lambda x: x, operands, "y", page=vf.web.Digits(train=None))
     with pytest.raises(ArgumentError, match=r"needs the result 'loss' of 'f', which has \['y'\]"):
-        export(tmp_path, lambda x: x, given, "y", page=vf.web.Plain(train="f"))
+        export(tmp_path, lambda x: x, operands, "y", page=vf.web.Plain(train="f"))
     with pytest.raises(ArgumentError, match=r"the filler '\\n' is not among the symbols"):
-        export(tmp_path, lambda x: x, given, "y", page=vf.web.Text(symbols="ab"))
+        export(tmp_path, lambda x: x, operands, "y", page=vf.web.Text(symbols="ab"))
 
 
 def test_two_arrays_of_one_name(tmp_path: Path) -> None:

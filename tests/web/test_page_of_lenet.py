@@ -60,12 +60,14 @@ def test_the_page_is_small(tmp_path: Path) -> None:
 def main() -> int:
     """Print the page's size and times."""
     with tempfile.TemporaryDirectory() as folder, Chromium(FAST) as browser:
-        made = export(Path(folder))
-        browser.open(made.files[0])
+        exported = export(Path(folder))
+        browser.open(exported.files[0])
         browser.evaluate(READY)
         ready, step, script = browser.run(TIMES)
-    print(f"{made.bytes / 1000:.0f} KB; ready in {ready} ms; a step of 64 takes {step:.0f} ms, of which JavaScript takes {script:.2f} ms")
-    return made.bytes > MOST
+    print(
+        f"{exported.bytes / 1000:.0f} KB; ready in {ready} ms; a step of 64 takes {step:.0f} ms, of which JavaScript takes {script:.2f} ms"
+    )
+    return exported.bytes > MOST
 
 
 if __name__ == "__main__":

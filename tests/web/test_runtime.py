@@ -55,10 +55,10 @@ def test_sixteen_bit_floats_are_rounded_as_numpy_rounds_them(browser: Chromium, 
     words = numbers.view(np.uint32).tolist()
     encode = f"x => volta.encoded([x], {{name: 'x', dtype: '{name.lower()}', shape: []}})"
     script = f"words => Array.from(new Float32Array(Uint32Array.from(words).buffer), {encode})"
-    found = [row["0"] | row["1"] << 8 for row in browser.run(script, words)]
+    results = [row["0"] | row["1"] << 8 for row in browser.run(script, words)]
     with np.errstate(over="ignore"):
         wanted = numbers.astype(dtype).view(np.uint16)
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(results, wanted)
     every = np.arange(1 << 16, dtype=np.uint16)
     bytes_ = "new Uint8Array(Uint16Array.from({length: 65536}, (_, k) => k).buffer)"
     decode = f"toText(new Uint8Array(volta.decoded({bytes_}, '{name.lower()}', [65536]).buffer))"
@@ -196,8 +196,8 @@ def test_control_flow_and_random_bits(browser: Chromium) -> None:
         script = (
             "async (flag, names) => { const found = await app.run('f', {flag}, names); return names.map(name => Array.from(found[name])); }"
         )
-        found = browser.run(script, flag, names)
-        for ours, theirs in zip(found, f(key, x, np.int32(flag)), strict=True):
+        result = browser.run(script, flag, names)
+        for ours, theirs in zip(result, f(key, x, np.int32(flag)), strict=True):
             exact = theirs.dtype == np.uint32
             np.testing.assert_allclose(np.reshape(ours, theirs.shape), theirs, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-5)
 

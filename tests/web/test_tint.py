@@ -55,13 +55,13 @@ def shaders_of(cases: Sequence[tuple[Sample, str]]) -> Iterator[str]:
 
 def refused(texts: Sequence[str]) -> list[str]:
     """Return what Tint says of the shaders that it refuses."""
-    found: list[str] = []
+    results: list[str] = []
     with Chromium() as browser:
         browser.open("file:///")
         for start in range(0, len(texts), 200):
             some = texts[start : start + 200]
-            found += [f"{m[0]}\n{text}" for text, m in zip(some, browser.run(COMPILE, some), strict=True) if m]
-    return found
+            results += [f"{m[0]}\n{text}" for text, m in zip(some, browser.run(COMPILE, some), strict=True) if m]
+    return results
 
 
 def test_tint_compiles_the_shaders_of_samples() -> None:

@@ -90,12 +90,12 @@ def trained(name: str, folder: Path) -> Trained:
     path = folder / "weights.safetensors"
     with Chromium(FAST) as browser:
         open_application(browser, {"state": state}, {"train": function})
-        found = browser.run(TRAIN, STEPS, "loss")
+        result = browser.run(TRAIN, STEPS, "loss")
         path.write_bytes(base64.b64decode(browser.evaluate("app.save().then(toText)")))
         saved = vf.io.load_safetensors(path)
         shown = {key: base64.b64decode(text) for key, text in browser.run(READ, list(saved)).items()}
     losses, ours = trained_in_python(step, state, inputs)
-    return Trained((found, losses), (vf.io.load_state_dict({"state": state}, saved)["state"], ours), saved, shown)
+    return Trained((result, losses), (vf.io.load_state_dict({"state": state}, saved)["state"], ours), saved, shown)
 
 
 def trained_in_python(step: Step, state: Any, inputs: tuple[Any, ...]) -> tuple[list[float], Any]:

@@ -202,16 +202,16 @@ class Config:
 
     def update(self, name: str, value: Any) -> None:
         """Set a setting; raise `UnknownSettingError` if there is none of that name."""
-        self._existing(name)
+        self._checked_name(name)
         if name in EFFECTIVE:
             EFFECTIVE[name](value)
         self.values[name] = value
 
     def read(self, name: str) -> Any:
         """Return a setting; raise `UnknownSettingError` if there is none of that name."""
-        return self.values[self._existing(name)]
+        return self.values[self._checked_name(name)]
 
-    def _existing(self, name: str) -> str:
+    def _checked_name(self, name: str) -> str:
         if name not in self.values:
             raise UnknownSettingError(f"config: there is no setting {name!r}; volta_fn.config lists those that act and those accepted")
         return name

@@ -1,4 +1,4 @@
-"""What JAX has and this package does not: names that refuse, or change nothing."""
+"""Names of JAX's that this package refuses with advice, or that have no effect."""
 
 from __future__ import annotations
 

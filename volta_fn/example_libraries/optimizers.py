@@ -50,7 +50,7 @@ class Optimizer(NamedTuple):
 
 
 def optimizer(opt_maker: Callable[..., tuple[Any, Any, Any]]) -> Callable[..., Optimizer]:
-    """Make an optimizer of pytrees of one that is written for a single array.
+    """Make an optimizer of pytrees from one that is written for a single array.
 
     It decorates a function that returns ``(init, update, get_params)``.
     """

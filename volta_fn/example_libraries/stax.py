@@ -94,7 +94,7 @@ def _shape_of(function: Callable[..., Any], input_shape: Sequence[int]) -> tuple
     """Return a result's shape, with -1 where the batch is of any size."""
     example = ShapeDtypeStruct([1 if s == -1 else s for s in input_shape], np.float32)
     shape: tuple[int, ...] = eval_shape(function, example).shape
-    return tuple([-1 if given == -1 else size for given, size in zip(input_shape, shape, strict=True)])
+    return tuple([-1 if input_size == -1 else size for input_size, size in zip(input_shape, shape, strict=True)])
 
 
 def GeneralConv(
@@ -161,7 +161,7 @@ def BatchNorm(
 
 
 def elementwise(fun: Callable[..., Any], **fun_kwargs: Any) -> Layer:
-    """Make a layer without parameters of a function of arrays that keeps shapes."""
+    """Make a layer without parameters from a function that preserves shapes."""
     return (lambda rng, input_shape: (input_shape, ())), (lambda params, inputs, **kwargs: fun(inputs, **fun_kwargs))
 
 
@@ -264,14 +264,14 @@ def Dropout(rate: float, mode: str = "train") -> Layer:
 
 
 def serial(*layers: Layer) -> Layer:
-    """Make one layer of several that follow each other."""
+    """Make a layer that applies several in sequence."""
     inits, applies = zip(*layers, strict=True) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> Any:
         params = []
         for init in inits:
-            rng, own = random.split(rng)
-            input_shape, values = init(own, input_shape)
+            rng, layer_rng = random.split(rng)
+            input_shape, values = init(layer_rng, input_shape)
             params.append(values)
         return input_shape, params
 
@@ -284,7 +284,7 @@ def serial(*layers: Layer) -> Layer:
 
 
 def parallel(*layers: Layer) -> Layer:
-    """Make one layer of several that each get one of several inputs."""
+    """Make a layer of parallel layers, one for each of several inputs."""
     inits, applies = zip(*layers, strict=True) if layers else ((), ())
 
     def init_fun(rng: Any, input_shape: Any) -> Any:
@@ -304,7 +304,7 @@ def _keys(rng: Any, count: int) -> Sequence[Any]:
 
 
 def shape_dependent(make_layer: Callable[..., Layer]) -> Layer:
-    """Make a layer by a function of the input's shape, called when it is known."""
+    """Make a layer from a function of the input's shape."""
     return (
         lambda rng, input_shape: make_layer(input_shape)[0](rng, input_shape),
         lambda params, inputs, **kwargs: make_layer(inputs.shape)[1](params, inputs, **kwargs),

@@ -1,4 +1,4 @@
-"""What JAX keeps in `jax.experimental`.
+"""Counterparts of the modules of `jax.experimental`.
 
 `checkify` (checks in traced functions), `io_callback`, `jet` (derivatives of high order), `mesh_utils` and `multihost_utils` (for one
 process), `ode`, `random` (a generator with a state), `sparse` (arrays). `pallas` is refused.

@@ -27,8 +27,8 @@ def colocated_cpu_devices(devices_or_mesh: Any) -> Any:
     >>> colocated_cpu_devices(vf.devices("cpu"))[0]
     CpuDevice(id=0)
     """
-    own = devices("cpu")
-    return [own[device.id % len(own)] if device.platform != "cpu" else device for device in devices_or_mesh]
+    cpu_devices = devices("cpu")
+    return [cpu_devices[device.id % len(cpu_devices)] if device.platform != "cpu" else device for device in devices_or_mesh]
 
 
 class ColocatedFunction:
@@ -59,20 +59,20 @@ class ColocatedFunction:
         Raises `ArgumentTypeError` for arguments and results of other types than it is specialised for.
         """
         args, kwargs = tree.map(as_value, (args, kwargs))
-        given = tree.map(ShapeDtypeStruct.like, (args, kwargs))
+        specs = tree.map(ShapeDtypeStruct.like, (args, kwargs))
         if self._in_specs is not None:
-            _check(given, self._in_specs, "arguments")
+            _check(specs, self._in_specs, "arguments")
         result = self._fun(*args, **kwargs)
         if self._out_specs_fn is not None:
             result = tree.map(as_value, result)
-            _check(tree.map(ShapeDtypeStruct.like, result), self._out_specs_fn(*given[0], **given[1]), "results")
+            _check(tree.map(ShapeDtypeStruct.like, result), self._out_specs_fn(*specs[0], **specs[1]), "results")
         return device_put(result, self._devices[0]) if self._devices and tree.leaves(result) else result
 
 
-def _check(given: Any, wanted: Any, label: str) -> None:
-    found, expected = [[(s.shape, str(s.dtype)) for s in tree.leaves(side)] for side in (given, wanted)]
-    if found != expected:
-        raise ArgumentTypeError(f"colocated_python: the {label} must be {expected}, got {found}")
+def _check(actual: Any, wanted: Any, label: str) -> None:
+    got, expected = [[(s.shape, str(s.dtype)) for s in tree.leaves(side)] for side in (actual, wanted)]
+    if got != expected:
+        raise ArgumentTypeError(f"colocated_python: the {label} must be {expected}, got {got}")
 
 
 def colocated_python(fun: Callable[..., Any]) -> ColocatedFunction:

@@ -162,8 +162,8 @@ def _by_derivative(eqn: Equation, ins: Sequence[Series], varying: Sequence[bool]
     slopes = [[mul(c, _number(j, c)) for j, c in enumerate(s)][1:] for s, varies in zip(ins, varying, strict=True) if varies]
     results = _run(forward, [*shorter, *slopes], order - 1)
     tangents = iter(results[len(outvars) :])
-    found: list[Series] = []
+    series: list[Series] = []
     for out, has_tangent in zip(results, depends, strict=False):
         derivative = _filled(next(tangents), order - 1) if has_tangent else []
-        found.append([out[0], *[div(c, _number(k, c)) for k, c in enumerate(derivative, 1)]])
-    return found
+        series.append([out[0], *[div(c, _number(k, c)) for k, c in enumerate(derivative, 1)]])
+    return series

@@ -29,10 +29,10 @@ def create_device_mesh(
     >>> vf.experimental.mesh_utils.create_device_mesh((1, 1), vf.devices("cpu")[:1]).shape
     (1, 1)
     """
-    found = list(all_devices() if devices is None else devices)
-    if len(found) != math.prod(mesh_shape):
-        raise DeviceError(f"a mesh of shape {tuple(mesh_shape)} needs {math.prod(mesh_shape)} devices, but there are {len(found)}")
-    return np.array(found, object).reshape(tuple(mesh_shape))
+    device_list = list(all_devices() if devices is None else devices)
+    if len(device_list) != math.prod(mesh_shape):
+        raise DeviceError(f"a mesh of shape {tuple(mesh_shape)} needs {math.prod(mesh_shape)} devices, but there are {len(device_list)}")
+    return np.array(device_list, object).reshape(tuple(mesh_shape))
 
 
 def create_hybrid_device_mesh(mesh_shape: Sequence[int], dcn_mesh_shape: Sequence[int], devices: Sequence[Any] | None = None) -> np.ndarray:

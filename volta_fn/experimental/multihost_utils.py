@@ -1,4 +1,4 @@
-"""What processes tell each other, with JAX's names."""
+"""Communication between processes, with JAX's names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
 
 
 def sync_global_devices(name: str) -> None:
-    """Wait until all processes have come here, and their devices are idle."""
+    """Wait until all processes have called this, and their devices are idle."""
     synchronize()
     if distribution.current().size > 1:
         _everyone().gather(np.zeros(1, np.uint8), f"sync_global_devices({name!r})")

@@ -101,10 +101,10 @@ def odeint(
     if times.ndim != 1 or not times.size:
         raise ShapeError(f"odeint: t must be a vector with elements, got shape {times.shape}")
     start, unravel = ravel_pytree(tree.map(lambda x: promote_inexact("odeint", _as_exact(x, times.dtype))[0], y0))
-    given = tree.map(lambda x: _as_exact(x, dtypes.real_dtype(start.dtype)), args)
+    exact_args = tree.map(lambda x: _as_exact(x, dtypes.real_dtype(start.dtype)), args)
     flat = lambda y, t, *args: ravel_pytree(func(unravel(y), t, *args))[0].astype(start.dtype)  # noqa: E731
-    converted, captured = closure_convert(flat, start, times[0], *given)
-    values = _solution(converted, _Limits(rtol, atol, mxstep, hmax), start, times, (*given, *captured))
+    converted, captured = closure_convert(flat, start, times[0], *exact_args)
+    values = _solution(converted, _Limits(rtol, atol, mxstep, hmax), start, times, (*exact_args, *captured))
     return vmap(unravel)(values)
 
 
@@ -141,21 +141,21 @@ def _adjoint(derivative: Derivative, limits: _Limits, values: Array, times: Arra
     is_inexact = [x.dtype in dtypes.INEXACT for x in leaves]
     inexact = [x for x, i in zip(leaves, is_inexact, strict=True) if i]
 
-    def at(y: Array, t: Array, chosen: Sequence[Array]) -> Array:
+    def slope_at(y: Array, t: Array, chosen: Sequence[Array]) -> Array:
         rest = iter(chosen)
         return derivative(y, t, *tree.unflatten(structure, [next(rest) if i else x for x, i in zip(leaves, is_inexact, strict=True)]))
 
     def augmented(state: Any, t: Array, chosen: Any) -> Any:
-        slope, pull_back = vjp(at, state[0], -t, chosen)
+        slope, pull_back = vjp(slope_at, state[0], -t, chosen)
         return (-slope, *pull_back(state[1]))
 
     def back(carry: Any, interval: Any) -> Any:
         y_ct, t_ct, args_ct = carry
         y, end, begin, ct_here, ct_before = interval
-        end_ct = (at(y, end, inexact) @ ct_here).real.astype(times.dtype)
+        end_ct = (slope_at(y, end, inexact) @ ct_here).real.astype(times.dtype)
         state = (y, y_ct, t_ct - end_ct, args_ct)
-        found = odeint(augmented, state, vnp.stack([-end, -begin]), inexact, **limits._asdict())
-        _, y_ct, t_ct, args_ct = tree.map(lambda x: x[1], found)
+        solution = odeint(augmented, state, vnp.stack([-end, -begin]), inexact, **limits._asdict())
+        _, y_ct, t_ct, args_ct = tree.map(lambda x: x[1], solution)
         return (y_ct + ct_before, t_ct, args_ct), end_ct
 
     start = (cotangents[-1], vnp.zeros((), times.dtype), tree.map(vnp.zeros_like, inexact))

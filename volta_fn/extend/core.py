@@ -132,7 +132,7 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         raise NotImplementedError(f"the primitive {self.name} has no such rule: give one by def_impl or def_abstract_eval")
 
     def def_impl(self, impl: Rule) -> Rule:
-        """Set the function of arrays that the primitive is; return it."""
+        """Set the function that evaluates the primitive on arrays; return it."""
         self.impl = lambda *args, **params: self._as_results(impl(*args, **params))
         return impl
 
@@ -167,15 +167,15 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
         return trace_to_jaxpr(function, avals, self.name)
 
     def _lowered(self, operands: Sequence[Array], avals: Sequence[ShapedArray], params: dict[str, Any]) -> list[Array]:
-        found = self.result_avals(tuple(avals), params)
-        context = LoweringContext(self, avals, found if self.multiple_results else (found,))
+        result_avals = self.result_avals(tuple(avals), params)
+        context = LoweringContext(self, avals, result_avals if self.multiple_results else (result_avals,))
         result = self.lowering(context, *operands, **params)  # type: ignore[misc]  # it is given
         results = result if isinstance(result, (tuple, list)) else [result]
         return [as_value(x) for x in results]
 
 
 class LoweringContext:
-    """What a lowering rule is told: primitive, types of operands and of results."""
+    """The context of a lowering rule: primitive, types of operands and results."""
 
     def __init__(self, primitive: core.Primitive, avals_in: Sequence[ShapedArray], avals_out: Sequence[ShapedArray]) -> None:
         self.primitive, self.avals_in, self.avals_out = primitive, list(avals_in), list(avals_out)
@@ -204,10 +204,10 @@ class Rules(dict[core.Primitive, Rule]):
         setattr(primitive, self.attribute, self.adapt(rule))
 
     def __missing__(self, primitive: core.Primitive) -> Rule:
-        found: Rule | None = getattr(primitive, self.attribute)
-        if found is None:
+        rule: Rule | None = getattr(primitive, self.attribute)
+        if rule is None:
             raise KeyError(primitive)
-        return found
+        return rule
 
     def __contains__(self, primitive: object) -> bool:
         return super().__contains__(primitive) or getattr(primitive, self.attribute, None) is not None
@@ -364,7 +364,7 @@ def call_impl(function: Any, *args: Any, **params: Any) -> Any:
 
 
 def get_opaque_trace_state(convention: str = "") -> Any:
-    """Return what is equal in two calls if and only if they are in the same trace."""
+    """Return an object that compares equal only to those of the same trace."""
     return current_trace()
 
 

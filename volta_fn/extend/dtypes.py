@@ -41,12 +41,12 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
     >>> result_type(vf.random.key(0)), result_type("int8", 1.0)
     (key<fry>, dtype('float32'))
     """
-    given = [getattr(x, "dtype", x) for x in arrays_and_dtypes]
-    if not any(isinstance(dtype, KeyType) for dtype in given):
+    operand_dtypes = [getattr(x, "dtype", x) for x in arrays_and_dtypes]
+    if not any(isinstance(dtype, KeyType) for dtype in operand_dtypes):
         return dtypes.result_type(*arrays_and_dtypes)
-    if len(set(given)) > 1:
-        raise DTypeError(f"result_type: keys combine with keys of their type alone, got {', '.join(map(str, given))}")
-    return given[0]
+    if len(set(operand_dtypes)) > 1:
+        raise DTypeError(f"result_type: keys combine with keys of their type alone, got {', '.join(map(str, operand_dtypes))}")
+    return operand_dtypes[0]
 
 
 def issubdtype(a: Any, b: Any) -> bool:
@@ -102,10 +102,10 @@ def itemsize_bits(dtype: Any) -> int:
     >>> itemsize_bits("int4"), itemsize_bits("float32")
     (4, 32)
     """
-    found = dtypes.as_dtype(dtype)
-    if found in dtypes.STORAGE_INTEGERS:
-        return int(dtypes.iinfo(found).bits)
-    return int(dtypes.finfo(found).bits) if found in dtypes.STORAGE_FLOATS else found.itemsize * 8
+    element_type = dtypes.as_dtype(dtype)
+    if element_type in dtypes.STORAGE_INTEGERS:
+        return int(dtypes.iinfo(element_type).bits)
+    return int(dtypes.finfo(element_type).bits) if element_type in dtypes.STORAGE_FLOATS else element_type.itemsize * 8
 
 
 # ------------------------------------------------------------------------------

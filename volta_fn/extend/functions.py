@@ -144,7 +144,7 @@ shaped_abstractify = aval_of
 
 
 class DebugInfo(NamedTuple):
-    """What messages say of a function: the transform, its name, its arguments' names."""
+    """The transform, the name and the argument names of a function, for messages."""
 
     traced_for: str
     func_src_info: str
@@ -153,7 +153,7 @@ class DebugInfo(NamedTuple):
 
 
 def debug_info(traced_for: str, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, **options: Any) -> DebugInfo:
-    """Return what messages say of a function."""
+    """Return the description of a function for messages."""
     try:
         names = tuple(inspect.signature(fun).parameters)
     except (TypeError, ValueError):
@@ -186,8 +186,8 @@ def argnums_partial(f: WrappedFun, dyn_argnums: int | Sequence[int], args: Seque
     positions = [n % len(args) for n in positions]
 
     def call(*dynamic: Any, **kwargs: Any) -> Any:
-        given = dict(zip(positions, dynamic, strict=True))
-        return f.call_wrapped(*[given.get(i, arg) for i, arg in enumerate(args)], **kwargs)
+        by_position = dict(zip(positions, dynamic, strict=True))
+        return f.call_wrapped(*[by_position.get(i, arg) for i, arg in enumerate(args)], **kwargs)
 
     return WrappedFun(call, debug_info=f.debug_info), tuple(args[n] for n in positions)
 
@@ -228,8 +228,8 @@ def infer_argnums_and_argnames(
     if argnums is None and argnames is None:
         return (), ()
     if argnums is None:
-        given = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
-        return tuple(names.index(n) for n in given if n in names), given
+        keywords = (argnames,) if isinstance(argnames, str) else tuple(argnames or ())
+        return tuple(names.index(n) for n in keywords if n in names), keywords
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if argnames is None:
         return numbers, tuple(names[n] for n in numbers if -len(names) <= n < len(names))
@@ -265,10 +265,10 @@ def _with_keys(function: Callable[..., Any], position: int) -> Callable[..., Any
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.pop("is_leaf", None)
+        leaf_predicate = kwargs.pop("is_leaf", None)
         if len(args) > position >= 0:
-            args, given = (*args[:position], *args[position + 1 :]), args[position]
-        is_leaf = _is_key if given is None else (lambda node: _is_key(node) or given(node))
+            args, leaf_predicate = (*args[:position], *args[position + 1 :]), args[position]
+        is_leaf = _is_key if leaf_predicate is None else (lambda node: _is_key(node) or leaf_predicate(node))
         return function(*args, is_leaf=is_leaf, **kwargs)
 
     return call
@@ -297,19 +297,19 @@ def flatten_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is
     """
     if is_leaf is None or not is_leaf_takes_path:
         return _with_keys(tree.flatten_with_path, 1)(tree_, is_leaf)
-    found = set[int]()
-    pairs = list(_walk((), tree_, is_leaf, found))
-    return pairs, structure(tree_, is_leaf=lambda node: id(node) in found)
+    leaf_ids = set[int]()
+    pairs = list(_walk((), tree_, is_leaf, leaf_ids))
+    return pairs, structure(tree_, is_leaf=lambda node: id(node) in leaf_ids)
 
 
-def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], found: set[int]) -> Iterator[tuple[Any, Any]]:
+def _walk(path: tuple[Any, ...], node: Any, is_leaf: Callable[..., bool], leaf_ids: set[int]) -> Iterator[tuple[Any, Any]]:
     """Yield the paths and leaves below a node; add the ids of the leaves."""
     if is_leaf(path, node) or structure(node) == _LEAF:
-        found.add(id(node))
+        leaf_ids.add(id(node))
         yield path, node
         return
     for (key, *_), child in leaves_with_path(node, is_leaf=lambda inner: inner is not node):
-        yield from _walk((*path, key), child, is_leaf, found)
+        yield from _walk((*path, key), child, is_leaf, leaf_ids)
 
 
 def leaves_with_path(tree_: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[Any, Any]]:

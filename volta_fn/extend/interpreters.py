@@ -66,7 +66,7 @@ def is_undefined_primal(x: Any) -> bool:
     return type(x) is Linear
 
 
-def _given(value: Any) -> Any:
+def _array_or_none(value: Any) -> Any:
     """Return a rule's tangent or cotangent as an array, or None if it is zero."""
     return None if value is None or value is Zero or type(value) is Zero else as_value(value)
 
@@ -83,16 +83,16 @@ def _adapted_jvp(rule: Rule) -> Rule:
 
 
 def _tangent(tangent: Any, out: Any) -> Any:
-    found = _given(tangent)
-    if found is None or found.dtype == dtypes.float0:
+    value = _array_or_none(tangent)
+    if value is None or value.dtype == dtypes.float0:
         return Zero(as_value(out).aval.at_least_vspace())
-    return found
+    return value
 
 
 def _adapted_transpose(rule: Rule) -> Rule:
     def transpose(cotangents: Any, /, *args: Any, **params: Any) -> Any:
-        found = rule(cotangents, *args, **params)
-        return [None] * len(args) if found is Zero or type(found) is Zero else [_given(ct) for ct in found]
+        results = rule(cotangents, *args, **params)
+        return [None] * len(args) if results is Zero or type(results) is Zero else [_array_or_none(ct) for ct in results]
 
     return transpose
 
@@ -390,8 +390,8 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
     unknown = [trace.is_unknown(out) or instantiate for out in outs]
     invars = [x.unknown for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
     closed = trace.builder.build(invars, [trace.atom(out) for out, u in zip(outs, unknown, strict=True) if u])
-    found = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
-    return closed.jaxpr, found, closed.consts
+    partial_values = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
+    return closed.jaxpr, partial_values, closed.consts
 
 
 def trace_to_jaxpr_dynamic(

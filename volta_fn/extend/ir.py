@@ -34,7 +34,7 @@ Value = Array
 
 
 class _Anything:
-    """What a builder names and a jaxpr has not: contexts, locations, symbol tables."""
+    """A placeholder for objects that no jaxpr has: contexts, locations, symbol tables."""
 
     def __init__(self, *args: Any) -> None:
         pass
@@ -265,10 +265,10 @@ def func(*types: ShapedArray) -> Callable[[Callable[..., Any]], FuncOp]:
 
     def build(body: Callable[..., Any]) -> FuncOp:
         scope = current_scope()
-        made = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
+        operation = FuncOp(body.__name__, trace_to_jaxpr(lambda *values: list(body(*values)), types, body.__name__))
         if isinstance(scope, Module):
-            scope.functions[made.name] = made.program
-        return made
+            scope.functions[operation.name] = operation.program
+        return operation
 
     return build
 

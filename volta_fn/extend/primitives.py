@@ -32,12 +32,12 @@ def __getattr__(name: str) -> Any:
     key = RENAMED.get(key, key)
     for public in public_names("volta_fn.lax"):  # whose modules declare the primitives
         getattr(lax, public)
-    found = PRIMITIVES.get(key)
-    if found is None and callable(getattr(lax, key, None)):
-        found = globals()[name] = _standing_for(key, getattr(lax, key))
-    if found is None:
+    primitive = PRIMITIVES.get(key)
+    if primitive is None and callable(getattr(lax, key, None)):
+        primitive = globals()[name] = _standing_for(key, getattr(lax, key))
+    if primitive is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return primitive
 
 
 def _standing_for(name: str, function: Any) -> Primitive:

@@ -77,8 +77,8 @@ class ComparisonDirectionAttr:
 
 def compare(x: Array, y: Array, direction: str) -> Array:
     """Compare elements: "eq", "ne", "lt", "le", "gt" or "ge"."""
-    found: Array = getattr(lax, direction)(x, y)
-    return found
+    result: Array = getattr(lax, direction)(x, y)
+    return result
 
 
 def broadcast_in_dim(result: ShapedArray, operand: Array, broadcast_dimensions: Sequence[int]) -> Array:

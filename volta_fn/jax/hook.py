@@ -18,7 +18,7 @@ from volta_fn.jax.namespace import VERSION, Namespace, read_table
 from volta_fn.lazy_imports import load
 from volta_fn.targets.cpu_device import load_compiler
 
-#: The packages that are answered, by what they stand for in the table.
+#: Packages that the finder stands for, and their names in the table.
 PACKAGES = {"jax": "jax", "jaxlib": "jaxlib"}
 _FREQUENT = ["creation", "elementwise.transcendental", "indexing", "products", "reductions"]
 
@@ -45,7 +45,7 @@ class _Loader(Loader):
 
 
 class _Metadata(Distribution):
-    """What `importlib.metadata` says of a package that is answered."""
+    """The metadata of a package that the finder stands for."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -58,7 +58,7 @@ class _Metadata(Distribution):
 
 
 class Finder(DistributionFinder):
-    """Finds the modules of `packages`, names of packages by what they stand for."""
+    """Finds the modules of `packages`, which maps packages to names in the table."""
 
     def __init__(self, packages: dict[str, str]) -> None:
         self.packages = packages
@@ -67,10 +67,10 @@ class Finder(DistributionFinder):
         """Return the spec of a module of JAX's."""
         for root, stands_for in self.packages.items():
             if fullname == root or fullname.startswith(f"{root}."):
-                found = stands_for + fullname[len(root) :]
-                if found not in read_table():
+                module_path = stands_for + fullname[len(root) :]
+                if module_path not in read_table():
                     return None
-                return ModuleSpec(fullname, _Loader(root, found), is_package=True)
+                return ModuleSpec(fullname, _Loader(root, module_path), is_package=True)
         return None
 
     def find_distributions(self, context: DistributionFinder.Context = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008  # as in the base

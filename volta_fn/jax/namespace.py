@@ -86,8 +86,8 @@ class Namespace(ModuleType):
         path = f"{self._path}.{name}"
         if name in entry.names:
             home, original = entry.names[name]
-            if (found := _loaded(home)) is not None and (not original or hasattr(found, original)):
-                return getattr(found, original) if original else found
+            if (module := _loaded(home)) is not None and (not original or hasattr(module, original)):
+                return getattr(module, original) if original else module
         if path in read_table():
             return load(f"{self._root}{path[len(path.partition('.')[0]) :]}")
         for home in entry.homes:
@@ -100,9 +100,9 @@ class Namespace(ModuleType):
     def __dir__(self) -> list[str]:
         entry: Entry = self._entry
         below = [path.removeprefix(f"{self._path}.") for path in read_table() if path.startswith(f"{self._path}.")]
-        found = {*vars(self), *entry.names, *[n for n in below if "." not in n]}
-        found.update(n for home in entry.homes for n in dir(_loaded(home)) if not n.startswith("_") and _public(home, n, self) is not self)
-        return sorted(found - {"_root", "_path", "_entry"})
+        names = {*vars(self), *entry.names, *[n for n in below if "." not in n]}
+        names.update(n for home in entry.homes for n in dir(_loaded(home)) if not n.startswith("_") and _public(home, n, self) is not self)
+        return sorted(names - {"_root", "_path", "_entry"})
 
 
 def _loaded(home: str) -> Any:

@@ -1,6 +1,6 @@
 """Neural networks: layers as immutable pytrees, and the functions of `jax.nn`.
 
-`module` defines what a layer is. `layers`, `pooling`, `recurrent` and `transformer` hold the layers; `activations`, `attention` and
+`module` defines the base of layers. `layers`, `recurrent` and `transformer` hold the layers; `activations`, `attention` and
 `sampling` are functions of arrays, and `initializers` makes initial weights. `losses` and `metrics` compare predictions with targets.
 `filtering` transforms functions of trees that hold other things than arrays, and `model_summary` tabulates a model.
 

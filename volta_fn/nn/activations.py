@@ -522,8 +522,8 @@ def threshold(x: Any, threshold: Any, value: Any) -> Array:
     >>> vf.nn.threshold(vf.numpy.array([0.5, 2.0]), 1.0, -1.0)
     Array([-1.,  2.], dtype=float32)
     """
-    given = as_value(x)
-    return vnp.where(given <= threshold, value, given)
+    operand = as_value(x)
+    return vnp.where(operand <= threshold, value, operand)
 
 
 def softmin(x: Any, axis: Any = -1) -> Array:

@@ -191,7 +191,7 @@ def _power_of_two(x: Array) -> Array:
 
 
 def _forward(formats: Any, x: Array, y: Array, scales: Any) -> Array:
-    quantised = [_quantised(*given) for given in zip((x, y), formats[:2], scales[:2], strict=True)]
+    quantised = [_quantised(*operand) for operand in zip((x, y), formats[:2], scales[:2], strict=True)]
     product = scaled_matmul(*[q[0] for q in quantised], *[q[1] for q in quantised])
     for scale in scales[:2]:
         product = product if scale is None else product * scale
@@ -203,15 +203,15 @@ def _backward(formats: Any, saved: Any, cotangent: Array) -> tuple[Any, ...]:
     y_across, x_across = vnp.swapaxes(y, 1, 2), vnp.swapaxes(x, 1, 2)
     if formats[2].mode == "nvfp4":
         x_bar, y_bar = vnp.matmul(cotangent, y), vnp.matmul(vnp.swapaxes(cotangent, 1, 2), x)
-        x_bar, y_bar = _where_kept(x, x_bar, formats[0], scales[0]), _where_kept(y, y_bar, formats[1], scales[1])
+        x_bar, y_bar = _mask_clipped(x, x_bar, formats[0], scales[0]), _mask_clipped(y, y_bar, formats[1], scales[1])
     else:
         x_bar = _forward((formats[2], formats[1]), cotangent, y_across, (scales[2], scales[1]))
         y_bar = _forward((formats[2], formats[0]), vnp.swapaxes(cotangent, 1, 2), x_across, (scales[2], scales[0]))
     return x_bar.astype(x.dtype), y_bar.astype(y.dtype), tuple(None if s is None else vnp.zeros_like(s) for s in scales)
 
 
-def _where_kept(x: Array, cotangent: Array, config: BlockScaleConfig, global_scale: Any) -> Array:
-    """Return cotangents, zero where a number is beyond the format's range."""
+def _mask_clipped(x: Array, cotangent: Array, config: BlockScaleConfig, global_scale: Any) -> Array:
+    """Return cotangents with zeros where quantisation clipped the number."""
     limit = float(dtypes.finfo(config.data_type).max) * float(dtypes.finfo(config.scale_type).max) * global_scale
     return vnp.where(vnp.abs(x) <= limit, cotangent, 0.0)
 

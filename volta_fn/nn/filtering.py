@@ -136,8 +136,8 @@ def tree_equal(*pytrees: Any) -> bool:
     first, *rest = pytrees
     leaves, treedef = tree.flatten(first)
     for other in rest:
-        found, structure = tree.flatten(other)
-        if structure != treedef or not all(map(_equal, leaves, found)):
+        other_leaves, structure = tree.flatten(other)
+        if structure != treedef or not all(map(_equal, leaves, other_leaves)):
             return False
     return True
 
@@ -206,17 +206,17 @@ def tree_at(where: Callable[[T], Any], pytree: T, replace: Any = _NOT_GIVEN, rep
 
 def _selected(result: Any, marked: Any) -> tuple[bool, list[Any]]:
     """Return whether `where` returned a single node, and the nodes, checked."""
-    known: set[int] = set()
+    node_ids: set[int] = set()
 
     def visit(node: Any) -> bool:
-        known.add(id(node))
+        node_ids.add(id(node))
         return False
 
     tree.flatten(marked, is_leaf=visit)
-    if result is not None and id(result) in known:
+    if result is not None and id(result) in node_ids:
         return True, [result]
     nodes = list(result) if isinstance(result, (tuple, list)) else [result]
-    if any(node is None or id(node) not in known for node in nodes):
+    if any(node is None or id(node) not in node_ids for node in nodes):
         raise ArgumentError(
             "tree_at: `where` must return a node of the tree or a sequence of them, got something else; None is a node with "
             "is_leaf=lambda x: x is None"

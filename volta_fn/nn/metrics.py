@@ -108,10 +108,10 @@ def confusion_matrix(predictions: Any, labels: Any, num_classes: int, *, weight:
     counts = vnp.ones(truth.shape, "int32") if weight is None else real_operands("confusion_matrix", weight)[1][0]
     if counts.shape != truth.shape:
         raise ShapeError(f"confusion_matrix: {truth.shape} examples need a weight of that shape, got {counts.shape}")
-    known = (guess >= 0) & (guess < num_classes) & (truth >= 0) & (truth < num_classes)
-    row, column = (vnp.where(known, numbers, 0).astype("int32") for numbers in (truth, guess))
+    valid = (guess >= 0) & (guess < num_classes) & (truth >= 0) & (truth < num_classes)
+    row, column = (vnp.where(valid, numbers, 0).astype("int32") for numbers in (truth, guess))
     empty = vnp.zeros((num_classes, num_classes), counts.dtype)
-    return empty.at[row, column].add(vnp.where(known, counts, 0))
+    return empty.at[row, column].add(vnp.where(valid, counts, 0))
 
 
 class ClassificationScores(NamedTuple):
@@ -299,19 +299,19 @@ _NONE = np.iinfo(np.int32).min
 
 def predicted_classes(metric: str, predictions: Any, labels: Any, axis: int | None) -> tuple[Array, Array]:
     """Return predicted class numbers (an invalid one for NaN scores) and the labels."""
-    given, wanted = as_value(predictions), as_value(labels)
-    if given.ndim == wanted.ndim + 1:
-        _, (scores,) = real_operands(metric, given)
+    guesses, wanted = as_value(predictions), as_value(labels)
+    if guesses.ndim == wanted.ndim + 1:
+        _, (scores,) = real_operands(metric, guesses)
         dim = class_axis(metric, scores, axis)
         wanted = class_labels(metric, wanted, scores.shape, dim)
         spoilt = vnp.any(vnp.isnan(scores), dim)
         return vnp.where(spoilt, _NONE, vnp.argmax(scores, dim)), wanted
-    for array in (given, wanted):
+    for array in (guesses, wanted):
         if array.dtype not in INTEGERS | BOOL:
             raise DTypeError(f"{metric}: class numbers are integers, got {array.aval}; scores need one axis more than the labels")
-    if given.shape != wanted.shape:
-        raise ShapeError(f"{metric}: predictions and labels need the same shape, got {given.shape} and {wanted.shape}")
-    return given, wanted
+    if guesses.shape != wanted.shape:
+        raise ShapeError(f"{metric}: predictions and labels need the same shape, got {guesses.shape} and {wanted.shape}")
+    return guesses, wanted
 
 
 def weighted_share(hits: Array, weight: Any, metric: str) -> Array:

@@ -115,12 +115,12 @@ def summary(model: Module, x: Any, state: Any = None, key: Any = None, training:
 
     program, output = make_jaxpr(call, return_shape=True)(model, x, state, key)
     flops = record.flops(program)
-    rows = [_row(path, layer, record.outputs.get(path), flops[path]) for path, layer in record.layers.items() if path]
+    rows = []
+    for path, layer in record.layers.items():
+        if path:
+            out = record.outputs.get(path)
+            rows.append(SummaryRow(path, _title(layer), out, parameter_count(layer), flops[path], _bytes(layer) + _bytes(out)))
     return Summary(type(model).__name__, tuple(rows), output, parameter_count(model), _bytes(model), _bytes(state), flops[""])
-
-
-def _row(path: str, layer: Module, output: Any, flops: int) -> SummaryRow:
-    return SummaryRow(path, _title(layer), output, parameter_count(layer), flops, _bytes(layer) + _bytes(output))
 
 
 class _Record:
@@ -145,21 +145,21 @@ class _Record:
 
     def flops(self, program: ClosedJaxpr) -> dict[str, int]:
         """Return the operations of each layer by its path, those of layers in it included."""
-        found = dict.fromkeys(self.layers, 0)
-        self._add(program, "", 1, found)
-        return found
+        totals = dict.fromkeys(self.layers, 0)
+        self._add(program, "", 1, totals)
+        return totals
 
-    def _add(self, program: ClosedJaxpr, outer: str, times: int, found: dict[str, int]) -> None:
+    def _add(self, program: ClosedJaxpr, outer: str, times: int, totals: dict[str, int]) -> None:
         """Add the operations of a program that the layer `outer` runs so many times."""
         for eqn in program.eqns:
             path, programs = self._layer_of(eqn, outer), sub_jaxprs(eqn.params)
             if eqn.primitive.name == "cond":
                 programs = [max(programs, key=lambda branch: cost_of(branch)["flops"])]
             for inner in programs:
-                self._add(inner, path, times * int(eqn.params.get("length", 1)), found)
+                self._add(inner, path, times * int(eqn.params.get("length", 1)), totals)
             if not programs:
                 for holder in self._holders(path):
-                    found[holder] += times * operations_of(eqn)
+                    totals[holder] += times * operations_of(eqn)
 
     def _layer_of(self, eqn: Equation, outer: str) -> str:
         """Return the path of an equation's layer: `outer`, or one in it.
@@ -218,15 +218,12 @@ def _recording_class(cls: type[Module]) -> type[Module]:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             with self._record.block(self._path):
                 out = cls.__call__(self, *args, **kwargs)
-            self._record.outputs[self._path] = _shapes(out[0] if "state" in self.takes else out)
+            output = out[0] if "state" in self.takes else out
+            self._record.outputs[self._path] = tree.map(lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype), output)
             return out
 
         members["__call__"] = call
     return type(cls.__name__, (cls,), members)
-
-
-def _shapes(out: Any) -> Any:
-    return tree.map(lambda leaf: ShapeDtypeStruct(leaf.shape, leaf.dtype), out)
 
 
 def _bytes(value: Any) -> int:

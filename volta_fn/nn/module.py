@@ -195,8 +195,8 @@ class Module:
     if not TYPE_CHECKING:  # for type checkers, a module has the attributes that its class declares
 
         def __getattr__(self, name: str) -> Any:
-            known = () if name.startswith("_") else [*self.__dict__, *dir(type(self))]
-            advice.unknown_attribute(type(self).__name__, name, advice.MODULES, known)
+            candidates = () if name.startswith("_") else [*self.__dict__, *dir(type(self))]
+            advice.unknown_attribute(type(self).__name__, name, advice.MODULES, candidates)
 
     def __delattr__(self, name: str) -> None:
         raise ImmutableError(f"{type(self).__name__} is immutable: its field {name!r} cannot be deleted")
@@ -224,8 +224,8 @@ def apply(layer: Callable[..., Any], x: Any, state: Any = None, *, key: Any = No
     (Array([0., 2.], dtype=float32), None)
     """
     takes: frozenset[str] = layer.takes if isinstance(layer, Module) else frozenset()
-    given = {"key": key, "training": training}
-    options = {name: value for name, value in given.items() if name in takes}
+    arguments = {"key": key, "training": training}
+    options = {name: value for name, value in arguments.items() if name in takes}
     if "state" not in takes:
         return layer(x, **options), None
     if state is None:
@@ -245,8 +245,8 @@ def split_state(value: Any) -> tuple[Any, Any]:
         return {name: layer for name, (layer, _) in split.items()}, states or None
     if type(value) in (list, tuple):
         pairs = [split_state(v) for v in value]
-        found = [state for _, state in pairs]
-        return type(value)([layer for layer, _ in pairs]), found if any(s is not None for s in found) else None
+        state_list = [state for _, state in pairs]
+        return type(value)([layer for layer, _ in pairs]), state_list if any(s is not None for s in state_list) else None
     return value, None
 
 

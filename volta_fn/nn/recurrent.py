@@ -97,9 +97,9 @@ class Cell(Module):
 
     def begin(self, projected: Array, carry: Any, shape: tuple[int, ...]) -> tuple[Array, tuple[Array, ...]]:
         """Return the projected input and the initial carry's arrays in one dtype."""
-        given = self.checked_carry(carry, shape)
-        dtype = result_type(projected, self.weight_hh, *given)
-        arrays = given or [vnp.zeros(shape, dtype)] * self.carry_length
+        initial = self.checked_carry(carry, shape)
+        dtype = result_type(projected, self.weight_hh, *initial)
+        arrays = initial or [vnp.zeros(shape, dtype)] * self.carry_length
         return projected.astype(dtype), tuple([array.astype(dtype) for array in arrays])
 
     @classmethod
@@ -110,9 +110,9 @@ class Cell(Module):
         several = isinstance(carry, (tuple, list))
         arrays = [as_value(array) for array in carry] if several else [as_value(carry)]
         if several != (cls.carry_length > 1) or len(arrays) != cls.carry_length or any(array.shape != shape for array in arrays):
-            given = tuple([array.shape for array in arrays]) if several else arrays[0].shape
+            actual = tuple([array.shape for array in arrays]) if several else arrays[0].shape
             wanted = (shape,) * cls.carry_length if cls.carry_length > 1 else shape
-            raise ShapeError(f"{cls.__name__}: the carry needs shape {wanted}, got {given}")
+            raise ShapeError(f"{cls.__name__}: the carry needs shape {wanted}, got {actual}")
         return arrays
 
     @staticmethod

@@ -109,7 +109,7 @@ def _unnormalized(x: Array, size: int, align_corners: bool) -> Array:
 
 
 def _inside(x: Array, size: int, padding_mode: str, align_corners: bool) -> Array:
-    """Return positions moved inside the image, if the mode of padding asks for that."""
+    """Return positions clamped to or reflected in the image, by the padding mode."""
     if padding_mode == "reflection":
         x = _reflected(x, 0.0 if align_corners else -0.5, size - 1 if align_corners else size)
     return x if padding_mode == "zeros" else vnp.clip(x, 0, size - 1)

@@ -269,15 +269,15 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
         raise ArgumentError(f"arange: complex numbers have no order, got {bounds}; count real ones and multiply them by the step")
     if any(np.ndim(b) for b in bounds):
         raise ArgumentError(f"arange: start, stop and step must be scalars, got {bounds}")
-    found = dtype_or(dtype, dtypes.promote(*map(dtypes.dtype_and_weak_type, bounds))[0])
+    result_dtype = dtype_or(dtype, dtypes.promote(*map(dtypes.dtype_and_weak_type, bounds))[0])
     low, high = (0, start) if stop is None else (start, stop)
     by = 1 if step is None else step
     if by == 0:
         raise ArgumentError("arange: step must not be zero")
-    if found in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
-        return constrained(_integer_ramp(range(low, high, by), found, device), out_sharding)
+    if result_dtype in dtypes.INTEGERS and all(isinstance(v, int) for v in (low, high, by)):
+        return constrained(_integer_ramp(range(low, high, by), result_dtype, device), out_sharding)
     values = np.arange(*(np.asarray(v).item() for v in (low, high, by)))
-    return constrained(array(values.astype(found), device=device), out_sharding)
+    return constrained(array(values.astype(result_dtype), device=device), out_sharding)
 
 
 def _integer_ramp(numbers: range, dtype: np.dtype, device: Any) -> Array:
@@ -548,14 +548,14 @@ class Archive(Mapping[str, Any]):
         try:
             if name in self._archive:
                 self._check_size(name)
-            found = self._archive[name]
+            member = self._archive[name]
         except (KeyError, CorruptFileError):
             raise
         except MemoryError as error:
             raise OutOfMemoryError(f"numpy.load: there is no room for {name!r}: {error}") from error
         except Exception as error:
             raise CorruptFileError(f"numpy.load cannot read {name!r} of an archive: {error}") from error
-        return _with_bfloat16(found) if isinstance(found, np.ndarray) else found
+        return _with_bfloat16(member) if isinstance(member, np.ndarray) else member
 
     def _check_size(self, name: str) -> None:
         """Compare the sizes that an array's header and the directory claim."""
@@ -625,5 +625,5 @@ def array_str(a: Array, max_line_width: int | None = None, precision: int | None
 
 
 def _options(width: int | None, precision: int | None, suppress: bool | None) -> Any:
-    given: dict[str, Any] = {"linewidth": width, "precision": precision, "suppress": suppress}
-    return np.printoptions(**{name: value for name, value in given.items() if value is not None})
+    options: dict[str, Any] = {"linewidth": width, "precision": precision, "suppress": suppress}
+    return np.printoptions(**{name: value for name, value in options.items() if value is not None})

@@ -125,10 +125,10 @@ class _Joiner:
 def _directive(text: str, options: tuple[int, int, int]) -> tuple[int, int, int]:
     """Parse up to three comma-separated integers that replace the options."""
     try:
-        given = [int(number) for number in text.split(",")]
+        numbers = [int(number) for number in text.split(",")]
     except ValueError:
         raise ArgumentError(f"r_ and c_ take a directive of up to three integers such as '0,2,1', got {text!r}") from None
-    axis, ndmin, trans1d = (*given, *options[len(given) :])[:3]
+    axis, ndmin, trans1d = (*numbers, *options[len(numbers) :])[:3]
     return axis, ndmin, trans1d
 
 

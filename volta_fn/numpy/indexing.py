@@ -94,17 +94,17 @@ def positions_of_nonzero(a: Any, size: int | None, fill_value: Any) -> list[Arra
         raise ShapeError("nonzero: a must have at least one dimension; use atleast_1d(a)")
     flat = lax.reshape(mask, (mask.size,))
     if size is None:
-        index, found = dtypes.index_dtype(mask.size), concrete("nonzero", "a", flat, _SIZE_ADVICE)
-        return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(found), mask.shape)]
+        index, elements = dtypes.index_dtype(mask.size), concrete("nonzero", "a", flat, _SIZE_ADVICE)
+        return [array(i.astype(index)) for i in np.unravel_index(np.flatnonzero(elements), mask.shape)]
     count = as_integer(size, "nonzero: size")
     positions = _positions_of(flat, count)
     index = dtypes.index_dtype(max(mask.size, count))
-    there = lax.lt(lax.iota(index, count), lax.reduce_sum(lax.convert_element_type(flat, index), (0,)))
+    in_range = lax.lt(lax.iota(index, count), lax.reduce_sum(lax.convert_element_type(flat, index), (0,)))
     fills = fill_value if isinstance(fill_value, (tuple, list)) else [fill_value] * mask.ndim
     if len(fills) != mask.ndim:
         raise ArgumentError(f"nonzero: fill_value needs one entry for each of {mask.ndim} dimensions, got {len(fills)}")
     indices = unravel_index(positions, mask.shape) if mask.size else [positions] * mask.ndim
-    return [lax.select(there, i, to_dtype(0 if f is None else f, index)) for i, f in zip(indices, fills, strict=True)]
+    return [lax.select(in_range, i, to_dtype(0 if f is None else f, index)) for i, f in zip(indices, fills, strict=True)]
 
 
 def _positions_of(mask: Array, count: int) -> Array:
@@ -162,8 +162,8 @@ def take(
     Array([30, 10], dtype=int32)
     """
     no_out("take", out)
-    if mode is fill_value is None and (found := read_slices(a, indices, axis)) is not None:
-        return found
+    if mode is fill_value is None and (slices := read_slices(a, indices, axis)) is not None:
+        return slices
     value = operand("take", "a", a)
     value, dim = flat_or_axis("take", value, axis)
     index = _index_array("take", narrow(indices))
@@ -219,8 +219,8 @@ def take_along_axis(
     Array([[2],
            [3]], dtype=int32)
     """
-    if mode is fill_value is None and (found := read_by_numpy(np.take_along_axis, arr, indices, axis)) is not None:
-        return found
+    if mode is fill_value is None and (elements := read_by_numpy(np.take_along_axis, arr, indices, axis)) is not None:
+        return elements
     value = operand("take_along_axis", "arr", arr)
     index = _index_array("take_along_axis", narrow(indices))
     value, dim = flat_or_axis("take_along_axis", value, axis)
@@ -243,14 +243,14 @@ def _take_along(value: Array, index: Array, dim: int, others: tuple[int, ...]) -
     """Gather in one operation in which all other dimensions are batch dimensions."""
     length = value.shape[dim]
     if is_concrete(index) and not settings.permissive:
-        found, mode = known_array(index, dim, value.shape), lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        indices, mode = known_array(index, dim, value.shape), lax.GatherScatterMode.PROMISE_IN_BOUNDS
     else:
         if not is_concrete(index):
             check_traced_indices(index, dim, value.shape)
-        found, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
+        indices, mode = normalised(index, length), lax.GatherScatterMode.FILL_OR_DROP
     numbers = lax.GatherDimensionNumbers((), (dim,), (dim,), others, others)
     window = tuple([min(1, size) for size in value.shape])  # of size 0 where a batch dimension is empty
-    return lax.gather(value, lax.expand_dims(found, (value.ndim,)), numbers, window, mode=mode)
+    return lax.gather(value, lax.expand_dims(indices, (value.ndim,)), numbers, window, mode=mode)
 
 
 def _grid(function: str, value: Array, index: Array, dim: int) -> tuple[Array, ...]:
@@ -311,9 +311,9 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     if not index.size or not new.size:
         return value
     new = new[np.arange(index.size) % new.size]
-    index, kept = (_wrapped(index, value.size), None) if mode == "wrap" else (index, mode)
+    index, out_of_bounds = (_wrapped(index, value.size), None) if mode == "wrap" else (index, mode)
     flat = lax.reshape(value, (value.size,))
-    return lax.reshape(flat.at[index].set(new, mode=kept), value.shape)
+    return lax.reshape(flat.at[index].set(new, mode=out_of_bounds), value.shape)
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Array:
@@ -354,8 +354,8 @@ def compress(condition: Any, a: Any, axis: int | None = None, *, size: int | Non
         if is_concrete(surplus) and np.asarray(surplus).any():
             raise OutOfBoundsError(f"compress: condition has true entries beyond the {value.shape[dim]} elements of the axis")
         mask = lax.slice_in_dim(mask, 0, value.shape[dim])
-    (found,) = nonzero(mask, size=size, fill_value=value.shape[dim])
-    index = (slice(None),) * dim + (found,)
+    (positions,) = nonzero(mask, size=size, fill_value=value.shape[dim])
+    index = (slice(None),) * dim + (positions,)
     return value[index] if size is None else _get(value, index, "fill", fill_value)
 
 
@@ -430,11 +430,11 @@ def unravel_index(indices: Any, shape: Any) -> tuple[Array, ...]:
     >>> [i.item() for i in jnp.unravel_index(5, (2, 3))]
     [1, 2]
     """
-    given = shape if isinstance(shape, (tuple, list, np.ndarray)) or np.ndim(shape) else (shape,)
+    dimensions = shape if isinstance(shape, (tuple, list, np.ndarray)) or np.ndim(shape) else (shape,)
     index = _index_array("unravel_index", indices)
     wide = index.dtype if index.dtype.itemsize >= 4 else INDEX  # sizes need not fit the dtype of the indices
-    wide = dtypes.index_dtype(math.prod([int(n) for n in given if isinstance(n, (int, np.integer))]), wide)
-    sizes = [lax.convert_element_type(n, wide) for n in given]
+    wide = dtypes.index_dtype(math.prod([int(n) for n in dimensions if isinstance(n, (int, np.integer))]), wide)
+    sizes = [lax.convert_element_type(n, wide) for n in dimensions]
     at = lax.convert_element_type(index, wide)
     zero, one = full_like_scalar(at, 0), full_like_scalar(at, 1)
     total = functools.reduce(lax.mul, sizes, one)

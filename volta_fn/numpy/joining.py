@@ -269,14 +269,11 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
         return _without(value, lax.reshape(obj, (obj.size,)), dim)
     keep = np.ones(length, bool)
     keep[_positions("delete", obj, length)] = False
-    return _taken([value], np.flatnonzero(keep), dim)
+    return _take_positions([value], np.flatnonzero(keep), dim)
 
 
 def _without(value: Array, indices: Array, dim: int) -> Array:
-    """Remove as many elements as there are traced indices.
-
-    Those that are named come last in a stable sort.
-    """
+    """Remove the elements at traced indices: a stable sort moves them to the end."""
     length = value.shape[dim]
     is_named = broadcast_to(array(np.int8(0)), (length,)).at[indices].set(np.int8(1))
     _, order = lax.sort((is_named, lax.iota(dtypes.index_dtype(length), length)), num_keys=1)
@@ -312,11 +309,11 @@ def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Array:
     mask[targets] = False
     source[mask] = np.arange(length)
     source[targets] = length + order
-    return _taken([value, new], source, dim)
+    return _take_positions([value, new], source, dim)
 
 
-def _taken(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
-    """Take slices at known positions from arrays joined along a dimension.
+def _take_positions(arrays: list[Array], source: np.ndarray, dim: int) -> Array:
+    """Take slices at concrete positions from arrays joined along a dimension.
 
     Positions that form few contiguous ranges are joined from slices; others are gathered.
     """
@@ -384,9 +381,9 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
     """
     value = operand("trim_zeros", "filt", filt)
     dims = axes_of("trim_zeros", axis, value.ndim)
-    found = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
+    nonzero = np.nonzero(concrete("trim_zeros", "filt", value, _STATIC_ADVICE))
     for dim in dims:
-        numbers = found[dim]
+        numbers = nonzero[dim]
         start = int(numbers.min(initial=value.shape[dim])) if "f" in trim.lower() else 0
         stop = int(numbers.max(initial=-1)) + 1 if "b" in trim.lower() else value.shape[dim]
         value = lax.slice_in_dim(value, start, max(start, stop), axis=dim)
@@ -455,15 +452,15 @@ def _pairs(name: str, value: Any, ndim: int) -> list[tuple[Any, Any]]:
         raise ArgumentError(f"pad: {name} must be a number, a pair or a pair for each of {ndim} dimensions, got {value!r}") from None
 
 
-def _options(name: str, given: dict[str, Any], ndim: int) -> Sequence[Any]:
+def _options(name: str, options: dict[str, Any], ndim: int) -> Sequence[Any]:
     """Return a mode's option for each dimension."""
-    if name == "reflect_type" and given.get(name, "even") not in ("even", "odd"):
-        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {given[name]!r}")
+    if name == "reflect_type" and options.get(name, "even") not in ("even", "odd"):
+        raise ArgumentError(f"pad: reflect_type must be 'even' or 'odd', got {options[name]!r}")
     if name == "end_values":
-        return _pairs(name, given.get(name, 0), ndim)
+        return _pairs(name, options.get(name, 0), ndim)
     if name == "stat_length":
-        return [(None, None)] * ndim if given.get(name) is None else _pairs(name, given[name], ndim)
-    return [given.get(name)] * ndim
+        return [(None, None)] * ndim if options.get(name) is None else _pairs(name, options[name], ndim)
+    return [options.get(name)] * ndim
 
 
 def _constant(value: Array, widths: Widths, constant_values: Any = 0) -> Array:
@@ -494,7 +491,7 @@ def _edge(value: Array, axis: int, lo: int, hi: int, option: None) -> Array:
 def _mirror(value: Array, axis: int, lo: int, hi: int, reflect_type: str | None, skip: int) -> Array:
     """Mirror elements at both ends, in several rounds if there are too few for one.
 
-    All rounds but the last mirror all elements, after which the ends are still where a mirror may stand.
+    All rounds but the last mirror all elements, so that the next one mirrors at the ends again.
     """
     if value.shape[axis] == 1 and skip:
         return _edge(value, axis, lo, hi, None)
@@ -533,7 +530,7 @@ def _ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
 
 
 def _integer_ramp(edge: Array, end: Any, count: int, axis: int) -> Array:
-    """Return such a ramp of integers, rounded down.
+    """Return a `_ramp` of integers, rounded down.
 
     Distances are unsigned: the distance of any two integers fits the unsigned dtype of as many bits.
     """

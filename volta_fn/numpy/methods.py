@@ -110,7 +110,7 @@ def _byte(number: int) -> Array:
 
 
 def byteswapped(x: Array) -> Array:
-    """Return the numbers whose bytes stand in the opposite order.
+    """Return the numbers with their bytes reversed.
 
     >>> byteswapped(jnp.array([1, 256], "int16"))
     Array([256,   1], dtype=int16)
@@ -177,7 +177,7 @@ def _view(self: Array, dtype: Any = None, *sizes: Never) -> Array:
 
 
 def _byteswap(self: Array, inplace: bool = False) -> Array:
-    """Return the numbers whose bytes stand in the opposite order."""
+    """Return the numbers with their bytes reversed."""
     if inplace:
         raise ArgumentError("byteswap: arrays are immutable, so inplace must be False; x = x.byteswap()")
     return byteswapped(self)
@@ -189,7 +189,7 @@ def _tobytes(self: Array, order: str = "C") -> bytes:
 
 
 def _address(self: Array) -> int:
-    """Return where the elements of an array on the CPU lie in memory, while it exists."""
+    """Return the address of an array on the CPU, valid as long as the array exists."""
     if self.device.platform != "cpu":
         raise UnsupportedError(f"unsafe_buffer_pointer: memory of {self.device} has no address for the host; copy the array to the CPU")
     return int(np.asarray(self).ctypes.data)
@@ -233,8 +233,8 @@ def _shards(self: Array) -> Any:
 
 def _shard_data(self: Array, index: int) -> Array:
     """Return the elements of one of the array's shards."""
-    found: Array = _shards(self)[index].data
-    return found
+    data: Array = _shards(self)[index].data
+    return data
 
 
 for _module, _names in _METHODS.items():

@@ -299,15 +299,15 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return result
 
 
-def _is_extrapolate(given: Any) -> bool:
+def _is_extrapolate(option: Any) -> bool:
     """Return True for the word, and False for a number or None; refuse other words."""
-    if isinstance(given, str) and given != "extrapolate":
-        raise ArgumentError(f"interp: left and right are numbers, None or 'extrapolate', got {given!r}")
-    return isinstance(given, str)
+    if isinstance(option, str) and option != "extrapolate":
+        raise ArgumentError(f"interp: left and right are numbers, None or 'extrapolate', got {option!r}")
+    return isinstance(option, str)
 
 
 def _between(at: Array, points: Array, values: Array) -> Array:
-    """Interpolate at points between two of the given ones."""
+    """Interpolate between neighbouring sample points."""
     index = dtypes.index_dtype(points.size)
     upper = lax.clamp(index.type(1), searchsorted(points, at, side="right"), index.type(points.size - 1))
     lower = upper - 1

@@ -245,10 +245,10 @@ def tensordot(
             raise ShapeError(f"tensordot over {axes} axes does not fit shapes {x.shape} and {y.shape}")
         left, right = tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))
     else:
-        given = [(g,) if isinstance(g, int) else tuple(g) for g in axes]
-        if len(given) != 2 or len(given[0]) != len(given[1]):
+        pairs = [(g,) if isinstance(g, int) else tuple(g) for g in axes]
+        if len(pairs) != 2 or len(pairs[0]) != len(pairs[1]):
             raise ArgumentError(f"tensordot needs a number of axes or two sequences of equal length, got {axes!r}")
-        left, right = canonical_axes(given[0], x.ndim), canonical_axes(given[1], y.ndim)
+        left, right = canonical_axes(pairs[0], x.ndim), canonical_axes(pairs[1], y.ndim)
     _check_contracted("tensordot", x, y, left, right)
     return constrained(dot_general(x, y, ((left, right), ((), ())), precision, preferred_element_type), out_sharding)
 
@@ -385,12 +385,12 @@ def _letter_sizes(inputs: Sequence[str], values: Sequence[Array]) -> dict[str, i
     sizes: dict[str, int] = {}
     for letters, value in zip(inputs, values, strict=True):
         for letter, size in zip(letters, value.shape, strict=True):
-            known = sizes.get(letter, 1)
-            if size != known and 1 not in (size, known):
+            other = sizes.get(letter, 1)
+            if size != other and 1 not in (size, other):
                 raise ShapeError(
-                    f"einsum: the index {letter!r} has size {known} in one operand and {size} in another of shape {value.shape}"
+                    f"einsum: the index {letter!r} has size {other} in one operand and {size} in another of shape {value.shape}"
                 )
-            sizes[letter] = size if known == 1 else known
+            sizes[letter] = size if other == 1 else other
     return sizes
 
 

@@ -227,8 +227,8 @@ def _arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool
     value = operand(name, "a", a)
     flat, dim = flat_or_axis(name, value, axis)
     _check_not_empty(name, flat, (dim,))
-    found = find(flat, dim, dtypes.index_dtype(flat.shape[dim], dtypes.default(INDEX)))
-    return restore(found, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
+    index = find(flat, dim, dtypes.index_dtype(flat.shape[dim], dtypes.default(INDEX)))
+    return restore(index, tuple(range(value.ndim)) if axis is None else (dim,), keepdims)
 
 
 @fused
@@ -656,8 +656,8 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 def _nan_arg_extremum(find: Callable[..., Array], fill: float, a: Any, axis: int | None, out: None, keepdims: bool) -> Array:
     value, missing = _replaced(f"nan{find.__name__}", a, fill)
-    found = find(value, axis, out, keepdims)
-    return lax.select(all(missing, axis, keepdims=keepdims), found.dtype.type(-1), found)
+    index = find(value, axis, out, keepdims)
+    return lax.select(all(missing, axis, keepdims=keepdims), index.dtype.type(-1), index)
 
 
 @fused
@@ -671,8 +671,8 @@ def nanmean(a: Any, axis: Axis = None, dtype: Any = None, out: None = None, keep
 
 
 def _present(function: str, a: Any, where: Any) -> Array:
-    there = lax.bitwise_not(isnan(operand(function, "a", a)))
-    return there if where is None else lax.bitwise_and(there, operand(function, "where", where))
+    present = lax.bitwise_not(isnan(operand(function, "a", a)))
+    return present if where is None else lax.bitwise_and(present, operand(function, "where", where))
 
 
 @fused

@@ -130,7 +130,7 @@ _DEFAULTS = {"real floating": "float32", "complex floating": "complex64", "integ
 
 
 class NamespaceInfo:
-    """What `__array_namespace_info__` returns: capabilities, devices and dtypes."""
+    """The result of `__array_namespace_info__`: capabilities, devices and dtypes."""
 
     def capabilities(self) -> dict[str, Any]:
         """Return what the standard leaves to libraries.
@@ -171,8 +171,8 @@ class NamespaceInfo:
         if unknown := [k for k in kinds if k not in dtypes.KINDS]:
             raise ArgumentError(f"dtypes: {unknown[0]!r} is no kind; the kinds are {', '.join(dtypes.KINDS)}")
         backend = (current_default_device() if device is None else find_device(device)).backend
-        found = {name: np.dtype(name) for name in _NAMES}
-        return {name: d for name, d in found.items() if backend.supports(d) and any(d in dtypes.KINDS[k] for k in kinds)}
+        by_name = {name: np.dtype(name) for name in _NAMES}
+        return {name: d for name, d in by_name.items() if backend.supports(d) and any(d in dtypes.KINDS[k] for k in kinds)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # the standard's name

@@ -125,11 +125,11 @@ def unique(
         size = int(concrete("unique", "ar", groups.number, _SIZE_ADVICE))
     (bounds,) = positions_of_nonzero(groups.starts, size + 1, n)
     starts = lax.slice_in_dim(bounds, 0, size)
-    there = lax.lt(starts, starts.dtype.type(n))
+    in_range = lax.lt(starts, starts.dtype.type(n))
     first = groups.order[lax.min(starts, starts.dtype.type(max(n - 1, 0)))] if n else starts
-    results = [_values(slices, first, there, fill_value, dim)]
+    results = [_values(slices, first, in_range, fill_value, dim)]
     if return_index:
-        results.append(as_index(lax.select(there, first, first.dtype.type(0) if not n else groups.order[0])))
+        results.append(as_index(lax.select(in_range, first, first.dtype.type(0) if not n else groups.order[0])))
     if return_inverse:
         inverse = broadcast_to(array(groups.group.dtype.type(0)), (n,)).at[groups.order].set(groups.group)
         results.append(as_index(lax.reshape(inverse, shape) if axis is None else inverse))
@@ -138,7 +138,7 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _values(slices: Array, first: Array, there: Array, fill_value: Any, dim: int) -> Array:
+def _values(slices: Array, first: Array, in_range: Array, fill_value: Any, dim: int) -> Array:
     """Return the chosen slices, filled up to the size, with their axis moved back."""
     zero = full_like_scalar(slices, 0)
     chosen = slices[first] if slices.shape[0] else broadcast_to(zero, (first.size, *slices.shape[1:]))
@@ -146,7 +146,7 @@ def _values(slices: Array, first: Array, there: Array, fill_value: Any, dim: int
         fill = to_dtype(fill_value, slices.dtype)
     else:
         fill = chosen[0] if slices.shape[0] and first.size else zero
-    mask = lax.reshape(there, (there.size, *(1,) * (slices.ndim - 1)))
+    mask = lax.reshape(in_range, (in_range.size, *(1,) * (slices.ndim - 1)))
     return moveaxis(lax.select(mask, chosen, fill), 0, dim)
 
 
@@ -192,14 +192,14 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     value, tests = promote("isin", element, array(test_elements) if isinstance(test_elements, (list, tuple)) else test_elements)
     tests = lax.reshape(tests, (tests.size,))
     if tests.size <= FEW:
-        found = broadcast_to(array(np.bool_(False)), value.shape)
+        contained = broadcast_to(array(np.bool_(False)), value.shape)
         for number in range(tests.size):
-            found = lax.bitwise_or(found, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
+            contained = lax.bitwise_or(contained, lax.eq(lax.index_in_dim(tests, number, keepdims=False), value))
     else:
         ordered = lax.sort(tests)
         nearest = ordered[lax.min(searchsorted(ordered, value), dtypes.index_dtype(tests.size).type(tests.size - 1))]
-        found = lax.eq(nearest, value)
-    return lax.bitwise_not(found) if invert else found
+        contained = lax.eq(nearest, value)
+    return lax.bitwise_not(contained) if invert else contained
 
 
 def _both(function: str, ar1: Any, ar2: Any) -> tuple[Array, Array]:
@@ -222,7 +222,7 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
 
 
 def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> Array:
-    """Return the kept ones of sorted, distinct elements, filled up to `size`.
+    """Return the sorted, distinct elements where `keep` holds, filled up to `size`.
 
     Without a `fill_value` it is the first of them, or 0 where there are none.
     """
@@ -233,10 +233,10 @@ def _selected(values: Array, keep: Array, size: int | None, fill_value: Any) -> 
     if not size or not values.size:
         return broadcast_to(fill, (size,))
     chosen = values[lax.min(index, index.dtype.type(values.size - 1))]
-    there = lax.lt(index, index.dtype.type(values.size))
+    in_range = lax.lt(index, index.dtype.type(values.size))
     if fill_value is None:
-        fill = lax.select(there[0], chosen[0], fill)
-    return lax.select(there, chosen, fill)
+        fill = lax.select(in_range[0], chosen[0], fill)
+    return lax.select(in_range, chosen, fill)
 
 
 def setdiff1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:
@@ -278,21 +278,21 @@ def intersect1d(
     if not return_indices:
         return common
     count = reductions.count_nonzero(keep)
-    there = lax.lt(lax.iota(count.dtype, common.size), count)
-    return common, as_index(_first_positions(a, common, there)), as_index(_first_positions(b, common, there))
+    in_range = lax.lt(lax.iota(count.dtype, common.size), count)
+    return common, as_index(_first_positions(a, common, in_range)), as_index(_first_positions(b, common, in_range))
 
 
-def _first_positions(values: Array, wanted: Array, there: Array) -> Array:
-    """Return where each wanted element first occurs.
+def _first_positions(values: Array, wanted: Array, in_range: Array) -> Array:
+    """Return the first position of each wanted element.
 
-    For fillers, which are not `there`, it is the vector's length.
+    The position of fillers, which are not `in_range`, is the vector's length.
     """
     if not values.size:
         return broadcast_to(array(np.int32(0)), wanted.shape)
     index = dtypes.index_dtype(values.size)
     ordered, order = lax.sort((values, lax.iota(index, values.size)), num_keys=1)
     at = lax.min(searchsorted(ordered, wanted), index.type(values.size - 1))
-    return lax.select(there, order[at], index.type(values.size))
+    return lax.select(in_range, order[at], index.type(values.size))
 
 
 def setxor1d(ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None) -> Array:

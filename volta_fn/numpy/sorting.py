@@ -101,8 +101,8 @@ def partition(a: Any, kth: int, axis: int = -1) -> Array:
     >>> jnp.partition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
-    found = _selected("partition", a, kth, axis)
-    return _sorted_partition(a, kth, axis) if found is None else wrap(found, a._spec)
+    partitioned = _selected("partition", a, kth, axis)
+    return _sorted_partition(a, kth, axis) if partitioned is None else wrap(partitioned, a._spec)
 
 
 @fused
@@ -117,11 +117,11 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Array:
     >>> jnp.argpartition(jnp.array([3, 1, 2]), 0)[0]
     Array(1, dtype=int32)
     """
-    found = _selected("argpartition", a, kth, axis)
-    if found is None:
+    order = _selected("argpartition", a, kth, axis)
+    if order is None:
         return _sorted_argpartition(a, kth, axis)
     dtype = dtypes.index_dtype(a.shape[axis])
-    return wrap(found.astype(dtype), array_spec(ShapedArray(a.shape, dtype), a._spec.device))
+    return wrap(order.astype(dtype), array_spec(ShapedArray(a.shape, dtype), a._spec.device))
 
 
 @fused
@@ -134,7 +134,7 @@ def _sorted_argpartition(a: Any, kth: int, axis: int) -> Array:
 def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
     """Partition a large concrete array on the CPU by NumPy's selection.
 
-    None of others, which are sorted.
+    Returns None for other arrays, which are sorted instead.
     """
     if type(a) is not ConcreteArray or a._spec.aval.size < _FEW or current_trace() is not EVAL or settings.sees_results:
         return None
@@ -142,8 +142,8 @@ def _selected(function: str, a: Any, kth: int, axis: int) -> np.ndarray | None:
     if type(buffer) is not np.ndarray or buffer.dtype.kind not in "iuf" or buffer.dtype.isbuiltin != 1 or a.device.sharding is not None:
         return None
     _check_kth(function, a, kth, axis)
-    found: np.ndarray = getattr(np, function)(buffer, kth, axis)
-    return found
+    result: np.ndarray = getattr(np, function)(buffer, kth, axis)
+    return result
 
 
 def _check_kth(function: str, a: Any, kth: int, axis: int) -> None:

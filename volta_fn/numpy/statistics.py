@@ -141,10 +141,10 @@ def _as_rows(value: Array, rowvar: bool) -> Array:
 
 def _observation_weights(value: Array, fweights: Any, aweights: Any) -> Array | None:
     weight = None
-    for name, given in (("fweights", fweights), ("aweights", aweights)):
-        if given is None:
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is None:
             continue
-        counts = operand("cov", name, given)
+        counts = operand("cov", name, weights)
         if counts.shape != value.shape[1:]:
             raise ShapeError(f"cov: {name} must have shape {value.shape[1:]}, got {counts.shape}")
         if name == "fweights" and counts.dtype not in dtypes.INTEGERS:

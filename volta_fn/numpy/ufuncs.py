@@ -95,8 +95,8 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         if where is not None and start is None:
             raise ArgumentError(f"{self.__name__}.reduce: where= needs initial=, as the function has no identity")
         rows, shape = _axes_first(value, axes)
-        kept = None if where is None else _axes_first(broadcast_to(operand(self.__name__, "where", where), value.shape), axes)[0]
-        result = self._folded(rows, start, kept)
+        mask = None if where is None else _axes_first(broadcast_to(operand(self.__name__, "where", where), value.shape), axes)[0]
+        result = self._folded(rows, start, mask)
         return lax.expand_dims(result, axes) if keepdims else lax.reshape(result, shape)
 
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Array:
@@ -139,8 +139,8 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         positions = lax.reshape(chosen, (chosen.size,))
         others = () if b is None else (lax.reshape(broadcast_to(operand(self.__name__, "b", b), chosen.shape), (chosen.size,)),)
 
-        def change(flat: Array, given: tuple[Array, ...]) -> tuple[Array, None]:
-            position, *rest = given
+        def change(flat: Array, operands: tuple[Array, ...]) -> tuple[Array, None]:
+            position, *rest = operands
             new = self._function(flat[position], *rest)
             return flat.at[position].set(lax.convert_element_type(new, flat.dtype)), None
 
@@ -165,8 +165,8 @@ class ufunc(metaclass=_Universal):  # NumPy's name
         ends = lax.concatenate([starts[1:], lax.full((min(1, starts.size),), count, starts.dtype)], 0)
 
         def reduced(start: Array, end: Array) -> Array:
-            def step(total: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-                i, row = given
+            def step(total: Array, operands: tuple[Array, Array]) -> tuple[Array, None]:
+                i, row = operands
                 return lax.select(broadcast_to((i > start) & (i < end), row.shape), self._step(total, row), total), None
 
             return lax.scan(step, rows[start], (arange(count, dtype=starts.dtype), rows))[0]
@@ -193,15 +193,15 @@ class ufunc(metaclass=_Universal):  # NumPy's name
     def _step(self, total: Array, row: Array) -> Array:
         return lax.convert_element_type(self._function(total, row), total.dtype)
 
-    def _folded(self, rows: Array, start: Any, kept: Array | None) -> Array:
-        """Combine rows from the first to the last, or those that `kept` selects."""
+    def _folded(self, rows: Array, start: Any, mask: Array | None) -> Array:
+        """Combine rows from the first to the last, or those that `mask` selects."""
         if start is None and not rows.shape[0]:
             raise ArgumentError(f"{self.__name__}.reduce: there are no elements, and no identity; give initial=")
         first, rest = (rows[0], rows[1:]) if start is None else (lax.full(rows.shape[1:], start, rows.dtype), rows)
-        if kept is None:
+        if mask is None:
             return lax.scan(lambda total, row: (self._step(total, row), None), first, rest)[0]
-        step = lambda total, given: (lax.select(given[1], self._step(total, given[0]), total), None)  # noqa: E731
-        return lax.scan(step, first, (rest, kept))[0]
+        step = lambda total, operands: (lax.select(operands[1], self._step(total, operands[0]), total), None)  # noqa: E731
+        return lax.scan(step, first, (rest, mask))[0]
 
 
 def frompyfunc(func: Callable[..., Any], /, nin: int, nout: int, *, identity: Any = None) -> ufunc:
@@ -244,7 +244,7 @@ def _axes_first(value: Array, axes: Sequence[int]) -> tuple[Array, tuple[int, ..
 
 
 def _with_methods(function: Any, identity: Any = None, nin: int = 2, **fast: Callable[..., Any]) -> Any:
-    """Give a function the attributes of the ufunc that it is."""
+    """Set the methods and attributes of a ufunc on its function."""
     universal = ufunc(function, nin, 1, identity, **fast)
     for name in (*METHODS, "nin", "nout", "nargs", "identity"):
         setattr(function, name, getattr(universal, name))

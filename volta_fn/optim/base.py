@@ -112,13 +112,13 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def _numeric(function: Callable[..., Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return the parameters that are numbers (None for others): by position, by name."""
     parameters = inspect.signature(function).parameters.values()
-    found = {p.name: p if _NUMERIC.fullmatch(str(p.annotation)) and not _OTHER.search(p.name) else None for p in parameters}
-    positional = [found[p.name] for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return positional, found
+    by_name = {p.name: p if _NUMERIC.fullmatch(str(p.annotation)) and not _OTHER.search(p.name) else None for p in parameters}
+    positional = [by_name[p.name] for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional, by_name
 
 
 def _check(function: str, parameter: inspect.Parameter | None, value: Any) -> None:
-    """Raise `ArgumentTypeError` or `ArgumentError` for what is no hyperparameter."""
+    """Raise `ArgumentTypeError` or `ArgumentError` for an invalid hyper-parameter."""
     if parameter is None or (value is None and (parameter.default is None or "None" in parameter.annotation)):
         return
     schedule = parameter.annotation.startswith("ScalarOrSchedule")

@@ -98,21 +98,21 @@ def value_and_grad_from_state(value_fn: Callable[..., Any]) -> Callable[..., tup
 
 
 def _only_field(state: OptState, name: str) -> Any:
-    found = _fields(state, name)
-    if len(found) != 1 or found[0] is None:
+    fields = _fields(state, name)
+    if len(fields) != 1 or fields[0] is None:
         raise ArgumentError(
-            f"value_and_grad_from_state: one {name!r} must be in the optimizer's state, found {sum(f is not None for f in found)}; "
+            f"value_and_grad_from_state: one {name!r} must be in the optimizer's state, found {sum(f is not None for f in fields)}; "
             "use it with one line search, which keeps the gradient (store_grad=True for backtracking)"
         )
-    return found[0]
+    return fields[0]
 
 
 def _fields(node: Any, name: str) -> list[Any]:
     """Return the values of all fields of that name in the named tuples of a state."""
-    own, children = [], node if isinstance(node, (tuple, list)) else node.values() if isinstance(node, dict) else ()
+    values, children = [], node if isinstance(node, (tuple, list)) else node.values() if isinstance(node, dict) else ()
     if isinstance(node, tuple) and hasattr(node, "_fields") and name in node._fields:
-        own = [getattr(node, name)]
-    return own + [x for child in children for x in _fields(child, name)]
+        values = [getattr(node, name)]
+    return values + [x for child in children for x in _fields(child, name)]
 
 
 # ------------------------------------------------------------------------------
@@ -219,11 +219,11 @@ def scale_by_backtracking_linesearch(
         dtype = state.value.dtype
         start, descent = vnp.asarray(value, dtype), slope(grad, updates).astype(dtype)
         first = vnp.asarray(vnp.minimum(increase_factor * state.learning_rate, max_learning_rate), dtype)
-        found = decrease.search(lambda step: loss(along(params, step, updates)), start, descent, first)
-        step = vnp.where(vnp.isinf(found.error), vnp.zeros_like(found.step), found.step)
+        result = decrease.search(lambda step: loss(along(params, step, updates)), start, descent, first)
+        step = vnp.where(vnp.isinf(result.error), vnp.zeros_like(result.step), result.step)
         new_grad = gradient_of(loss)(along(params, step, updates)) if store_grad else None
-        info = BacktrackingLinesearchInfo(found.tried, found.error)
-        return scaled_by(step, updates), ScaleByBacktrackingLinesearchState(step, found.value, new_grad, info)
+        info = BacktrackingLinesearchInfo(result.tried, result.error)
+        return scaled_by(step, updates), ScaleByBacktrackingLinesearchState(step, result.value, new_grad, info)
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -291,7 +291,7 @@ class _WolfeConditions(NamedTuple):
     stepsize_precision: Any
 
     def errors(self, new: _Point, start: _Point) -> tuple[Array, Array]:
-        """Return by how much a point misses the decrease and the flatness wanted."""
+        """Return by how much a point violates the two Wolfe conditions."""
         decrease = new.value - start.value - self.slope_rtol * new.step * start.slope
         if self.approx_dec_rtol is not None:
             flat = new.slope - (2 * self.slope_rtol - 1) * start.slope
@@ -313,10 +313,10 @@ class _WolfeConditions(NamedTuple):
         good = vnp.maximum(decrease, curvature) <= self.tol
         better = (decrease <= self.tol) & (~search.bracketed | (new.value < search.best.value))
         best = where(better, _Best(new.step, new.value, grad), search.best)
-        low, high, third, found = where(
+        low, high, third, has_bracket = where(
             search.bracketed, (*_narrowed(search, new, decrease), search.bracketed), _bracket(search, new, decrease)
         )
-        bracketed = found | (good & ~search.bracketed)
+        bracketed = has_bracket | (good & ~search.bracketed)
         done = good | (at_limit & ~bracketed)
         exhausted = search.tried + 1 >= self.max_linesearch_steps
         tiny = search.bracketed & (vnp.abs(search.high.step - search.low.step) <= self.stepsize_precision) & (best.step > 0)
@@ -443,9 +443,9 @@ def scale_by_zoom_linesearch(
         params = require_params("scale_by_zoom_linesearch", params)
         loss = bound_value_fn("scale_by_zoom_linesearch", value_fn, extra_args)
         guess = state.learning_rate if initial_guess_strategy == "keep" else vnp.ones_like(state.learning_rate)
-        found = _search(conditions, loss, params, updates, vnp.asarray(value, guess.dtype), grad, guess)
-        step, new_value, new_grad = found.result()
-        info = ZoomLinesearchInfo(found.tried, found.decrease_error, found.curvature_error)
+        search = _search(conditions, loss, params, updates, vnp.asarray(value, guess.dtype), grad, guess)
+        step, new_value, new_grad = search.result()
+        info = ZoomLinesearchInfo(search.tried, search.decrease_error, search.curvature_error)
         return scaled_by(step, updates), ScaleByZoomLinesearchState(step, new_value, new_grad, info)
 
     return GradientTransformationExtraArgs(init, update)

@@ -108,17 +108,17 @@ def _joined(stacked: Array) -> Array:
     return stacked.swapaxes(0, 1).reshape(-1, *stacked.shape[2:])
 
 
-def _combined(given: Any, count: int) -> Accumulator:
+def _combined(kinds: Any, count: int) -> Accumulator:
     """Return one accumulator for a tree of accumulators and kinds."""
 
-    def made(kind: Any) -> Accumulator:
+    def accumulator_of(kind: Any) -> Accumulator:
         if isinstance(kind, Accumulator):
             return kind
         if not isinstance(kind, AccumulationType):
             raise ArgumentError(f"an accumulator is an Accumulator or an AccumulationType, got {kind!r}")
         return _accumulator(kind, count)
 
-    chunks = tree.map(made, given)
+    chunks = tree.map(accumulator_of, kinds)
     return Accumulator(
         lambda value: tree.map(lambda acc, v: acc.init(v), chunks, value),
         lambda state, value, index: tree.map(lambda acc, s, v: acc.update(s, v, index), chunks, state, value),
@@ -162,9 +162,9 @@ def microbatch(
     axes = (in_axes,) * len(numbers + names) if isinstance(in_axes, int) else tuple(in_axes)
 
     def microbatched(*args: Any, **kwargs: Any) -> Any:
-        given = [*(args[i] for i in numbers), *(kwargs[name] for name in names)]
-        count = _count(given, axes, size)
-        split = [reshape_batch_axis(value, size, axis) for value, axis in zip(given, axes, strict=True)]
+        batches = [*(args[i] for i in numbers), *(kwargs[name] for name in names)]
+        count = _count(batches, axes, size)
+        split = [reshape_batch_axis(value, size, axis) for value, axis in zip(batches, axes, strict=True)]
         chosen = _combined(accumulator, count)
 
         def call(index: Any) -> Any:
@@ -213,10 +213,10 @@ def micro_vmap(
     batched = [i for i, axis in enumerate(axes) if axis is not None]
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        given = (*axes, *[None] * (len(args) - len(axes)))
+        in_axes = (*axes, *[None] * (len(args) - len(axes)))
 
         def stacked_call(*values: Any) -> Any:
-            stacked = vmap_fn(lambda *inner: fun(*inner, **kwargs), given, 0)(*values)
+            stacked = vmap_fn(lambda *inner: fun(*inner, **kwargs), in_axes, 0)(*values)
             return _combined(accumulator, 1).aggregate(stacked)
 
         options: dict[str, Any] = {"in_axes": [axes[i] for i in batched], "num_real_microbatches": num_real_microbatches}
@@ -226,7 +226,7 @@ def micro_vmap(
 
 
 class IndividualOutputs(NamedTuple):
-    """What `micro_grad` returns for each example."""
+    """The results of `micro_grad` for each example."""
 
     values: Any
     metrics: Any
@@ -273,14 +273,14 @@ def micro_grad(
     batched = (batch_argnums,) if isinstance(batch_argnums, int) else tuple(batch_argnums)
     gradient = value_and_grad(fun, argnums, has_aux=has_aux)
 
-    def one(*args: Any, **kwargs: Any) -> Any:
+    def example_gradient(*args: Any, **kwargs: Any) -> Any:
         value, grad = gradient(*args, **kwargs)
         value, aux = value if has_aux else (value, None)
         return transform_fn(grad), IndividualOutputs(value, metrics_fn(grad), aux)
 
     axes = [0 if i in batched else None for i in range(max(batched) + 1)]
-    both = (accumulator, AccumulationType.CONCAT)
-    mapped = micro_vmap(one, axes, accumulator=both, microbatch_size=microbatch_size, num_real_microbatches=num_real_microbatches)
+    options: dict[str, Any] = {"microbatch_size": microbatch_size, "num_real_microbatches": num_real_microbatches}
+    mapped = micro_vmap(example_gradient, axes, accumulator=(accumulator, AccumulationType.CONCAT), **options)
     if not keep_batch_dim:
         return mapped
 

@@ -129,10 +129,10 @@ def _function(closure: Closure) -> FunctionType:
 
 
 def _attribute(module: str, name: str) -> Any:
-    found = load(module)
+    value = load(module)
     for attribute in name.split("."):
-        found = getattr(found, attribute, None)
-    return found
+        value = getattr(value, attribute, None)
+    return value
 
 
 def _code(module: str, name: str) -> CodeType | None:
@@ -146,7 +146,7 @@ def _inner(code: CodeType) -> list[CodeType]:
 
 
 def _path(outer: CodeType | None, code: CodeType) -> tuple[tuple[int, str], ...] | None:
-    """Return the way from a function's code to that of an inner one, or None."""
+    """Return the path from a function's code to that of an inner one, or None."""
     for position, inner in enumerate([] if outer is None else _inner(outer)):
         step = (position, inner.co_name)
         if inner is code:
@@ -193,24 +193,24 @@ def tree_cast_like(values: Any, like: Any) -> Any:
     return tree.map(lambda x, other: cast_like(as_value(x), as_value(other)), values, like)
 
 
-def map_leaves(rule: Rule, updates: Any, *given: Any) -> Any:
-    """Return the tree of ``rule(update, *given)``.
+def map_leaves(rule: Rule, updates: Any, *operands: Any) -> Any:
+    """Return the tree of ``rule(update, *operands)``.
 
-    The trees given (parameters) have the structure and shapes of the updates. Raises `TreeError` or `ShapeError` where they differ,
+    The operands (such as parameters) have the structure and shapes of the updates. Raises `TreeError` or `ShapeError` where they differ,
     `DTypeError` for updates that are not floating-point or complex numbers.
     """
-    return map_with_state(lambda *row: (rule(*row),), updates, given=given)[0]
+    return map_with_state(lambda *row: (rule(*row),), updates, operands=operands)[0]
 
 
-def map_with_state(rule: Rule, updates: Any, *states: Any, given: Sequence[Any] = (), same_shapes: bool = True) -> tuple[Any, ...]:
-    """Map leaves by ``rule(update, *states, *given) -> (update, *states)``.
+def map_with_state(rule: Rule, updates: Any, *states: Any, operands: Sequence[Any] = (), same_shapes: bool = True) -> tuple[Any, ...]:
+    """Map leaves by ``rule(update, *states, *operands) -> (update, *states)``.
 
     `same_shapes` says whether the states have the shapes of the updates. Raises the errors of `map_leaves`.
     """
     leaves, treedef = tree.flatten(updates)
     leaves = [_inexact(x, updates, i) for i, x in enumerate(leaves)]
     columns = [leaves]
-    for i, other in enumerate((*states, *given)):
+    for i, other in enumerate((*states, *operands)):
         columns.append(_column(updates, leaves, treedef, other, same_shapes or i >= len(states)))
     rows = [_apply(rule, row, 1 + len(states)) for row in zip(*columns, strict=True)]
     return tuple(treedef.unflatten([row[i] for row in rows]) for i in range(1 + len(states)))
@@ -276,12 +276,12 @@ def zeros_like(params: Any, dtype: Any = None) -> Any:
 
 def full_like(params: Any, value: Any, dtype: Any = None) -> Any:
     """Return arrays like the parameters filled with `value`, in `dtype` if given."""
-    return _filled(params, value, lambda own: own if dtype is None else dtype)
+    return _filled(params, value, lambda leaf_dtype: leaf_dtype if dtype is None else dtype)
 
 
 def magnitudes(params: Any, value: Any = 0) -> Any:
     """Return real arrays filled with `value`, in float32 at least, for statistics."""
-    return _filled(params, value, lambda own: dtypes.real_dtype(dtypes.accumulator(own)))
+    return _filled(params, value, lambda leaf_dtype: dtypes.real_dtype(dtypes.accumulator(leaf_dtype)))
 
 
 def _filled(params: Any, value: Any, dtype_of: Callable[[np.dtype], Any]) -> Any:
@@ -295,8 +295,8 @@ def _filled(params: Any, value: Any, dtype_of: Callable[[np.dtype], Any]) -> Any
 
 def widest_real(values: Any) -> np.dtype:
     """Return the real dtype (float32 or float64) that holds all leaves' magnitudes."""
-    found = {dtypes.real_dtype(dtypes.accumulator(as_value(x).dtype)) for x in tree.leaves(values)}
-    return np.dtype(np.float64) if np.dtype(np.float64) in found else _FLOAT
+    real_dtypes = {dtypes.real_dtype(dtypes.accumulator(as_value(x).dtype)) for x in tree.leaves(values)}
+    return np.dtype(np.float64) if np.dtype(np.float64) in real_dtypes else _FLOAT
 
 
 def factor(value: Any, like: Array) -> Any:

@@ -62,7 +62,7 @@ def make_perturbed_fun(
     """
     source = Gumbel() if noise is None else noise
 
-    def one(key: Any, x: Any, baseline: Any) -> Any:
+    def perturbed_value(key: Any, x: Any, baseline: Any) -> Any:
         shifted = stop_gradient(tree_add_scale(x, sigma, tree_random_like(key, x, source.sample)))
         density = tree_sum(tree.map(lambda y, centre: source.log_prob((y - centre) / sigma), shifted, x))
         weight = vnp.exp(density - stop_gradient(density))  # 1, with the derivatives of the density
@@ -71,7 +71,7 @@ def make_perturbed_fun(
 
     def perturbed(key: Any, x: Any) -> Any:
         baseline = fun(stop_gradient(x)) if use_baseline else None
-        values = vmap(lambda k: one(k, x, baseline))(random.split(key, num_samples))
+        values = vmap(lambda k: perturbed_value(k, x, baseline))(random.split(key, num_samples))
         return tree.map(lambda v: vnp.mean(v, 0), values)
 
     return perturbed

@@ -259,11 +259,11 @@ def _matched_columns(cost: Array) -> Array:
 
 
 def _with_row(cost: Array, row: Array, matching: _Matching) -> _Matching:
-    found = _shortest_path(cost, row, matching)
+    path = _shortest_path(cost, row, matching)
     u, v, row_of, column_of = matching
-    raised = vnp.where(found.visited, found.distance - found.distances, 0)
-    u = u.at[row].add(found.distance).at[vnp.maximum(row_of, 0)].add(vnp.where(row_of >= 0, raised, 0))
-    row_of, column_of = _augmented(found.end, row, found.came_from, row_of, column_of)
+    raised = vnp.where(path.visited, path.distance - path.distances, 0)
+    u = u.at[row].add(path.distance).at[vnp.maximum(row_of, 0)].add(vnp.where(row_of >= 0, raised, 0))
+    row_of, column_of = _augmented(path.end, row, path.came_from, row_of, column_of)
     return _Matching(u, v - raised, row_of, column_of)
 
 
@@ -293,7 +293,7 @@ def _shortest_path(cost: Array, row: Array, matching: _Matching) -> _Search:
 
 
 def _augmented(end: Array, row: Array, came_from: Array, row_of: Array, column_of: Array) -> tuple[Array, Array]:
-    """Give each column of the path the row that it was reached from."""
+    """Assign each column of the path to the row from which it was reached."""
 
     def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
         column, row_of, column_of = state

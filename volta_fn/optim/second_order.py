@@ -164,13 +164,13 @@ def matrix_inverse_pth_root(
     """
     if not isinstance(p, int) or isinstance(p, bool) or p < 1:
         raise ArgumentError(f"matrix_inverse_pth_root: p is a positive integer, got {p!r}")
-    given = _square_matrix("matrix_inverse_pth_root", matrix)
-    wide = widened(given)
-    identity = vnp.eye(given.shape[0], dtype=wide.dtype)
+    square = _square_matrix("matrix_inverse_pth_root", matrix)
+    wide = widened(square)
+    identity = vnp.eye(square.shape[0], dtype=wide.dtype)
     largest, _ = power_iteration(wide)
     damped = wide + ridge_epsilon * vnp.maximum(largest, 1e-16) * identity
     root, error = _inverse_root(damped, identity, p, num_iters, error_tolerance)
-    return root.astype(given.dtype), error
+    return root.astype(square.dtype), error
 
 
 def _inverse_root(damped: Array, identity: Array, p: int, num_iters: Any, error_tolerance: Any) -> tuple[Array, Array]:

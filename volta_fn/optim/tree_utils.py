@@ -87,16 +87,16 @@ def tree_dtype(tree: Any, mixed_dtype_handler: str | None = None) -> np.dtype:
     >>> optim.tree.dtype([vnp.ones(2), vnp.ones(2, "float16")], "lowest")
     dtype('float16')
     """
-    found = [as_value(x).dtype for x in trees.leaves(tree)]
+    leaf_dtypes = [as_value(x).dtype for x in trees.leaves(tree)]
     if mixed_dtype_handler not in (None, "promote", "highest", "lowest"):
         raise ArgumentError(f"tree_dtype: mixed_dtype_handler is None, 'promote', 'highest' or 'lowest', got {mixed_dtype_handler!r}")
-    if not found:
+    if not leaf_dtypes:
         return np.dtype(np.float32)
-    if mixed_dtype_handler is None and len(set(found)) > 1:
-        raise DTypeError(f"tree_dtype: the leaves have the dtypes {sorted({d.name for d in found})}; give a mixed_dtype_handler")
+    if mixed_dtype_handler is None and len(set(leaf_dtypes)) > 1:
+        raise DTypeError(f"tree_dtype: the leaves have the dtypes {sorted({d.name for d in leaf_dtypes})}; give a mixed_dtype_handler")
     if mixed_dtype_handler == "promote":
-        return functools.reduce(dtypes.promote_types, found)
-    return functools.reduce(lambda a, b: _ordered(a, b)[mixed_dtype_handler == "highest"], found)
+        return functools.reduce(dtypes.promote_types, leaf_dtypes)
+    return functools.reduce(lambda a, b: _ordered(a, b)[mixed_dtype_handler == "highest"], leaf_dtypes)
 
 
 def _ordered(first: np.dtype, second: np.dtype) -> tuple[np.dtype, np.dtype]:
@@ -278,14 +278,14 @@ def _pairwise_total(values: list[Any]) -> Any:
 
 def tree_max(tree: Any) -> Any:
     """Return the largest element of all leaves; -inf if there are none."""
-    found: list[Any] = [-math.inf, *[vnp.max(x) for x in trees.leaves(tree) if vnp.size(x)]]
-    return functools.reduce(vnp.maximum, found)
+    maxima: list[Any] = [-math.inf, *[vnp.max(x) for x in trees.leaves(tree) if vnp.size(x)]]
+    return functools.reduce(vnp.maximum, maxima)
 
 
 def tree_min(tree: Any) -> Any:
     """Return the smallest element of all leaves; inf if there are none."""
-    found: list[Any] = [math.inf, *[vnp.min(x) for x in trees.leaves(tree) if vnp.size(x)]]
-    return functools.reduce(vnp.minimum, found)
+    minima: list[Any] = [math.inf, *[vnp.min(x) for x in trees.leaves(tree) if vnp.size(x)]]
+    return functools.reduce(vnp.minimum, minima)
 
 
 def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
@@ -302,7 +302,8 @@ def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
     (Array(5., dtype=float32), Array(4., dtype=float32))
     """
     if ord is None or ord == 2:
-        square = vnp.asarray(_total(trees.map(lambda x: vnp.sum(abs_sq(x)), tree)), _inexact(tree))
+        dtype = None if trees.leaves(tree) else np.float32
+        square = vnp.asarray(_total(trees.map(lambda x: vnp.sum(abs_sq(x)), tree)), dtype)
         return square if squared else vnp.sqrt(square)
     sizes = trees.map(vnp.abs, tree)
     if ord == 1:
@@ -312,11 +313,6 @@ def tree_norm(tree: Any, ord: Any = None, squared: bool = False) -> Array:
     else:
         raise ArgumentError(f"tree_norm: ord is None, 1, 2, inf, 'inf' or 'infinity', got {ord!r}")
     return vnp.square(norm) if squared else norm
-
-
-def _inexact(tree: Any) -> Any:
-    """Return float32 for a tree without elements, else None."""
-    return None if trees.leaves(tree) else np.float32
 
 
 def tree_allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
@@ -422,16 +418,16 @@ def tree_get_all_with_path(tree: Any, key: Any, filtering: Filter | None = None)
     >>> [(path[-1].tuple_name, value) for path, value in optim.tree.get_all_with_path(state, "count")]
     [('ScaleByAdamState', Array(0, dtype=int32))]
     """
-    found: list[tuple[KeyPath, Any]] = []
+    entries: list[tuple[KeyPath, Any]] = []
 
     def visit(path: KeyPath, node: Any) -> None:
         if _is_named(path, node, key):
-            found.append((path, node))
+            entries.append((path, node))
         for entry, child in _children(node)[0]:
             visit((*path, entry), child)
 
     visit((), tree)
-    return [(path, value) for path, value in found if filtering is None or filtering(path, value)]
+    return [(path, value) for path, value in entries if filtering is None or filtering(path, value)]
 
 
 def tree_get(tree: Any, key: Any, default: Any = None, filtering: Filter | None = None) -> Any:
@@ -442,11 +438,11 @@ def tree_get(tree: Any, key: Any, default: Any = None, filtering: Filter | None 
     >>> optim.tree.get(optim.adam(0.1).init(vf.numpy.zeros(1)), "count")
     Array(0, dtype=int32)
     """
-    found = tree_get_all_with_path(tree, key, filtering)
-    if len(found) > 1:
-        paths = ", ".join(trees.keystr(path) for path, _ in found)
-        raise ArgumentError(f"tree_get: there are {len(found)} values named {key!r}, at {paths}; choose one by filtering")
-    return found[0][1] if found else default
+    entries = tree_get_all_with_path(tree, key, filtering)
+    if len(entries) > 1:
+        paths = ", ".join(trees.keystr(path) for path, _ in entries)
+        raise ArgumentError(f"tree_get: there are {len(entries)} values named {key!r}, at {paths}; choose one by filtering")
+    return entries[0][1] if entries else default
 
 
 def tree_set(tree: Any, filtering: Filter | None = None, /, **kwargs: Any) -> Any:

@@ -102,9 +102,9 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
 
 def _bound(name: str, value: Any) -> Array | np.ndarray:
     """Return a bound of integers, on the host if known: it may need 64 bits."""
-    known = known_integers(value)
-    if known is not None:
-        return known
+    host_value = known_integers(value)
+    if host_value is not None:
+        return host_value
     bound = as_value(value)
     if bound.dtype not in dtypes.INTEGERS:
         raise DTypeError(f"randint: {name} must be an integer, got {bound.aval}; convert it with astype")
@@ -251,7 +251,7 @@ def pareto(key: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = No
 def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
     """Sample the Rayleigh distribution.
 
-    It is that of the length of a vector of two normal numbers with standard deviation `scale`.
+    The length of a vector of two normal numbers with standard deviation `scale` has this distribution.
 
     >>> bool((vf.random.rayleigh(vf.random.key(0), 2.0, (5,)) >= 0).all())
     True

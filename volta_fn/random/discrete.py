@@ -62,7 +62,7 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
 
 
 def _poisson_by_products(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:
-    def go_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         return vnp.any(state[3] > -rate) & (state[0] < rounds)
 
     def step(state: Any) -> Any:
@@ -72,7 +72,7 @@ def _poisson_by_products(data: Array, rate: Array, shape: Shape, dtype: np.dtype
         return i + 1, count, keys[0], log_product + lax.log(uniform(keys[1], shape, FLOAT))
 
     start = (0, vnp.zeros(shape, dtype), data, vnp.zeros(shape, FLOAT))
-    return lax.while_loop(go_on, step, start)[1] - 1
+    return lax.while_loop(continues, step, start)[1] - 1
 
 
 def _poisson_by_rejection(data: Array, rate: Array, shape: Shape, dtype: np.dtype, rounds: int) -> Array:

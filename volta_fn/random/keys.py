@@ -49,12 +49,12 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
 
     Raises `ShapeError` if the parameters do not broadcast to the requested shape.
     """
-    given = [p.shape for p in parameters.values()]
+    shapes = [p.shape for p in parameters.values()]
     if shape is None:
-        return lax.broadcast_shapes((), *given)
+        return lax.broadcast_shapes((), *shapes)
     wanted = canonical_shape(shape)
     try:
-        fits = lax.broadcast_shapes(wanted, *given) == wanted
+        fits = lax.broadcast_shapes(wanted, *shapes) == wanted
     except BroadcastError:
         fits = False
     if not fits:
@@ -63,10 +63,10 @@ def shape_with(function: str, shape: Sequence[int] | None, **parameters: Array |
     return wanted
 
 
-def parameters(function: str, dtype: Any, shape: Sequence[int] | None, **given: Any) -> tuple[Any, ...]:
+def parameters(function: str, dtype: Any, shape: Sequence[int] | None, **operands: Any) -> tuple[Any, ...]:
     """Return a sample's floating dtype and shape, and its parameters in that dtype."""
     wanted = float_dtype(function, dtype)
-    values = {name: to_dtype(value, wanted) for name, value in given.items()}
+    values = {name: to_dtype(value, wanted) for name, value in operands.items()}
     return wanted, shape_with(function, shape, **values), *values.values()
 
 
@@ -92,9 +92,10 @@ def known_integers(value: Any) -> np.ndarray | None:
 
 #: The implementation of keys of two words.
 THREEFRY = "threefry2x32"
-#: Those of four words, whose bits are Philox's. The second also makes keys by it, which is no hash: they may be related.
+#: The implementations of keys of four words, whose bits are Philox's. "unsafe_rbg" also derives keys by it, which is no hash: they may be
+#: correlated.
 RBG, UNSAFE_RBG = "rbg", "unsafe_rbg"
-#: How each is written in dtypes.
+#: The names of implementations in dtypes.
 _TAGS = {THREEFRY: "fry", RBG: "rbg", UNSAFE_RBG: "urbg"}
 #: How many blocks of bits stand for a hash in "unsafe_rbg".
 _UNSAFE_STEPS = 10
@@ -214,8 +215,8 @@ class PRNGKeyArray(_Base):
     def reshape(self, *shape: Any) -> PRNGKeyArray:  # type: ignore[override]
         """Reshape to a shape given as integers or one sequence; one of them may be -1."""
         sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        known = math.prod(n for n in sizes if n != -1)
-        full = [self.size // max(known, 1) if n == -1 else n for n in sizes]
+        explicit_size = math.prod(n for n in sizes if n != -1)
+        full = [self.size // max(explicit_size, 1) if n == -1 else n for n in sizes]
         return PRNGKeyArray(lax.reshape(self._data, (*full, self._data.shape[-1])), self._impl)
 
     def flatten(self) -> PRNGKeyArray:  # type: ignore[override]
@@ -226,8 +227,8 @@ class PRNGKeyArray(_Base):
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> PRNGKeyArray:
         """Drop dimensions of size 1: all of them, or those given."""
-        given = [i for i, n in enumerate(self.shape) if n == 1] if axis is None else [axis] if isinstance(axis, int) else axis
-        return PRNGKeyArray(lax.squeeze(self._data, [i % self.ndim for i in given]), self._impl)
+        axes = [i for i, n in enumerate(self.shape) if n == 1] if axis is None else [axis] if isinstance(axis, int) else axis
+        return PRNGKeyArray(lax.squeeze(self._data, [i % self.ndim for i in axes]), self._impl)
 
     def transpose(self, *axes: Any) -> PRNGKeyArray:
         """Permute the dimensions, by default in reverse."""
@@ -263,7 +264,7 @@ class PRNGKeyArray(_Base):
         return self._data.devices()
 
     def block_until_ready(self) -> PRNGKeyArray:
-        """Wait until the data is there, and return self."""
+        """Wait until the data is computed, and return self."""
         self._data.block_until_ready()
         return self
 
@@ -305,7 +306,7 @@ def _with_words(index: Any) -> tuple[Any, ...]:
 
 
 class KeyUpdates:
-    """What the `at` of an array of keys has."""
+    """Updates of an array of keys at indices, its `at` attribute."""
 
     def __init__(self, keys: PRNGKeyArray, index: Any = Ellipsis) -> None:
         self._keys, self._index = keys, index
@@ -354,8 +355,8 @@ def PRNGKey(seed: Any, *, impl: str | KeyType | None = None) -> Array:
 def _implementation(function: str, impl: str | KeyType | None, dtype: str | KeyType | None) -> str:
     if impl is not None and dtype is not None:
         raise ArgumentError(f"{function}: give impl or dtype, not both")
-    given = impl if dtype is None else dtype
-    name = given.impl if isinstance(given, KeyType) else given
+    choice = impl if dtype is None else dtype
+    name = choice.impl if isinstance(choice, KeyType) else choice
     if name is None:
         return settings.current.default_prng_impl
     if name not in _TAGS:
@@ -380,8 +381,8 @@ def _threefry_seeded(function: str, seed: Any) -> Array:
         raise ArgumentTypeError(f"{function}: the seed must be an integer, got {seed!r} of type str")
     if type(seed) is int and dtypes.canonical(_INT64) != _INT64:  # of which the lower word counts, as in JAX
         return as_value(np.array([0, seed & _LOW_32], _UINT32))
-    known = known_integers(seed)
-    value = as_value(seed) if known is None else known
+    host_value = known_integers(seed)
+    value = as_value(seed) if host_value is None else host_value
     if value.dtype not in dtypes.INTEGERS | dtypes.BOOL:
         raise DTypeError(f"{function}: the seed must be an integer, got a value of dtype {value.dtype.name}")
     if value.shape:
@@ -473,8 +474,8 @@ def _impl_of(keys: Any, data: Array) -> str:
     return RBG if settings.current.default_prng_impl == THREEFRY else settings.current.default_prng_impl
 
 
-def _like(given: Any, data: Array) -> Any:
-    return PRNGKeyArray(data, given._impl) if isinstance(given, PRNGKeyArray) else data
+def _like(key: Any, data: Array) -> Any:
+    return PRNGKeyArray(data, key._impl) if isinstance(key, PRNGKeyArray) else data
 
 
 Key = TypeVar("Key")
@@ -504,8 +505,8 @@ def fold_in(key: Key, data: Any) -> Key:
     words = single_key("fold_in", key)
     if isinstance(data, int) and not -(2**31) <= data < 2**32:
         raise ArgumentError(f"fold_in: data must fit 32 bits, got {data}")
-    known = known_integers(np.uint32(data & _LOW_32) if type(data) is int else data)
-    value = as_value(data if known is None else known.astype(np.uint32))  # the lowest 32 bits, which every device supports
+    host_value = known_integers(np.uint32(data & _LOW_32) if type(data) is int else data)
+    value = as_value(data if host_value is None else host_value.astype(np.uint32))  # the lowest 32 bits, which every device supports
     if value.shape:
         raise ShapeError(f"fold_in: data must be one integer, got an array of shape {value.shape}. Use volta_fn.vmap for several.")
     if _impl_of(key, words) == UNSAFE_RBG:

@@ -115,8 +115,8 @@ def _transformed(function: str, x: Any, type: int, n: int | None, axis: int, nor
         raise ShapeError(f"{function} of type {type} needs {1 + (kind == 1)} elements or more along the axis, got {count}")
     last = vnp.moveaxis(resized(value, dim, count), dim, -1)
     components = [last.real, last.imag] if is_complex(last) else [last]
-    found = [_scaled(c.astype(_wide_enough(c)), kind, scale) for c in components]
-    return vnp.moveaxis(lax.complex(*found) if len(found) == 2 else found[0], -1, dim)
+    transformed = [_scaled(c.astype(_wide_enough(c)), kind, scale) for c in components]
+    return vnp.moveaxis(lax.complex(*transformed) if len(transformed) == 2 else transformed[0], -1, dim)
 
 
 def _wide_enough(x: Array) -> np.dtype:

@@ -96,8 +96,8 @@ class RegularGridInterpolator:
             separate = promote_args("RegularGridInterpolator", (*xi, *self.grid), dtypes.FLOATS)[: len(xi)]
             coordinates = vnp.stack(vnp.broadcast_arrays(*separate), -1)
         else:
-            given = vnp.asarray(xi, self.grid[0].dtype) if isinstance(xi, list) and is_inexact(self.grid[0]) else vnp.asarray(xi)
-            (coordinates, *_) = promote_args("RegularGridInterpolator", (given, *self.grid), dtypes.FLOATS)
+            points = vnp.asarray(xi, self.grid[0].dtype) if isinstance(xi, list) and is_inexact(self.grid[0]) else vnp.asarray(xi)
+            (coordinates, *_) = promote_args("RegularGridInterpolator", (points, *self.grid), dtypes.FLOATS)
             coordinates = coordinates.reshape(-1, size) if coordinates.ndim < 2 else coordinates
         if coordinates.shape[-1] != size:
             raise ShapeError(f"RegularGridInterpolator: the points have {coordinates.shape[-1]} coordinates, the grid {size}")
@@ -139,7 +139,7 @@ def _check_grid(grid: Sequence[Array], values: Array) -> None:
 def _find(axis: Array, x: Array, rest: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the cell of each coordinate, and its position in the cell from 0 to 1.
 
-    The position has dimensions for the values' rest.
+    The position has further dimensions of size 1, to broadcast against the values.
     """
     axis = lax.convert_element_type(axis, x.dtype)
     index = vnp.clip(vnp.searchsorted(axis, x) - 1, 0, axis.size - 2)

@@ -92,9 +92,9 @@ def search(
 
 
 def _next_trial(best: Point, end: Array, end_value: Array) -> Array:
-    """Return the minimum of the parabola through both ends, unless it is near one.
+    """Return the minimum of the parabola through both ends of the interval.
 
-    Then, and where no value is known, it is the middle; without an interval, twice the step.
+    If it is near an end, or the parabola has none, the result is the middle. Without an interval the step is doubled.
     """
     is_open = vnp.isinf(end)
     width = vnp.where(is_open, 0, end - best.step)
@@ -134,7 +134,7 @@ class Options(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an iteration passes on to the next."""
+    """The carry of the iteration."""
 
     x: Array
     value: Array
@@ -153,7 +153,7 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
     def is_small(gradient: Array) -> Array:
         return vnp.linalg.norm(gradient, ord=options.norm) < options.gtol
 
-    def goes_on(state: State) -> Array:
+    def continues(state: State) -> Array:
         within = (state.iterations < options.maxiter) & (state.evaluations < options.maxfun)
         return ~state.converged & ~state.failed & within
 
@@ -162,21 +162,21 @@ def minimized(function: Callable[[Array], Any], x0: Array, method: Approximation
         start = Point(vnp.zeros_like(state.value), state.value, state.gradient, state.gradient @ direction)
         length = vnp.sqrt(state.gradient @ state.gradient)
         trial = vnp.where(state.iterations == 0, vnp.minimum(1, 1 / length), 1)
-        found, is_found, evaluations = search(evaluate, state.x, start, direction, trial, options.line_search_maxiter)
-        step, change = found.step * direction, found.gradient - state.gradient
+        point, is_found, evaluations = search(evaluate, state.x, start, direction, trial, options.line_search_maxiter)
+        step, change = point.step * direction, point.gradient - state.gradient
         after = method.update(state.inverse, step, change)
         is_update = step @ change > 0
         inverse = tuple([vnp.where(is_update, new, old) for new, old in zip(after, state.inverse, strict=True)])
-        gain = state.value - found.value
-        scale = vnp.maximum(vnp.maximum(abs(state.value), abs(found.value)), 1)
-        converged = is_small(found.gradient) | (is_found & (gain <= options.ftol * scale))
+        gain = state.value - point.value
+        scale = vnp.maximum(vnp.maximum(abs(state.value), abs(point.value)), 1)
+        converged = is_small(point.gradient) | (is_found & (gain <= options.ftol * scale))
         x, total = state.x + step, state.evaluations + evaluations
-        return State(x, found.value, found.gradient, inverse, converged, ~is_found & ~converged, state.iterations + 1, total)
+        return State(x, point.value, point.gradient, inverse, converged, ~is_found & ~converged, state.iterations + 1, total)
 
     value, gradient = evaluate(x0)
     nothing = vnp.zeros((), np.int32)
     start = State(x0, value, gradient, method.start(x0), is_small(gradient), vnp.asarray(False), nothing, nothing + 1)
-    return lax.while_loop(goes_on, iterate, start)
+    return lax.while_loop(continues, iterate, start)
 
 
 def _updated_inverse(state: Any, step: Array, change: Array) -> tuple[Array, Array]:
@@ -312,12 +312,12 @@ def minimize(
     if is_complex(start):
         return _of_complex(fun, start, args, method=method, tol=tol, options=options)
     name = method.lower()
-    given = _options(name, method, {**({} if tol is None else {"gtol": tol}), **(options or {})})
-    limit = 200 * start.size if given["maxiter"] is None else given["maxiter"]
-    searches = given["line_search_maxiter" if name == "bfgs" else "maxls"]
-    approximation = bfgs if name == "bfgs" else limited_memory(given["maxcor"])
-    evaluations = np.inf if name == "bfgs" else vnp.minimum(given["maxfun"], given["maxgrad"])
-    settings = Options(limit, evaluations, given["norm"], given["gtol"], given.get("ftol", -1.0), searches)
+    chosen = _options(name, method, {**({} if tol is None else {"gtol": tol}), **(options or {})})
+    limit = 200 * start.size if chosen["maxiter"] is None else chosen["maxiter"]
+    searches = chosen["line_search_maxiter" if name == "bfgs" else "maxls"]
+    approximation = bfgs if name == "bfgs" else limited_memory(chosen["maxcor"])
+    evaluations = np.inf if name == "bfgs" else vnp.minimum(chosen["maxfun"], chosen["maxgrad"])
+    settings = Options(limit, evaluations, chosen["norm"], chosen["gtol"], chosen.get("ftol", -1.0), searches)
     state = minimized(lambda x: fun(x, *args), vnp.asarray(start), approximation, settings)
     return _results(state, name == "bfgs")
 
@@ -328,16 +328,16 @@ def _of_complex(fun: Callable[..., Any], start: Array, args: tuple[Any, ...], **
     def joined(components: Array) -> Array:
         return lax.complex(components[: start.size], components[start.size :])
 
-    found = minimize(lambda components: fun(joined(components), *args), vnp.concatenate([start.real, start.imag]), **how)
-    return found._replace(x=joined(found.x), jac=joined(found.jac).conj())
+    results = minimize(lambda components: fun(joined(components), *args), vnp.concatenate([start.real, start.imag]), **how)
+    return results._replace(x=joined(results.x), jac=joined(results.jac).conj())
 
 
-def _options(name: str, method: str, given: dict[str, Any]) -> dict[str, Any]:
+def _options(name: str, method: str, options: dict[str, Any]) -> dict[str, Any]:
     if name not in _OPTIONS:
         raise ArgumentError(f"minimize: method must be one of {', '.join(map(repr, _OPTIONS))}, got {method!r}")
-    if unknown := given.keys() - _OPTIONS[name].keys():
+    if unknown := options.keys() - _OPTIONS[name].keys():
         raise ArgumentError(f"minimize: {method} has no options {sorted(unknown)}; it has {', '.join(_OPTIONS[name])}")
-    return _OPTIONS[name] | given
+    return _OPTIONS[name] | options
 
 
 def _results(state: State, has_inverse: bool) -> OptimizeResults:

@@ -41,10 +41,10 @@ def window_of(function: str, window: Any, length: int, dtype: np.dtype) -> Array
         if not lazy_imports.is_installed("scipy"):
             raise MissingDependencyError(f"{function}: the window {window!r} needs SciPy: pip install scipy; 'hann' does not")
         return vnp.asarray(lazy_imports.load("scipy.signal").get_window(window, length).astype(dtype))
-    given = vnp.asarray(window)
-    if given.shape != (length,):
-        raise ShapeError(f"{function}: a window of {length} numbers is needed, as nperseg says, got shape {given.shape}")
-    return given.astype(dtype)
+    samples = vnp.asarray(window)
+    if samples.shape != (length,):
+        raise ShapeError(f"{function}: a window of {length} numbers is needed, as nperseg says, got shape {samples.shape}")
+    return samples.astype(dtype)
 
 
 # ------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ _BOUNDARIES: dict[str, dict[str, str]] = {
 
 
 class _Segments(NamedTuple):
-    """How a signal is cut to segments, and how long their transforms are."""
+    """The division of a signal into segments, and the length of their transforms."""
 
     length: int
     step: int
@@ -468,7 +468,7 @@ def _csd(
 
 
 def _segments(function: str, signal: Array, window: Any, nperseg: int | None, noverlap: int | None, nfft: int | None) -> _Segments:
-    """Read the arguments that say how a signal is cut."""
+    """Return the division of a signal that the arguments ask for."""
     size = signal.shape[-1]
     by_name = isinstance(window, (str, tuple))
     length = (

@@ -40,8 +40,8 @@ def matcher(treedef: TreeDef, example: Any) -> Match | None:
         return None
     body = "\n".join(f"        {statement}" for statement in [*source.statements, f"return [{', '.join(source.leaves)}]"])
     exec(f"def match(tree):\n    try:\n{body}\n    except KeyError:\n        return None\n", source.values)
-    made: Match = source.values["match"]
-    return made
+    match: Match = source.values["match"]
+    return match
 
 
 class _Source:

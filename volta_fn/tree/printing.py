@@ -73,23 +73,19 @@ def _rows(node: Any, margin: str, width: int, step: str) -> tuple[list[str], _Si
         return [_leaf(node, width)], _sizes(node)
     if node is None:
         return ["None"], _Sizes(0, 0, 0)
-    opening, closing = _brackets(node)
-    found = [(_label(path[0]), *_rows(child, margin + step, width, step)) for path, child in entries]
-    sizes = _Sizes(*map(sum, zip(_Sizes(0, 0, 0), *[sizes for _, _, sizes in found], strict=True)))
-    if all(len(rows) == 1 for _, rows, _ in found):
-        lonely = "," * (type(node) is tuple and len(found) == 1)
-        row = f"{opening}{', '.join([label + rows[0] for label, rows, _ in found])}{lonely}{closing}"
-        if len(margin) + len(row) <= width or not found:
+    opening, closing = _BRACKETS.get(type(node)) or (f"{type(node).__name__}(", ")")
+    children = [(_label(path[0]), *_rows(child, margin + step, width, step)) for path, child in entries]
+    sizes = _Sizes(*map(sum, zip(_Sizes(0, 0, 0), *[sizes for _, _, sizes in children], strict=True)))
+    if all(len(rows) == 1 for _, rows, _ in children):
+        lonely = "," * (type(node) is tuple and len(children) == 1)
+        row = f"{opening}{', '.join([label + rows[0] for label, rows, _ in children])}{lonely}{closing}"
+        if len(margin) + len(row) <= width or not children:
             return [row], sizes
     shown = [f"{opening}  # {sizes}"]
-    for label, rows, _ in found:
+    for label, rows, _ in children:
         shown += [f"{margin}{step}{label}{rows[0]}", *rows[1:]]
         shown[-1] += ","
     return [*shown, f"{margin}{closing}"], sizes
-
-
-def _brackets(node: Any) -> tuple[str, str]:
-    return _BRACKETS.get(type(node)) or (f"{type(node).__name__}(", ")")
 
 
 def _label(key: Any) -> str:

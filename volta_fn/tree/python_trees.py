@@ -111,15 +111,15 @@ class PyTreeSpec:
     def unflatten(self, leaves: Iterable[Any]) -> Any:
         """Return the tree of this structure with these leaves."""
         values = iter(leaves)
-        made = self._made(values)
+        tree = self._build(values)
         if next(values, self) is not self:
             raise ValueError("too many leaves")
-        return made
+        return tree
 
-    def _made(self, values: Any) -> Any:
+    def _build(self, values: Any) -> Any:
         if self.type is None:
             return next(values)
-        return _rebuilt(self.type, self._data, self._entries, [c._made(values) for c in self._children])
+        return _rebuilt(self.type, self._data, self._entries, [c._build(values) for c in self._children])
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
         """Return the subtrees at this structure's leaves; ValueError if it differs."""
@@ -172,11 +172,11 @@ def _is_namedtuple(kind: type) -> bool:
 
 
 def _sorted(keys: Iterable[Any]) -> list[Any]:
-    given = list(keys)
+    key_list = list(keys)
     try:
-        return sorted(given)
+        return sorted(key_list)
     except TypeError:
-        return sorted(given, key=lambda key: (f"{type(key).__module__}.{type(key).__qualname__}", key))
+        return sorted(key_list, key=lambda key: (f"{type(key).__module__}.{type(key).__qualname__}", key))
 
 
 def _node_of(value: Any) -> _Node | None:

@@ -1,7 +1,7 @@
 """Functions on pytrees and their structures.
 
 A *pytree* is a nest of containers: dicts (in order of their sorted keys), lists, tuples, namedtuples, None (a container of
-nothing) and registered classes. What is not a container is a *leaf*. A *treedef* is the structure of a tree, without
+nothing) and registered classes. Any other object is a *leaf*. A *treedef* is the structure of a tree, without
 its leaves. A *prefix* of a tree is the same tree with leaves where some of its nodes are.
 """
 
@@ -182,17 +182,17 @@ def flatten_with_path(
 
 def _flatten_by_path(tree: Any, is_leaf: Callable[[KeyPath, Any], bool]) -> tuple[list[tuple[KeyPath, Any]], TreeDef]:
     """Flatten level by level, so that the path of every node is known."""
-    found: list[tuple[KeyPath, Any]] = []
+    leaves: list[tuple[KeyPath, Any]] = []
 
     def below(path: KeyPath, node: Any) -> Any:
         """Return the node with the leaves' numbers instead of the leaves."""
         children, treedef = flatten_with_path(node, is_leaf=lambda child: child is not node)
         if is_leaf(path, node) or (len(children) == 1 and not children[0][0]):
-            found.append((path, node))
-            return len(found) - 1
+            leaves.append((path, node))
+            return len(leaves) - 1
         return treedef.unflatten([below(path + step, child) for step, child in children])
 
-    return found, structure(below((), tree))
+    return leaves, structure(below((), tree))
 
 
 def leaves_with_path(tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False) -> list[tuple[KeyPath, Any]]:
@@ -305,9 +305,9 @@ def first_difference(treedef: TreeDef, tree: Any) -> tuple[KeyPath, str, str] | 
         return (), *_contrast(wanted, level, tree)
     keys = [key_of(accessor[0]) for accessor in level.accessors()]
     for key, child, node in zip(keys, treedef.children(), children, strict=True):
-        found = first_difference(child, node)
-        if found is not None:
-            path, expected, got = found
+        difference = first_difference(child, node)
+        if difference is not None:
+            path, expected, got = difference
             return (key, *path), expected, got
     return None
 
@@ -330,8 +330,8 @@ def _node_in_words(treedef: TreeDef) -> str:
 
 
 def _raise_mismatch(treedef: TreeDef, tree: Any, name: str, remedy: str) -> NoReturn:
-    found = first_difference(treedef, tree)
-    path, expected, got = found if found is not None else ((), describe(treedef), describe(structure(tree)))
+    difference = first_difference(treedef, tree)
+    path, expected, got = difference if difference is not None else ((), describe(treedef), describe(structure(tree)))
     where = f"at {keystr(path)}" if path else "at the root"
     raise TreeError(
         f"{name}: structures differ {where}: expected {expected}, got {got}. "

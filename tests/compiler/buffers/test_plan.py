@@ -74,8 +74,8 @@ def test_donated_arguments_are_overwritten_and_others_never() -> None:
     assert [s.into for s in plan_of(f, X, X).steps] == [None, 0]
     assert plan_of(f, X, X, donate=(0,)).overwritten == (0,)
     assert plan_of(f, X, X, donate=(0, 1)).overwritten == (0,)
-    kept = plan_of(lambda x: (x, x + 1.0), X, donate=(0,))
-    assert kept.overwritten == ()
+    retained = plan_of(lambda x: (x, x + 1.0), X, donate=(0,))
+    assert retained.overwritten == ()
     wider = plan_of(lambda x: x > 0, X, donate=(0,))
     assert wider.overwritten == ()
     later = plan_of(lambda x: (x + 1.0) * x, X, donate=(0,))

@@ -16,15 +16,15 @@ X = np.ones((4, 4), np.float32)
 
 def order(function: Any, *args: Any) -> list[str]:
     """Which items there are in which order: sums by the dimension that they keep, everything else by its primitive's name."""
-    found = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.parallel < len(kernel.sizes))
-    check(found)
-    return [str(node.results[0].aval.shape) if isinstance(node, KernelCall) else node.primitive.name for node in found.nodes]
+    result = defer_small_kernels(fuse_function(function, *args), lambda kernel: kernel.parallel < len(kernel.sizes))
+    check(result)
+    return [str(node.results[0].aval.shape) if isinstance(node, KernelCall) else node.primitive.name for node in result.nodes]
 
 
-def check(found: FusedProgram) -> None:
+def check(result: FusedProgram) -> None:
     """Producers come before consumers."""
-    producers = DefUse(found.nodes).producers
-    assert all(producers.get(v, -1) < n for n, node in enumerate(found.nodes) for v in found.reads(node))
+    producers = DefUse(result.nodes).producers
+    assert all(producers.get(v, -1) < n for n, node in enumerate(result.nodes) for v in result.reads(node))
 
 
 def test_sums_wait_until_the_end() -> None:
@@ -57,11 +57,11 @@ def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[
     """The products of three layers' gradients in their order, by their shapes, and the numbers of those that are deferred among them."""
     weights = [np.linspace(-1, 1, n * m, dtype=np.float32).reshape(n, m) for n, m in ((4, 5), (5, 6), (6, 7))]
     before = fuse_function(vf.grad(layers, (1, 2, 3)), X, *weights, target=SimpleTarget(contracts=lambda kernel: True))
-    found = defer_products(before, DeferralPolicy(lambda kernel: True, most_bytes, least))
-    check(found)
-    for x, y in zip(run(found, X, *weights), run(before, X, *weights), strict=True):
+    result = defer_products(before, DeferralPolicy(lambda kernel: True, most_bytes, least))
+    check(result)
+    for x, y in zip(run(result, X, *weights), run(before, X, *weights), strict=True):
         np.testing.assert_array_equal(x, y)
-    products = [node for node in found.nodes if isinstance(node, KernelCall) and contraction_of(node.kernel) is not None]
+    products = [node for node in result.nodes if isinstance(node, KernelCall) and contraction_of(node.kernel) is not None]
     return [str(node.results[0].aval.shape) for node in products], [k for k, node in enumerate(products) if node.batch_products]
 
 

@@ -28,10 +28,10 @@ def test_no_cut_is_cheaper(seed: int) -> None:
     below = {n: rng.sample(range(n), rng.randint(0, min(n, 3))) for n in range(count)}
     cost = {n: rng.randint(0, 5) for n in range(count)}
     tops = rng.sample(range(count), rng.randint(1, min(count, 3)))
-    found = smallest_cut(cost, below, tops)
-    assert separates(found, below, tops)
+    result = smallest_cut(cost, below, tops)
+    assert separates(result, below, tops)
     subsets = [set(c) for size in range(count + 1) for c in combinations(range(count), size)]
-    assert sum(cost[n] for n in found) == min(sum(cost[n] for n in s) for s in subsets if separates(s, below, tops))
+    assert sum(cost[n] for n in result) == min(sum(cost[n] for n in s) for s in subsets if separates(s, below, tops))
 
 
 def test_of_equal_cuts_it_is_the_topmost() -> None:

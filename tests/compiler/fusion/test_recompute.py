@@ -39,8 +39,8 @@ def test_the_gradient_of_gelu_keeps_the_tanh_alone() -> None:
     partition = fuse_function(vf.grad(loss), W, X, B)
     first = partition.kernels[0]
     assert len(first.stores) == 2  # the activation, for the product, and its tanh
-    kept = {first.nodes[s.value].op for s in first.stores}  # type: ignore[union-attr]  # scalar operations are stored
-    assert kept == {"tanh", "mul"}
+    retained = {first.nodes[s.value].op for s in first.stores}  # type: ignore[union-attr]  # scalar operations are stored
+    assert retained == {"tanh", "mul"}
     same_as_jit(vf.grad(loss), partition, *values_for((W, X, B)))
 
 
@@ -69,8 +69,8 @@ def test_nothing_expensive_is_computed_twice(buffers: int) -> None:
     layers = [(W, B, B)] * 3
     partition = fuse_function(vf.grad(network, argnums=(0, 1)), X, layers, target=SimpleTarget(kernel_buffers=buffers, recompute_above=0))
     computed = Counter(n.op for k in partition.kernels for n in k.nodes if isinstance(n, Apply))
-    given = Counter(e.primitive.name for e in partition.closed.eqns)
-    assert all(computed[op] <= given[op] for op in computed if op not in CHEAP)
+    arguments = Counter(e.primitive.name for e in partition.closed.eqns)
+    assert all(computed[op] <= arguments[op] for op in computed if op not in CHEAP)
     assert all(len(k.inputs) + len(k.outputs) <= buffers for k in partition.kernels)
     same_as_jit(vf.grad(network, argnums=(0, 1)), partition, *values_for_tree((X, layers)))
 
@@ -196,12 +196,12 @@ def fused_sums(kernel: Any) -> int:
 
 def reached(kernel: Any, number: int) -> set[str]:
     """The operations whose operands are a node, perhaps with another sign."""
-    found: set[str] = set()
+    results: set[str] = set()
     for i, n in enumerate(kernel.nodes):
         operands = n.operands if isinstance(n, Apply) else (n.operand,) if isinstance(n, Reduce) else ()
         if number in operands:
-            found |= reached(kernel, i) if n.op in ("abs", "neg") else {n.op}
-    return found
+            results |= reached(kernel, i) if n.op in ("abs", "neg") else {n.op}
+    return results
 
 
 def test_values_compared_with_others_are_computed_again() -> None:

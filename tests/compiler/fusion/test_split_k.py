@@ -21,15 +21,15 @@ def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tupl
     """The results with products in parts, and what the kernels are."""
     before = fuse_function(function, *args, target=SimpleTarget(contracts=lambda kernel: True))
     after = split_k_into_consumers(before, lambda kernel: parts, buffers)
-    found = evaluated(after, *args)
-    for x, y in zip(found, run(before, *args), strict=True):
+    result = evaluated(after, *args)
+    for x, y in zip(result, run(before, *args), strict=True):
         near(x, y)
-    return found, [_kind(item) for item in after.nodes if isinstance(item, KernelCall)]
+    return result, [_kind(item) for item in after.nodes if isinstance(item, KernelCall)]
 
 
-def near(found: Any, expected: Any) -> None:
+def near(actual: Any, expected: Any) -> None:
     """As near as sums of 12 products of numbers of about 1 are in float32, in any order, and what is made of them."""
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def evaluated(partition: FusedProgram, *args: Any) -> list[np.ndarray]:
@@ -38,8 +38,8 @@ def evaluated(partition: FusedProgram, *args: Any) -> list[np.ndarray]:
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*map(np.asarray, partition.closed.consts), *args], strict=True))
     for item in partition.nodes:
         names, read = (item.results, item.operands) if isinstance(item, KernelCall) else (item.outvars, item.invars)
-        found = run_item(item, [np.asarray(v.val) if isinstance(v, Literal) else values[v] for v in read])
-        values.update({v: x.reshape(v.aval.shape) for v, x in zip(names, found, strict=True)})
+        result = run_item(item, [np.asarray(v.val) if isinstance(v, Literal) else values[v] for v in read])
+        values.update({v: x.reshape(v.aval.shape) for v, x in zip(names, result, strict=True)})
     return [values[v] for v in jaxpr.outvars]
 
 
@@ -55,11 +55,11 @@ def normal(x: Any) -> Any:
 
 
 def test_a_normalisation_adds_up_the_product_before_it() -> None:
-    (found,), kinds = parted(lambda x, w, b, y: normal(x @ w + b + y), X, W, B, Y)
+    (result,), kinds = parted(lambda x, w, b, y: normal(x @ w + b + y), X, W, B, Y)
     assert kinds == ["product(3, 12, 8)", "rows1"]
     z = X.astype(float) @ W + B + Y
     centred = z - z.mean(-1, keepdims=True)
-    near(found, centred / (1 + (centred**2).mean(-1, keepdims=True)))
+    near(result, centred / (1 + (centred**2).mean(-1, keepdims=True)))
 
 
 def test_a_result_that_others_need_is_stored() -> None:

@@ -49,8 +49,8 @@ def run(program: FusedProgram, *inputs: Any) -> list[np.ndarray]:
         return np.asarray(atom.val) if isinstance(atom, Literal) else values[program.root(atom)].reshape(atom.aval.shape)
 
     for node in program.nodes:
-        found = run_item(node, [read(v) for v in (node.operands if isinstance(node, KernelCall) else node.invars)])
-        for name, value in zip(writes(node), found, strict=True):
+        result = run_item(node, [read(v) for v in (node.operands if isinstance(node, KernelCall) else node.invars)])
+        for name, value in zip(writes(node), result, strict=True):
             assert name not in values, "a variable is computed twice"
             assert (value.shape, value.dtype) == (name.aval.shape, name.aval.dtype)
             values[name] = value
@@ -63,8 +63,8 @@ def run_item(item: KernelCall | Equation, operands: Sequence[np.ndarray]) -> Seq
         check_kernel(item.kernel)
         return interpret(item.kernel, *operands)
     with np.errstate(all="ignore"):
-        found = make_kernel(item.primitive, tuple([v.aval for v in item.invars]), item.params, pipeline)(*operands)
-    return [np.asarray(f) for f in (found if item.primitive.multiple_results else (found,))]
+        result = make_kernel(item.primitive, tuple([v.aval for v in item.invars]), item.params, pipeline)(*operands)
+    return [np.asarray(f) for f in (result if item.primitive.multiple_results else (result,))]
 
 
 def equations_apart(program: FusedProgram) -> list[str]:

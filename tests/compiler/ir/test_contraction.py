@@ -38,9 +38,9 @@ def only(partition: FusedProgram) -> tuple[Kernel, Contraction]:
     """The only kernel, which is a contraction."""
     assert not equations_apart(partition)
     (kernel,) = partition.kernels
-    found = contraction_of(kernel)
-    assert found is not None
-    return kernel, found
+    result = contraction_of(kernel)
+    assert result is not None
+    return kernel, result
 
 
 def layer(x: Any, w: Any, b: Any) -> Any:
@@ -78,8 +78,8 @@ def test_the_problem_is_in_terms_of_memory() -> None:
         q, k = (qkv[:, :, 12 * part : 12 * part + 12].reshape(2, 5, 3, 4) for part in (0, 1))
         return jnp.einsum("bthd,bshd->bhts", q, k)
 
-    _, found = only(fused(scores, numbers(2, 5, 36)))
-    problem = found.problem()
+    _, result = only(fused(scores, numbers(2, 5, 36)))
+    problem = result.problem()
     assert (problem.batch, problem.m, problem.n, problem.k) == (6, 5, 5, 4)
     assert problem.lhs.stack == problem.rhs.stack == ((2, 3), (180, 4))
     assert problem.lhs.outer == problem.rhs.outer == ((5,), (36,))
@@ -116,8 +116,8 @@ def test_operands_are_computed_before_and_once() -> None:
 
 @pytest.mark.parametrize("turn", [False, True])
 def test_the_epilogue_is_a_kernel_on_sums(turn: bool) -> None:
-    kernel, found = only(fused(layer, X, W, B))
-    epilogue, inputs = (found.swapped() if turn else found).epilogue()
+    kernel, result = only(fused(layer, X, W, B))
+    epilogue, inputs = (result.swapped() if turn else result).epilogue()
     assert inputs == (2,)
     sums = X @ W
     (got,) = interpret(epilogue, (sums.T if turn else sums).copy(), B)
@@ -133,8 +133,8 @@ def test_the_epilogue_is_a_kernel_on_sums(turn: bool) -> None:
     ],
 )
 def test_other_reductions_are_none(function: Any) -> None:
-    found = [contraction_of(kernel) for kernel in fuse_function(function, X, W).kernels]
-    assert None in found
+    results = [contraction_of(kernel) for kernel in fuse_function(function, X, W).kernels]
+    assert None in results
 
 
 @pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])
@@ -155,5 +155,5 @@ def test_integers_bools_and_half_floats() -> None:
     x, w = np.arange(30, dtype=np.int8).reshape(6, 5), np.arange(35, dtype=np.int8).reshape(5, 7)
     for dtype in (np.int8, np.bool_, np.float16):
         partition = fused(lambda x, w: x @ w, x.astype(dtype), w.astype(dtype))
-        _, found = only(partition)
-        assert found.lhs.dtype == dtype
+        _, result = only(partition)
+        assert result.lhs.dtype == dtype

@@ -37,16 +37,16 @@ def test_pieces_are_the_whole(function: Any, args: Any) -> None:
         pieces = windowed(kernel, most)
         assert pieces is not None and len(pieces) > 4
         inputs = [rng.normal(size=b.size).astype(b.dtype) for b in kernel.inputs]
-        found = [np.empty(b.size, b.dtype) for b in kernel.outputs]
+        values = [np.empty(b.size, b.dtype) for b in kernel.outputs]
         for piece in pieces:
             check_kernel(piece.kernel)
             assert largest(piece.kernel) <= most
             ins, outs = piece.windows[: len(inputs)], piece.windows[len(inputs) :]
             assert all(w.first % 256 == 0 for w in piece.windows)
             results = interpret(piece.kernel, *[x[w.first : w.first + w.size] for x, w in zip(inputs, ins, strict=True)])
-            for array, window, result in zip(found, outs, results, strict=True):
+            for array, window, result in zip(values, outs, results, strict=True):
                 array[window.first : window.first + window.size] = result.reshape(-1)
-        for array, wanted in zip(found, interpret(kernel, *inputs), strict=True):
+        for array, wanted in zip(values, interpret(kernel, *inputs), strict=True):
             np.testing.assert_array_equal(array, wanted.reshape(-1))
 
 

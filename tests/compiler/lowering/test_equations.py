@@ -35,8 +35,8 @@ def equations_with_operands(closed: ClosedJaxpr, inputs: list[np.ndarray]) -> An
             return
         operands = [np.asarray(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
         with np.errstate(all="ignore"):
-            found = eqn.primitive.evaluate(*operands, **eqn.params)
-        results = [np.asarray(r) for r in (found if eqn.primitive.multiple_results else (found,))]
+            result = eqn.primitive.evaluate(*operands, **eqn.params)
+        results = [np.asarray(r) for r in (result if eqn.primitive.multiple_results else (result,))]
         values.update(zip(eqn.outvars, results, strict=True))
         yield eqn, operands, results
 

@@ -33,8 +33,8 @@ def check(function: Any, *args: Any, kernels: int = 1) -> None:
     """The function is so many kernels and nothing else, and gives what its operations give one by one."""
     partition = parts(function, *args)
     assert not names(partition) and len(partition.kernels) == kernels
-    for found, wanted in zip(oracle.run(partition, *args), vf.tree.leaves(function(*args)), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(oracle.run(partition, *args), vf.tree.leaves(function(*args)), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def softened(x: Any) -> Any:
@@ -60,8 +60,8 @@ def test_fill_values_and_signs_of_zero() -> None:
     x[3, 2] = np.nan
     function = lambda x, i: chosen(x * jnp.sign(1 + abs(x).max(1, keepdims=True)), i, mode="fill", fill_value=-3)
     check(function, x, LABELS)
-    found = oracle.run(parts(function, x, LABELS), x, LABELS)[0]
-    np.testing.assert_array_equal(np.signbit(found), np.signbit(function(x, LABELS)))
+    result = oracle.run(parts(function, x, LABELS), x, LABELS)[0]
+    np.testing.assert_array_equal(np.signbit(result), np.signbit(function(x, LABELS)))
 
 
 def test_other_axes_and_more_dimensions() -> None:

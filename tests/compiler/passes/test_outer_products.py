@@ -29,9 +29,9 @@ def test_zeros_keep_their_signs(device: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtypes", [("int8", "int32"), ("float32", "float64"), ("bool", "bool"), ("complex64", "complex64")])
 def test_products_are_those_of_numpy(dtypes: tuple[str, str]) -> None:
-    given, made = dtypes
+    operand_dtype, result_dtype = dtypes
     draw = np.random.default_rng(0)
-    x, y = (draw.integers(0, 100, shape).astype(given) for shape in ((2, 3, 4), (5, 4, 2)))
-    found = vf.jit(lambda x, y: lax.dot_general(x, y, (((), ()), ((2, 0), (1, 2))), preferred_element_type=np.dtype(made)))(x, y)
-    assert found.dtype == made
-    np.testing.assert_array_equal(found, np.einsum("bia,jab->abij", x.astype(made), y.astype(made)))
+    x, y = (draw.integers(0, 100, shape).astype(operand_dtype) for shape in ((2, 3, 4), (5, 4, 2)))
+    result = vf.jit(lambda x, y: lax.dot_general(x, y, (((), ()), ((2, 0), (1, 2))), preferred_element_type=np.dtype(result_dtype)))(x, y)
+    assert result.dtype == result_dtype
+    np.testing.assert_array_equal(result, np.einsum("bia,jab->abij", x.astype(result_dtype), y.astype(result_dtype)))

@@ -22,8 +22,8 @@ def fused(function, *args):
 @pytest.mark.parametrize(("keys", "shape"), [((), (7,)), ((), ()), ((3,), (2, 5)), ((2, 2), ()), ((3,), (0, 2)), ((0,), (4,))], ids=str)
 def test_the_bits_are_the_same(width, keys, shape):
     data = np.random.default_rng(0).integers(0, 2**32, (*keys, 2), np.uint32)
-    found = oracle.run(fused(lambda k: random_bits(k, shape, width), data), data)
-    np.testing.assert_array_equal(found[0], random_bits(data, shape, width))
+    result = oracle.run(fused(lambda k: random_bits(k, shape, width), data), data)
+    np.testing.assert_array_equal(result[0], random_bits(data, shape, width))
 
 
 def test_counters_of_more_than_32_bits_have_two_words():
@@ -37,8 +37,8 @@ def test_counters_of_more_than_32_bits_have_two_words():
 
 def test_both_words_are_the_same():
     operands = np.random.default_rng(1).integers(0, 2**32, (4, 6), np.uint32)
-    found = oracle.run(fused(threefry2x32, *operands), *operands)
-    for one, other in zip(found, threefry2x32(*operands), strict=True):
+    result = oracle.run(fused(threefry2x32, *operands), *operands)
+    for one, other in zip(result, threefry2x32(*operands), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

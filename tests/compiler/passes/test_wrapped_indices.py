@@ -42,9 +42,9 @@ def test_indices_outside_are_clipped_or_filled_as_before() -> None:
     def taken(x: Any, i: Any) -> Any:
         return vnp.take(x, i, axis=0, mode="fill")
 
-    found = on_gpu(taken, TABLE, INDICES)
-    np.testing.assert_array_equal(np.isnan(found).all(1), [False] * 6 + [True] * 2)
-    np.testing.assert_array_equal(found, np.asarray(vf.jit(taken)(TABLE, INDICES)))
+    result = on_gpu(taken, TABLE, INDICES)
+    np.testing.assert_array_equal(np.isnan(result).all(1), [False] * 6 + [True] * 2)
+    np.testing.assert_array_equal(result, np.asarray(vf.jit(taken)(TABLE, INDICES)))
     np.testing.assert_array_equal(on_gpu(lambda x, i: x[i], TABLE, INDICES), np.asarray(vf.jit(lambda x, i: x[i])(TABLE, INDICES)))
 
 
@@ -91,5 +91,5 @@ def test_what_the_primitives_mean() -> None:
     assert eqn.primitive.evaluate is not None
     expected = np.zeros_like(TABLE)
     np.add.at(expected, INSIDE, 1)
-    found = eqn.primitive.evaluate(np.zeros_like(TABLE), INSIDE[:, None], np.ones((6, 5), np.float32), **eqn.params)
-    np.testing.assert_array_equal(found, expected)
+    actual = eqn.primitive.evaluate(np.zeros_like(TABLE), INSIDE[:, None], np.ones((6, 5), np.float32), **eqn.params)
+    np.testing.assert_array_equal(actual, expected)

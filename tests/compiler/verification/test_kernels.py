@@ -131,10 +131,10 @@ def test_what_a_recogniser_forgets_is_found(what: str, monkeypatch: pytest.Monke
 
     class Forgetful(contraction.Contraction):
         def epilogue(self, width: int | None = None) -> Any:
-            found, inputs = super().epilogue(width)
+            result, inputs = super().epilogue(width)
             if what == "store":
-                return replace(found, stores=()), inputs
-            return replace(found, stores=tuple(replace(s, value=0) for s in found.stores)) if what == "value" else found, inputs
+                return replace(result, stores=()), inputs
+            return replace(result, stores=tuple(replace(s, value=0) for s in result.stores)) if what == "value" else result, inputs
 
     wrong = Forgetful(*right)
     if what == "operands":

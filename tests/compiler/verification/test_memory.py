@@ -141,9 +141,9 @@ class Shared(emission._Values):
 
     def result(self, number: int, item: Any, position: int, taken: set[Var]) -> Slot:
         slot = super().result(number, item, position, taken)
-        own = [v for v in item.operands if isinstance(v, Var) and self.program.root(v) in self.computed]
-        if own and item.results[position] not in self.wanted:
-            slot = self.slots[item.results[position]] = self.slots[self.program.root(own[0])]
+        own_operands = [v for v in item.operands if isinstance(v, Var) and self.program.root(v) in self.computed]
+        if own_operands and item.results[position] not in self.wanted:
+            slot = self.slots[item.results[position]] = self.slots[self.program.root(own_operands[0])]
         return slot
 
 
@@ -260,7 +260,7 @@ def test_uses_of_loops_extend_lifetimes() -> None:
 
 def test_as_many_layouts_as_one_likes() -> None:
     """`arrange` gives layouts that pass; moving one value by a line does not, where it meets another."""
-    rng, found = np.random.default_rng(0), 0
+    rng, result = np.random.default_rng(0), 0
     for _ in range(40):
         block, uses, slots = Block(None), SlotUses(), []
         spans = [sorted(map(int, rng.integers(0, 30, 2))) for _ in range(20)]
@@ -283,9 +283,9 @@ def test_as_many_layouts_as_one_likes() -> None:
             and extents[moved].offset < extents[s].offset + s.size
         ]
         if meet:
-            found += 1
+            result += 1
             with pytest.raises(CompilerError, match="share memory"):
                 verify_extents("a layout", uses, extents, {})
         else:
             verify_extents("a layout", uses, extents, {})
-    assert found > 10
+    assert result > 10

@@ -80,8 +80,8 @@ def facts_of(library: str) -> dict[str, Any]:
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].replace("float32", "f32"))  # in the texts of types
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1].replace("float32", "f32"))  # in the texts of types
+    return result
 
 
 def test_shards_specs_and_types_are_those_of_jax() -> None:
@@ -156,9 +156,9 @@ def test_static_arguments_have_no_shardings(eight: list[vf.Device], static: dict
     def function(x: Any, twice: bool, y: Any) -> Any:
         return (2 * x if twice else x), y
 
-    found, other = vf.jit(function, in_shardings=(split, None), **static)(vnp.ones(8), True, vnp.ones(8))
-    assert found.tolist() == [2.0] * 8
-    assert found.sharding == split
+    result, other = vf.jit(function, in_shardings=(split, None), **static)(vnp.ones(8), True, vnp.ones(8))
+    assert result.tolist() == [2.0] * 8
+    assert result.sharding == split
     assert other.sharding == vnp.ones(8).sharding
 
 

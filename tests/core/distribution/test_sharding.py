@@ -71,9 +71,9 @@ def test_sharding_of_arrays() -> None:
     x = vf.device_put(np.ones(3), vf.sharding.SingleDeviceSharding("cpu"))
     assert x.sharding == vf.sharding.SingleDeviceSharding(CPU)
     assert x.copy_to_host_async() is None
-    made = vf.make_array_from_callback((2, 3), x.sharding, lambda index: np.arange(6.0, dtype="float32").reshape(2, 3)[index])
-    assert made.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
-    assert vf.make_array_from_single_device_arrays((2, 3), x.sharding, [made]).tolist() == made.tolist()
+    from_callback = vf.make_array_from_callback((2, 3), x.sharding, lambda index: np.arange(6.0, dtype="float32").reshape(2, 3)[index])
+    assert from_callback.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert vf.make_array_from_single_device_arrays((2, 3), x.sharding, [from_callback]).tolist() == from_callback.tolist()
 
 
 #: The functions of JAX that say how their results are split.

@@ -68,12 +68,12 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations_are_jaxs(name: str) -> None:
-    found = []
+    results = []
     for module, xp in ((sparse, vnp), (jax.experimental.sparse, jnp)):
         result = OPERATIONS[name](module, lambda x, m=module, xp=xp: m.BCOO.fromdense(xp.asarray(x)))
-        found.append(np.asarray(result.todense() if hasattr(result, "todense") else result))
-    assert found[0].dtype == found[1].dtype
-    np.testing.assert_allclose(*found, rtol=1e-5)
+        results.append(np.asarray(result.todense() if hasattr(result, "todense") else result))
+    assert results[0].dtype == results[1].dtype
+    np.testing.assert_allclose(*results, rtol=1e-5)
 
 
 def test_contractions_with_batch_dimensions() -> None:

@@ -52,9 +52,9 @@ def test_values_and_what_stays_sparse_are_jaxs(name: str) -> None:
 
 def test_pytrees_and_derivatives() -> None:
     m = sparse.BCOO.fromdense(A)
-    found = sparse.sparsify(lambda tree, *, v: {"out": tree["m"] @ v, "m": tree["m"]})({"m": m}, v=V)
-    np.testing.assert_array_equal(np.asarray(found["out"]), A @ V)
-    assert isinstance(found["m"], sparse.BCOO)
+    result = sparse.sparsify(lambda tree, *, v: {"out": tree["m"] @ v, "m": tree["m"]})({"m": m}, v=V)
+    np.testing.assert_array_equal(np.asarray(result["out"]), A @ V)
+    assert isinstance(result["m"], sparse.BCOO)
 
     def total(data: Any) -> Any:
         return (sparse.sparsify(lambda m, v: vnp.sin(m) @ v)(m.replace_data(data), V)).sum()

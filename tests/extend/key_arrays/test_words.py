@@ -65,12 +65,12 @@ def test_keys_move_as_in_jax(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["allclose", "array_equal", "equal", "isclose", "not_equal"])
 def test_keys_compare_as_in_jax(name: str) -> None:
-    def found(ja: Any) -> list[Any]:
+    def result(ja: Any) -> list[Any]:
         compare, keys = getattr(ja.numpy, name), ja.random.split(ja.random.key(0), 3)
         pairs = [(keys, keys), (keys, keys[0]), (keys, keys[::-1]), (keys[1], keys[1])]
         return [np.asarray(x).tolist() for f in (compare, ja.jit(compare)) for pair in pairs for x in [f(*pair)]]
 
-    assert found(vjax) == found(jax)
+    assert result(vjax) == result(jax)
     assert getattr(vjax.numpy, name)(1.0, 1.0) == (name != "not_equal")
 
 

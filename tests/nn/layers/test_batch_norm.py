@@ -30,7 +30,7 @@ def test_agrees_with_torch_over_several_steps(name, shape, options, dtype):
     layer = vf.tree.map(lambda leaf: vf.numpy.asarray(numbers(leaf.shape, dtype)), layer)
     oracle = getattr(torch.nn, f"BatchNorm{name}")(3, **options, dtype=getattr(torch, dtype))
     parameters = [torch.tensor(np.asarray(leaf), requires_grad=True) for leaf in vf.tree.leaves(layer)]
-    own = dict(zip(["weight", "bias"], parameters, strict=False))
+    torch_parameters = dict(zip(["weight", "bias"], parameters, strict=False))
 
     def loss(layer, x, state, training):
         out, new = layer(x, state, training=training)
@@ -38,10 +38,10 @@ def test_agrees_with_torch_over_several_steps(name, shape, options, dtype):
 
     for step, training in enumerate([True, True, True, False, True]):
         x = 2 * numbers(shape, dtype, step) + step
-        given = torch.tensor(x, requires_grad=True)
+        tensor = torch.tensor(x, requires_grad=True)
         oracle.train(training)
-        expected = torch.func.functional_call(oracle, own, (given,))
-        gradients = torch.autograd.grad((expected * torch.tensor(numbers(shape, dtype, 9))).sum(), [given, *parameters])
+        expected = torch.func.functional_call(oracle, torch_parameters, (tensor,))
+        gradients = torch.autograd.grad((expected * torch.tensor(numbers(shape, dtype, 9))).sum(), [tensor, *parameters])
         (_, (out, state)), (by_layer, by_x) = vf.value_and_grad(loss, (0, 1), has_aux=True)(layer, x, state, training)
         assert_near(out, expected, dtype, "output")
         assert_states_near(state, oracle, dtype)

@@ -45,7 +45,7 @@ def test_agrees_with_torch(case, dtype):
 def test_padding_modes(mode, rank, padding):
     conv = CONVS[rank].init(vf.random.key(1), 2, 3, 4, padding=padding, padding_mode=mode, dtype=FLOAT)
     oracle = getattr(torch.nn, f"Conv{rank}d")(2, 3, 4, padding=padding, padding_mode=mode, dtype=getattr(torch, FLOAT))
-    compare(conv, lambda x, **own: torch.func.functional_call(oracle, own, (x,)), numbers((2, 2, *SIZES[:rank]), FLOAT))
+    compare(conv, lambda x, **parameters: torch.func.functional_call(oracle, parameters, (x,)), numbers((2, 2, *SIZES[:rank]), FLOAT))
 
 
 def test_pairs_pad_the_ends_differently():

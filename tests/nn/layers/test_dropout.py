@@ -16,9 +16,9 @@ KEY = vf.random.key(0)
 def test_drops_the_right_share_and_scales_the_rest(p):
     x = np.random.default_rng(0).normal(size=(100, 200)).astype(np.float32)
     out = np.asarray(nn.Dropout.init(p)(x, key=KEY, training=True))
-    kept = out != 0
-    np.testing.assert_allclose(out[kept], x[kept] / (1 - p), rtol=1e-6)
-    assert abs(kept.mean() - (1 - p)) < 4 * np.sqrt(p * (1 - p) / x.size)
+    retained = out != 0
+    np.testing.assert_allclose(out[retained], x[retained] / (1 - p), rtol=1e-6)
+    assert abs(retained.mean() - (1 - p)) < 4 * np.sqrt(p * (1 - p) / x.size)
 
 
 @pytest.mark.parametrize("p", [0, 0.0, 0.3, 1.0, 1])

@@ -43,7 +43,7 @@ def test_agrees_with_torch(case, affine, dtype):
     layer = with_numbers(make(affine=affine, dtype=dtype), dtype)
     assert len(vf.tree.leaves(layer)) == len(list(oracle.parameters()))
     x = 3 * numbers(shape, dtype) + 1
-    compare(layer, lambda x, **own: torch.func.functional_call(oracle, own, (x,)), x)
+    compare(layer, lambda x, **parameters: torch.func.functional_call(oracle, parameters, (x,)), x)
 
 
 @pytest.mark.wide

@@ -30,11 +30,11 @@ def test_bilinear_agrees_with_torch(bias, dtype):
     layer = nn.Bilinear.init(KEY, 3, 4, 2, bias=bias, dtype=dtype)
     left, right = numbers((5, 3), dtype), numbers((5, 4), dtype, 1)
     oracle = lambda x, weight, bias=None: F.bilinear(x, torch.tensor(right), weight, bias)
-    compare(vf.tree.Partial(lambda layer, x: layer(x, right), layer), lambda x, **own: oracle(x, *own.values()), left)
+    compare(vf.tree.Partial(lambda layer, x: layer(x, right), layer), lambda x, **parameters: oracle(x, *parameters.values()), left)
     swapped = vf.grad(lambda y: layer(left, y).sum())(right)
-    given = torch.tensor(right, requires_grad=True)
-    F.bilinear(torch.tensor(left), given, *[torch.tensor(np.asarray(leaf)) for leaf in vf.tree.leaves(layer)]).sum().backward()
-    assert_near(swapped, given.grad, dtype)
+    tensor = torch.tensor(right, requires_grad=True)
+    F.bilinear(torch.tensor(left), tensor, *[torch.tensor(np.asarray(leaf)) for leaf in vf.tree.leaves(layer)]).sum().backward()
+    assert_near(swapped, tensor.grad, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

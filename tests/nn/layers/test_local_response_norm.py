@@ -14,15 +14,17 @@ from volta_fn.errors import ArgumentError, ShapeError
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_local_response_norm_agrees_with_torch(size, dtype):
-    given = (size, 0.5, 0.6, 1.5)
-    compare(nn.LocalResponseNorm.init(*given), torch.nn.LocalResponseNorm(*given), numbers((2, 4, 3, 2), dtype))
+    arguments = (size, 0.5, 0.6, 1.5)
+    compare(nn.LocalResponseNorm.init(*arguments), torch.nn.LocalResponseNorm(*arguments), numbers((2, 4, 3, 2), dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rank", "given"), [(1, (2.0, 2)), (1, (3.0, 3, 2)), (2, (2.0, (2, 3), 1)), (2, (1.0, 2, 2, True)), (3, (2.0, 2))])
-def test_power_pooling_agrees_with_torch(rank, given, dtype):
+@pytest.mark.parametrize(
+    ("rank", "arguments"), [(1, (2.0, 2)), (1, (3.0, 3, 2)), (2, (2.0, (2, 3), 1)), (2, (1.0, 2, 2, True)), (3, (2.0, 2))]
+)
+def test_power_pooling_agrees_with_torch(rank, arguments, dtype):
     layer, oracle = (getattr(library, f"LPPool{rank}d") for library in (nn, torch.nn))
-    compare(layer.init(*given), oracle(*given), np.abs(numbers((2, 3, *(5, 4, 3)[:rank]), dtype)) + 0.1)
+    compare(layer.init(*arguments), oracle(*arguments), np.abs(numbers((2, 3, *(5, 4, 3)[:rank]), dtype)) + 0.1)
 
 
 def test_channel_shuffle_agrees_with_torch():

@@ -34,9 +34,9 @@ def test_scalars_have_no_axis():
 
 
 def test_bad_arguments_are_refused():
-    for given in ((-1, 2, 3, 1), (1, 2, 3, 1.5), ("vector", 2, 3, 1)):
+    for arguments in ((-1, 2, 3, 1), (1, 2, 3, 1.5), ("vector", 2, 3, 1)):
         with pytest.raises(ArgumentError):
-            nn.MLP.init(KEY, *given)
+            nn.MLP.init(KEY, *arguments)
     for x in (1.0, np.ones(4, "float32")):
         with pytest.raises(ShapeError):
             nn.MLP.init(KEY, 3, 2, 5, 1)(x)

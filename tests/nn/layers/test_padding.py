@@ -19,16 +19,16 @@ PADDINGS = {1: [2, (3, 0)], 2: [1, (1, 2, 0, 3)], 3: [2, (0, 1, 2, 3, 1, 0)]}
 @pytest.mark.parametrize("kind", KINDS)
 def test_agrees_with_torch(kind, rank):
     for padding in PADDINGS[rank]:
-        given = (padding, -1.5) if kind == "ConstantPad" else (padding,)
+        arguments = (padding, -1.5) if kind == "ConstantPad" else (padding,)
         layer, oracle = (getattr(library, f"{kind}{rank}d") for library in (nn, torch.nn))
         for dtype in DTYPES[: rank % 2 + 1]:
-            compare(layer.init(*given), oracle(*given), numbers((2, 3, *SIZES[:rank]), dtype))
+            compare(layer.init(*arguments), oracle(*arguments), numbers((2, 3, *SIZES[:rank]), dtype))
 
 
 @pytest.mark.parametrize("kind", ["ConstantPad", "ZeroPad"])
 def test_negative_padding_crops(kind):
-    given = ((-1, 2, -2, -1), 0.5) if kind == "ConstantPad" else ((-1, 2, -2, -1),)
-    layer, oracle = (getattr(library, f"{kind}2d")(*given) for library in (nn, torch.nn))
+    arguments = ((-1, 2, -2, -1), 0.5) if kind == "ConstantPad" else ((-1, 2, -2, -1),)
+    layer, oracle = (getattr(library, f"{kind}2d")(*arguments) for library in (nn, torch.nn))
     compare(layer, oracle, numbers((2, 3, 6, 5), "float32"))
 
 
@@ -36,8 +36,8 @@ def test_negative_padding_crops(kind):
 def test_any_dtype_is_kept(dtype):
     x = np.ones((1, 2, 4), "float32").astype(dtype if dtype != "bfloat16" else "float16")
     for kind in KINDS:
-        given = (1, 1) if kind == "ConstantPad" else (1,)
-        out = getattr(nn, f"{kind}1d").init(*given)(nn.Identity()(x).astype(dtype))
+        arguments = (1, 1) if kind == "ConstantPad" else (1,)
+        out = getattr(nn, f"{kind}1d").init(*arguments)(nn.Identity()(x).astype(dtype))
         assert out.dtype == dtype and out.shape == (1, 2, 6)
         edges = [0, 5] if kind == "ZeroPad" else []
         np.testing.assert_array_equal(np.asarray(out, "complex64")[0, 0], [i not in edges for i in range(6)])

@@ -15,16 +15,16 @@ CASES = [(1, 3, None, 0), (2, (3, 2), (3, 3), (0, 1)), (2, 4, 4, 2), (3, 2, None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("with_output_size", [False, True])
 @pytest.mark.parametrize(("rank", "kernel", "stride", "padding"), CASES)
-def test_agrees_with_torch(rank, kernel, stride, padding, given, dtype):
+def test_agrees_with_torch(rank, kernel, stride, padding, with_output_size, dtype):
     """By the default size, in which PyTorch's indices may lie elsewhere, and by that of the pooling's input."""
     x = numbers((2, 3, *SIZES[:rank]), dtype)
     pool = getattr(torch.nn, f"MaxPool{rank}d")(kernel, stride, padding, return_indices=True)
     maxima, indices = pool(torch.tensor(x))
     layer, oracle = (getattr(library, f"MaxUnpool{rank}d") for library in (nn, torch.nn))
-    size = x.shape if given else None
-    if not given:  # random indices without repetitions
+    size = x.shape if with_output_size else None
+    if not with_output_size:  # random indices without repetitions
         total = np.prod(oracle(kernel, stride, padding)(maxima, torch.zeros_like(indices)).shape[2:])
         drawn = np.random.default_rng(0).permuted(np.tile(np.arange(total), (2, 3, 1)), axis=2)[..., : np.prod(indices.shape[2:])]
         indices = torch.tensor(drawn.reshape(indices.shape))

@@ -45,9 +45,9 @@ def test_spectral_norm_agrees_with_torch_over_several_steps(case, dtype):
     plain, oracle, x = pair(case, dtype)
     layer, state = nn.SpectralNorm.init(KEY, plain, n_power_iterations=2)
     oracle = SPECTRAL(oracle, n_power_iterations=2)
-    own = oracle.parametrizations.weight[0]
-    own._u.copy_(torch.tensor(np.asarray(state.u)))
-    own._v.copy_(torch.tensor(np.asarray(state.v)))
+    parametrization = oracle.parametrizations.weight[0]
+    parametrization._u.copy_(torch.tensor(np.asarray(state.u)))
+    parametrization._v.copy_(torch.tensor(np.asarray(state.v)))
 
     def loss(layer, x, state, training):
         out, new = layer(x, state, training=training)
@@ -55,16 +55,16 @@ def test_spectral_norm_agrees_with_torch_over_several_steps(case, dtype):
 
     for step, training in enumerate([True, True, False]):
         x = numbers(x.shape, dtype, step)
-        given = torch.tensor(x, requires_grad=True)
+        tensor = torch.tensor(x, requires_grad=True)
         oracle.zero_grad()
         oracle.train(training)
-        expected = oracle(given)
+        expected = oracle(tensor)
         (expected * torch.tensor(numbers(tuple(expected.shape), dtype, 9))).sum().backward()
         (_, (out, state)), (by_layer, by_x) = vf.value_and_grad(loss, (0, 1), has_aux=True)(layer, x, state, training)
         assert_near(out, expected, dtype, "output")
-        assert_near(state.u, own._u, dtype, "u")
-        assert_near(state.v, own._v, dtype, "v")
-        assert_near(by_x, given.grad, dtype, "gradient by the input")
+        assert_near(state.u, parametrization._u, dtype, "u")
+        assert_near(state.v, parametrization._v, dtype, "v")
+        assert_near(by_x, tensor.grad, dtype, "gradient by the input")
         assert_near(as_torch(np.asarray(by_layer.layer.weight), case), oracle.parametrizations.weight.original.grad, dtype, "by weight")
         assert_near(by_layer.layer.bias, oracle.bias.grad, dtype, "by bias")
 
@@ -76,19 +76,19 @@ def test_weight_norm_agrees_with_torch(case, dtype):
     layer = nn.WeightNorm.init(plain)
     assert_near(layer(x), plain(x), dtype, "unchanged at first")
     oracle = WEIGHT(oracle, dim=1 if case == "transposed" else 0)
-    own = oracle.parametrizations.weight
+    parametrization = oracle.parametrizations.weight
     layer = layer.replace(magnitude=2 + vf.numpy.asarray(numbers(layer.magnitude.shape, dtype, 3)))
     with torch.no_grad():
-        own.original0.copy_(as_torch(np.asarray(layer.magnitude), case))
-    given = torch.tensor(x, requires_grad=True)
-    expected = oracle(given)
+        parametrization.original0.copy_(as_torch(np.asarray(layer.magnitude), case))
+    tensor = torch.tensor(x, requires_grad=True)
+    expected = oracle(tensor)
     weights = numbers(tuple(expected.shape), dtype, 9)
     (expected * torch.tensor(weights)).sum().backward()
     assert_near(layer(x), expected, dtype, "output")
     by_layer, by_x = vf.grad(lambda layer, x: (layer(x) * weights).sum(), (0, 1))(layer, x)
-    assert_near(by_x, given.grad, dtype, "gradient by the input")
-    assert_near(as_torch(np.asarray(by_layer.magnitude), case), own.original0.grad, dtype, "by magnitude")
-    assert_near(as_torch(np.asarray(by_layer.layer.weight), case), own.original1.grad, dtype, "by direction")
+    assert_near(by_x, tensor.grad, dtype, "gradient by the input")
+    assert_near(as_torch(np.asarray(by_layer.magnitude), case), parametrization.original0.grad, dtype, "by magnitude")
+    assert_near(as_torch(np.asarray(by_layer.layer.weight), case), parametrization.original1.grad, dtype, "by direction")
 
 
 @pytest.mark.wide

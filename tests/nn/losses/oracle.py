@@ -57,8 +57,8 @@ def check(ours: Callable, theirs: Callable, values: Sequence[Any], dtype: str, w
         along = sum((s * as_torch(d)).sum() for s, d in zip(slopes, directions, strict=True))
         curved = [np.zeros(a.shape, dtype) for a in chosen]
         if along.requires_grad:
-            found = torch.autograd.grad(along, [tensors[i] for i in wrt], allow_unused=True)
-            curved = [c if f is None else f.numpy(force=True) for c, f in zip(curved, found, strict=True)]
+            actual = torch.autograd.grad(along, [tensors[i] for i in wrt], allow_unused=True)
+            curved = [c if f is None else f.numpy(force=True) for c, f in zip(curved, actual, strict=True)]
         _, products = vf.jvp(gradient, tuple(chosen), tuple(vf.numpy.asarray(d) for d in directions))
         for mine, theirs_ in zip(products, curved, strict=True):
             np.testing.assert_allclose(mine, theirs_, rtol=10 * tolerance["rtol"], atol=10 * tolerance["atol"])

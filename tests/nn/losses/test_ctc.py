@@ -158,5 +158,5 @@ def test_numbers_beyond_int32_are_no_classes_and_no_lengths(dtype):
     scores = np.log(np.full((3, 1, 2), 0.5))
     numbers = [np.array([[1]], dtype), np.array([3], dtype), np.array([1], dtype)]
     assert np.isfinite(nn.ctc_loss(scores, *numbers))
-    for i, given in enumerate(numbers):
-        assert np.isnan(nn.ctc_loss(scores, *numbers[:i], given + dtype(2**32), *numbers[i + 1 :]))
+    for i, arguments in enumerate(numbers):
+        assert np.isnan(nn.ctc_loss(scores, *numbers[:i], arguments + dtype(2**32), *numbers[i + 1 :]))

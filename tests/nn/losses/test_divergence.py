@@ -40,8 +40,8 @@ def test_impossible_targets_cost_nothing_whatever_the_prediction(log_target):
 
 def gaussian(mu: object, logvar: object) -> object:
     """The divergence from the standard normal distribution, by PyTorch's distributions."""
-    made = torch.distributions.Normal(mu, torch.exp(0.5 * logvar))
-    return torch.distributions.kl_divergence(made, torch.distributions.Normal(0.0, 1.0))
+    normal = torch.distributions.Normal(mu, torch.exp(0.5 * logvar))
+    return torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 1.0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

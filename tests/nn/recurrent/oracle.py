@@ -20,11 +20,11 @@ def of_cell(cell: Any) -> dict[str, np.ndarray]:
 
 def of_layer(layer: Any) -> dict[str, np.ndarray]:
     """Likewise of a layer."""
-    found = {}
+    results = {}
     for suffix, cells in (("", layer.cells), ("_reverse", layer.reverse_cells)):
         for level, cell in enumerate(cells):
-            found |= {f"{name}_l{level}{suffix}": value for name, value in of_cell(cell).items()}
-    return found
+            results |= {f"{name}_l{level}{suffix}": value for name, value in of_cell(cell).items()}
+    return results
 
 
 def torch_twin(layer: Any) -> Any:
@@ -71,7 +71,7 @@ def check_against_torch(layer: Any, theirs: Any, run: Any, x: np.ndarray, carry:
     for mine, tensor in zip(vf.tree.leaves(by_rest), tensors, strict=True):
         assert_near(mine, tensor.grad, dtype)
     wanted_gradients = {name: p.grad for name, p in theirs.named_parameters()}
-    found = parameters(by_layer)
-    assert found.keys() == wanted_gradients.keys()
+    actual = parameters(by_layer)
+    assert actual.keys() == wanted_gradients.keys()
     for name, wanted in wanted_gradients.items():
-        assert_near(found[name], wanted, dtype, name)
+        assert_near(actual[name], wanted, dtype, name)

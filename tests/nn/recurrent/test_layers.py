@@ -37,13 +37,13 @@ def test_agrees_with_torch(layer, dtype, form):
 
 @layers
 @pytest.mark.parametrize("form", FORMS, ids=["one", "bidirectional", "three"])
-@pytest.mark.parametrize("given", [False, True], ids=["from zeros", "from a carry"])
-def test_padding_is_as_in_packed_sequences(layer, form, given):
+@pytest.mark.parametrize("with_carry", [False, True], ids=["from zeros", "from a carry"])
+def test_padding_is_as_in_packed_sequences(layer, form, with_carry):
     ours = layer.init(vf.random.key(0), 3, 4, **form, dtype=FLOAT)
     theirs = torch_twin(ours)
     first = ours.batch_first
     x = numbers((3, 6, 3) if first else (6, 3, 3), FLOAT)
-    carry = random_carry(ours, (len(ours.cells) + len(ours.reverse_cells), 3, 4), FLOAT) if given else None
+    carry = random_carry(ours, (len(ours.cells) + len(ours.reverse_cells), 3, 4), FLOAT) if with_carry else None
 
     def packed(x: Any, carry: Any) -> Any:
         rows = torch.nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=first, enforce_sorted=False)
@@ -141,8 +141,8 @@ def test_jit_vmap_and_their_gradients(layer):
 def test_many_models_at_once(layer):
     keys, x = vf.random.split(vf.random.key(0), 3), numbers((6, 2, 3), "float32")
     make = lambda key: layer.init(key, 3, 4, num_layers=2, bidirectional=True)
-    found = vf.vmap(lambda model: model(x)[0])(vf.vmap(make)(keys))
-    np.testing.assert_allclose(found[1], make(keys[1])(x)[0], rtol=1e-5, atol=1e-6)
+    result = vf.vmap(lambda model: model(x)[0])(vf.vmap(make)(keys))
+    np.testing.assert_allclose(result[1], make(keys[1])(x)[0], rtol=1e-5, atol=1e-6)
 
 
 @layers

@@ -12,20 +12,20 @@ from tests.nn.torch_oracle import assert_near, numbers, torch
 
 def of_linear(prefix: str, layer: Any) -> dict[str, np.ndarray]:
     """A linear layer's parameters, or its gradients, by PyTorch's names and in its layout."""
-    found = {f"{prefix}.weight": np.asarray(layer.weight).T}
-    return found if layer.bias is None else found | {f"{prefix}.bias": np.asarray(layer.bias)}
+    result = {f"{prefix}.weight": np.asarray(layer.weight).T}
+    return result if layer.bias is None else result | {f"{prefix}.bias": np.asarray(layer.bias)}
 
 
 def of_attention(mha: Any) -> dict[str, np.ndarray]:
     """Likewise of multi-head attention; one matrix for queries, keys and values if they read inputs of one size."""
     weights = [np.asarray(layer.weight).T for layer in (mha.q_proj, mha.k_proj, mha.v_proj)]
     if len({w.shape[1] for w in weights}) == 1:
-        found = {"in_proj_weight": np.concatenate(weights)}
+        result = {"in_proj_weight": np.concatenate(weights)}
     else:
-        found = {f"{name}_proj_weight": w for name, w in zip("qkv", weights, strict=True)}
+        result = {f"{name}_proj_weight": w for name, w in zip("qkv", weights, strict=True)}
     if mha.q_proj.bias is not None:
-        found["in_proj_bias"] = np.concatenate([np.asarray(layer.bias) for layer in (mha.q_proj, mha.k_proj, mha.v_proj)])
-    return found | of_linear("out_proj", mha.out_proj)
+        result["in_proj_bias"] = np.concatenate([np.asarray(layer.bias) for layer in (mha.q_proj, mha.k_proj, mha.v_proj)])
+    return result | of_linear("out_proj", mha.out_proj)
 
 
 def of_norm(prefix: str, norm: Any) -> dict[str, np.ndarray]:
@@ -35,17 +35,19 @@ def of_norm(prefix: str, norm: Any) -> dict[str, np.ndarray]:
 
 def of_layer(layer: Any) -> dict[str, np.ndarray]:
     """Likewise of a layer of an encoder or decoder."""
-    found = {f"self_attn.{name}": value for name, value in of_attention(layer.self_attn).items()}
+    result = {f"self_attn.{name}": value for name, value in of_attention(layer.self_attn).items()}
     if hasattr(layer, "cross_attn"):
-        found |= {f"multihead_attn.{name}": value for name, value in of_attention(layer.cross_attn).items()} | of_norm("norm3", layer.norm3)
-    found |= of_linear("linear1", layer.feed_forward.linear1) | of_linear("linear2", layer.feed_forward.linear2)
-    return found | of_norm("norm1", layer.norm1) | of_norm("norm2", layer.norm2)
+        result |= {f"multihead_attn.{name}": value for name, value in of_attention(layer.cross_attn).items()} | of_norm(
+            "norm3", layer.norm3
+        )
+    result |= of_linear("linear1", layer.feed_forward.linear1) | of_linear("linear2", layer.feed_forward.linear2)
+    return result | of_norm("norm1", layer.norm1) | of_norm("norm2", layer.norm2)
 
 
 def of_stack(stack: Any) -> dict[str, np.ndarray]:
     """Likewise of an encoder or decoder."""
-    found = {f"layers.{i}.{name}": value for i, layer in enumerate(stack.layers) for name, value in of_layer(layer).items()}
-    return found if stack.norm is None else found | of_norm("norm", stack.norm)
+    result = {f"layers.{i}.{name}": value for i, layer in enumerate(stack.layers) for name, value in of_layer(layer).items()}
+    return result if stack.norm is None else result | of_norm("norm", stack.norm)
 
 
 def filled(module: Any, parameters: dict[str, np.ndarray]) -> Any:
@@ -81,11 +83,11 @@ def check_against_torch(ours: Any, theirs: Any, layer: Any, inputs: list[np.ndar
         assert_near(mine, tensor.grad, dtype, f"input {i}")
     if module is None:
         return
-    found, wanted = parameters(by_layer), {name: p.grad for name, p in module.named_parameters()}
-    assert found.keys() == wanted.keys()
+    actual, wanted = parameters(by_layer), {name: p.grad for name, p in module.named_parameters()}
+    assert actual.keys() == wanted.keys()
     scale = max(float(g.abs().max()) for g in wanted.values())  # attention does not depend on the keys' bias: its gradient is rounding
     for name, gradient in wanted.items():
         if name.endswith("in_proj_bias"):
-            np.testing.assert_allclose(found[name], gradient, atol=scale * {"float32": 1e-5, "float64": 1e-10}[dtype], err_msg=name)
+            np.testing.assert_allclose(actual[name], gradient, atol=scale * {"float32": 1e-5, "float64": 1e-10}[dtype], err_msg=name)
         else:
-            assert_near(found[name], gradient, dtype, name)
+            assert_near(actual[name], gradient, dtype, name)

@@ -45,18 +45,18 @@ def test_decoding_with_a_cache(form):
     model = shaken(nn.TransformerDecoder.init(KEY, 2, 8, 4, 12, **form))
     wanted = model(X, MEMORY, is_causal=True, memory_key_mask=REAL)
     step = vf.jit(lambda model, row, cache: model(row, cache=cache, memory_key_mask=REAL))
-    cache, found = model.init_cache(MEMORY, 5), []
+    cache, actual = model.init_cache(MEMORY, 5), []
     for t in range(5):
         y, cache = step(model, X[:, t : t + 1], cache)
-        found.append(y)
-    np.testing.assert_allclose(vf.numpy.concatenate(found, 1), wanted, rtol=1e-4, atol=1e-5)
+        actual.append(y)
+    np.testing.assert_allclose(vf.numpy.concatenate(actual, 1), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_rematerialisation_dropout_and_vmap():
     model = shaken(nn.TransformerDecoder.init(KEY, 2, 8, 4, 12, dropout=0.3))
     loss = lambda model, x, m: (model(x, m, is_causal=True, key=vf.random.key(1), training=True) ** 2).sum()
-    wanted, found = vf.grad(loss)(model, X, MEMORY), vf.jit(vf.grad(loss))(model.replace(remat=True), X, MEMORY)
-    for a, b in zip(vf.tree.leaves(found), vf.tree.leaves(wanted), strict=True):
+    wanted, actual = vf.grad(loss)(model, X, MEMORY), vf.jit(vf.grad(loss))(model.replace(remat=True), X, MEMORY)
+    for a, b in zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(model(X, MEMORY), model(X, MEMORY, key=KEY))
     mapped = vf.vmap(lambda x, m: model(x, m))(X, MEMORY)
@@ -67,9 +67,9 @@ def test_rematerialisation_dropout_and_vmap():
 def test_bad_arguments():
     model = nn.TransformerDecoder.init(KEY, 1, 8, 4, 12)
     cache = model.init_cache(MEMORY, 5)
-    for given in ((X,), (X, MEMORY)):
+    for arguments in ((X,), (X, MEMORY)):
         with pytest.raises(ArgumentError, match="either a memory is given or a cache"):
-            model(*given, cache=cache if len(given) == 2 else None)
+            model(*arguments, cache=cache if len(arguments) == 2 else None)
     with pytest.raises(ShapeError):
         model(X, MEMORY[:1])
     with pytest.raises(ShapeError):

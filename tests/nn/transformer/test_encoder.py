@@ -77,8 +77,8 @@ def test_rematerialisation_changes_no_numbers():
     stack = shaken(nn.TransformerEncoder.init(KEY, 2, 8, 4, 12, dropout=0.3))
     loss = lambda stack, x: (stack(x, is_causal=True, key=vf.random.key(1), training=True) ** 2).sum()
     again = stack.replace(remat=True)
-    wanted, found = vf.jit(vf.grad(loss))(stack, x), vf.jit(vf.grad(loss))(again, x)
-    for a, b in zip(vf.tree.leaves(found), vf.tree.leaves(wanted), strict=True):
+    wanted, actual = vf.jit(vf.grad(loss))(stack, x), vf.jit(vf.grad(loss))(again, x)
+    for a, b in zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     jaxpr = str(vf.make_jaxpr(vf.grad(loss))(again, x))
     assert jaxpr.count("checkpoint[") >= 2
@@ -90,19 +90,19 @@ def test_decoding_with_a_cache(form):
     model = shaken(nn.TransformerEncoder.init(KEY, 2, 8, 4, 12, **form))
     wanted = model(x, is_causal=True)
     step = vf.jit(lambda model, row, cache: model(row, cache=cache))
-    cache, found = model.init_cache(2, 5), []
+    cache, actual = model.init_cache(2, 5), []
     for t in range(5):
         y, cache = step(model, x[:, t : t + 1], cache)
-        found.append(y)
-    np.testing.assert_allclose(vf.numpy.concatenate(found, 1), wanted, rtol=1e-4, atol=1e-5)
+        actual.append(y)
+    np.testing.assert_allclose(vf.numpy.concatenate(actual, 1), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_transforms_dtypes_and_empty_batches():
     x = numbers((3, 5, 8), "float32")
     model = nn.TransformerEncoder.init(KEY, 2, 8, 4, 12, norm_first=True)
     wanted = model(x)
-    for found in (vf.jit(lambda m, x: m(x))(model, x), vf.vmap(lambda x: model(x))(x)):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for actual in (vf.jit(lambda m, x: m(x))(model, x), vf.vmap(lambda x: model(x))(x)):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)
     assert model(x[:0]).shape == (0, 5, 8)
     for dtype in ("float16", "bfloat16"):
         half = vf.tree.map(lambda w, dtype=dtype: w.astype(dtype), model)
@@ -114,8 +114,8 @@ def test_transforms_dtypes_and_empty_batches():
 def test_many_models_at_once():
     keys, x = vf.random.split(KEY, 3), numbers((2, 5, 8), "float32")
     make = lambda key: nn.TransformerEncoder.init(key, 2, 8, 4, 12, norm_first=True)
-    found = vf.vmap(lambda model: model(x))(vf.vmap(make)(keys))
-    np.testing.assert_allclose(found[1], make(keys[1])(x), rtol=1e-4, atol=1e-5)
+    result = vf.vmap(lambda model: model(x))(vf.vmap(make)(keys))
+    np.testing.assert_allclose(result[1], make(keys[1])(x), rtol=1e-4, atol=1e-5)
 
 
 def test_sits_in_a_sequential():

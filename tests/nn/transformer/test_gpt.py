@@ -31,11 +31,11 @@ def test_later_tokens_change_nothing() -> None:
 
 def test_a_cache_gives_the_same_logits() -> None:
     step = vf.jit(lambda tokens, cache: MODEL(tokens, cache=cache))
-    cache, found = MODEL.init_cache(2), []
+    cache, result = MODEL.init_cache(2), []
     for start, end in ((0, 3), (3, 4), (4, 8)):
         logits, cache = step(TOKENS[:, start:end], cache)
-        found.append(logits)
-    np.testing.assert_allclose(jnp.concatenate(found, 1), MODEL(TOKENS), rtol=1e-4, atol=1e-6)
+        result.append(logits)
+    np.testing.assert_allclose(jnp.concatenate(result, 1), MODEL(TOKENS), rtol=1e-4, atol=1e-6)
     assert MODEL.init_cache((2,), 5)[0].max_length == 5
 
 

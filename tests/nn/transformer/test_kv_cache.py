@@ -26,11 +26,11 @@ def attention(form):
 @pytest.mark.parametrize("chunks", [[7], [1] * 7, [4, 1, 2]], ids=str)
 def test_chunks_agree_with_the_full_sequence(form, chunks):
     mha = attention(form)
-    cache, found = mha.init_cache(2, 9), []
+    cache, result = mha.init_cache(2, 9), []
     for chunk in np.split(X, np.cumsum(chunks)[:-1], axis=1):
         y, cache = mha(chunk, cache=cache)
-        found.append(y)
-    np.testing.assert_allclose(vf.numpy.concatenate(found, 1), mha(X, is_causal=True), rtol=1e-5, atol=1e-6)
+        result.append(y)
+    np.testing.assert_allclose(vf.numpy.concatenate(result, 1), mha(X, is_causal=True), rtol=1e-5, atol=1e-6)
     assert int(cache.length) == 7 and cache.max_length == 9
 
 
@@ -53,9 +53,9 @@ def test_in_jit_scan_and_vmap(form):
 def test_sequences_of_several_lengths_under_vmap():
     mha = attention({"rotary_base": 100.0})
     call = lambda x, length, more: mha(more, cache=mha(x, cache=mha.init_cache((), 9))[1]._replace(length=length))[0]
-    found = vf.vmap(call)(X[:, :5], np.array([5, 3], np.int32), X[:, 5:6])
-    np.testing.assert_allclose(found[0], mha(X[0, :6], is_causal=True)[5:], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], mha(X[1][[0, 1, 2, 5]], is_causal=True)[3:], rtol=1e-5, atol=1e-6)
+    result = vf.vmap(call)(X[:, :5], np.array([5, 3], np.int32), X[:, 5:6])
+    np.testing.assert_allclose(result[0], mha(X[0, :6], is_causal=True)[5:], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result[1], mha(X[1][[0, 1, 2, 5]], is_causal=True)[3:], rtol=1e-5, atol=1e-6)
 
 
 def test_padding_on_the_left():

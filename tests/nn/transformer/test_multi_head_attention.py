@@ -56,8 +56,8 @@ def test_first_weights_are_those_of_torch():
     for form in ({}, {"kdim": 80, "vdim": 120}):
         ours, theirs = nn.MultiHeadAttention.init(KEY, 256, 4, **form), torch.nn.MultiheadAttention(256, 4, **form)
         for name, wanted in theirs.named_parameters():
-            found = of_attention(ours)[name]
-            assert found.std() == pytest.approx(wanted.std(correction=0).item(), rel=0.02), name  # four standard errors
+            actual = of_attention(ours)[name]
+            assert actual.std() == pytest.approx(wanted.std(correction=0).item(), rel=0.02), name  # four standard errors
 
 
 def test_grouped_queries_share_keys_and_values():
@@ -108,17 +108,17 @@ def test_dropout_acts_on_the_weights_in_training():
 def test_a_context_projected_once():
     mha = shaken(nn.MultiHeadAttention.init(KEY, 8, 4, num_kv_heads=2, kdim=6, vdim=7))
     x, context, values = (numbers(shape, "float32", i) for i, shape in enumerate([(2, 5, 8), (2, 6, 6), (2, 6, 7)]))
-    known = mha.project(context, values)
-    assert known.keys.shape == (2, 2, 6, 2)
-    np.testing.assert_array_equal(mha(x, known, key_mask=REAL), mha(x, context, values, key_mask=REAL))
+    keys_values = mha.project(context, values)
+    assert keys_values.keys.shape == (2, 2, 6, 2)
+    np.testing.assert_array_equal(mha(x, keys_values, key_mask=REAL), mha(x, context, values, key_mask=REAL))
 
 
 def test_transforms_other_axes_and_empty_batches():
     mha, x = shaken(nn.MultiHeadAttention.init(KEY, 8, 4)), numbers((3, 5, 8), "float32")
     wanted = mha(x, is_causal=True)
     call = lambda mha, x: mha(x, is_causal=True)
-    for found in (vf.jit(call)(mha, x), vf.vmap(call, (None, 0))(mha, x), call(mha, x[:, None])[:, 0]):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for actual in (vf.jit(call)(mha, x), vf.vmap(call, (None, 0))(mha, x), call(mha, x[:, None])[:, 0]):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
     assert mha(x[:0]).shape == (0, 5, 8) and mha(x[:, :0]).shape == (3, 0, 8)
 
 
@@ -126,9 +126,9 @@ def test_transforms_other_axes_and_empty_batches():
 def test_half_precision(dtype):
     exact, x = nn.MultiHeadAttention.init(KEY, 8, 4), numbers((3, 5, 8), "float32")
     half = vf.tree.map(lambda w: w.astype(dtype), exact)
-    found = half(vf.numpy.asarray(x, dtype), is_causal=True)
-    assert found.dtype.name == dtype
-    np.testing.assert_allclose(found.astype("float32"), exact(x, is_causal=True), atol=3e-2)
+    result = half(vf.numpy.asarray(x, dtype), is_causal=True)
+    assert result.dtype.name == dtype
+    np.testing.assert_allclose(result.astype("float32"), exact(x, is_causal=True), atol=3e-2)
     assert exact(vf.numpy.asarray(x, dtype), x).dtype.name == "float32"
 
 

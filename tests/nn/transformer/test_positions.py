@@ -50,9 +50,9 @@ def test_products_of_rotated_vectors_depend_on_distances(interleaved):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_rotates_by_exact_angles(dtype):
     x, positions = numbers((4, 8), "float32"), np.array([0, 1000, 1001, 4003])
-    found = nn.apply_rotary(vf.numpy.asarray(x, dtype), positions)
-    assert found.dtype.name == dtype
-    np.testing.assert_allclose(found.astype("float32"), nn.apply_rotary(x, positions), atol=2e-2)
+    result = nn.apply_rotary(vf.numpy.asarray(x, dtype), positions)
+    assert result.dtype.name == dtype
+    np.testing.assert_allclose(result.astype("float32"), nn.apply_rotary(x, positions), atol=2e-2)
     assert nn.sinusoidal_positions(positions, 8, dtype=dtype).dtype.name == dtype
 
 

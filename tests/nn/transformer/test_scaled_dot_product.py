@@ -85,8 +85,8 @@ def test_transforms_and_empty_arrays():
     q, k, v = (numbers((3, 4, 5, 8), "float32", seed) for seed in range(3))
     wanted = nn.scaled_dot_product_attention(q, k, v, MASK[0, 0, :, :5])
     call = lambda q, k, v: nn.scaled_dot_product_attention(q, k, v, MASK[0, 0, :, :5])
-    for found in (vf.jit(call)(q, k, v), vf.vmap(call)(q, k, v), vf.vmap(call, 1, 1)(q, k, v)):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    for actual in (vf.jit(call)(q, k, v), vf.vmap(call)(q, k, v), vf.vmap(call, 1, 1)(q, k, v)):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
     none = nn.scaled_dot_product_attention(q[:0], k[:0], v[:0])
     assert none.shape == (0, 4, 5, 8)
     np.testing.assert_array_equal(nn.scaled_dot_product_attention(q, k[:, :, :0], v[:, :, :0]), np.zeros_like(q))
@@ -95,9 +95,9 @@ def test_transforms_and_empty_arrays():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype):
     q, k, v = (numbers((2, 4, 5, 8), "float32", seed) for seed in range(3))
-    found = nn.scaled_dot_product_attention(*[vf.numpy.asarray(x, dtype) for x in (q, k, v)], is_causal=True)
-    assert found.dtype.name == dtype
-    np.testing.assert_allclose(found.astype("float32"), nn.scaled_dot_product_attention(q, k, v, is_causal=True), atol=3e-2)
+    result = nn.scaled_dot_product_attention(*[vf.numpy.asarray(x, dtype) for x in (q, k, v)], is_causal=True)
+    assert result.dtype.name == dtype
+    np.testing.assert_allclose(result.astype("float32"), nn.scaled_dot_product_attention(q, k, v, is_causal=True), atol=3e-2)
 
 
 def test_causal_masks():

@@ -81,8 +81,8 @@ def read_tokens(path: Path) -> list[bytes]:
 
 def text_of(numbers: Any, tokens: list[bytes]) -> str:
     """Tokens as text; the space with which a text starts is not part of it."""
-    found = b"".join(bytes([int(t[3:5], 16)]) if t[:3] == b"<0x" else t for t in (tokens[int(n)] for n in numbers))
-    return found.decode().removeprefix(" ")
+    result = b"".join(bytes([int(t[3:5], 16)]) if t[:3] == b"<0x" else t for t in (tokens[int(n)] for n in numbers))
+    return result.decode().removeprefix(" ")
 
 
 @vf.jit
@@ -116,16 +116,16 @@ def reference():
 
 def test_logits_of_a_text(model, reference):
     tokens, wanted = reference["ids"], reference["logits"]
-    found = vf.jit(lambda model, tokens: model(tokens))(model, tokens)
-    np.testing.assert_allclose(found, wanted, atol=CLOSE)
+    actual = vf.jit(lambda model, tokens: model(tokens))(model, tokens)
+    np.testing.assert_allclose(actual, wanted, atol=CLOSE)
     batched = model(np.stack([tokens, tokens[::-1]]))
     np.testing.assert_allclose(batched[0], wanted, atol=CLOSE)
 
 
 def test_greedy_text(model, reference):
     tokens, wanted = reference["ids"], reference["logits"]
-    found, logits = greedy(model, np.int32(START))
-    np.testing.assert_array_equal(found, tokens[1 : STEPS + 1])
+    actual, logits = greedy(model, np.int32(START))
+    np.testing.assert_array_equal(actual, tokens[1 : STEPS + 1])
     np.testing.assert_allclose(logits, wanted[:STEPS], atol=CLOSE)
     expected = (folder() / "greedy200_expected.txt").read_text()
-    assert text_of(found, read_tokens(folder() / "tok512.bin")).strip() == expected.strip()
+    assert text_of(actual, read_tokens(folder() / "tok512.bin")).strip() == expected.strip()

@@ -26,10 +26,10 @@ def test_sinc_near_its_zeros_and_far_out(dtype):
 @pytest.mark.parametrize(("dtype", "ends"), [(np.float32, (1e-25, 1e-21, 1.0, 1e25)), (np.float64, (1e-250, 1e-170, 1.0, 1e250))])
 def test_slopes_of_arctan2_at_all_sizes(dtype, ends):
     for y, x in [(dtype(a * s), dtype(b)) for a in ends for b in ends for s in (3, -4)]:
-        found = vf.grad(vnp.arctan2, (0, 1))(y, x)
+        actual = vf.grad(vnp.arctan2, (0, 1))(y, x)
         square = mpmath.mpf(float(x)) ** 2 + mpmath.mpf(float(y)) ** 2
         info = np.finfo(dtype)
-        for slope, part in zip(found, (mpmath.mpf(float(x)), -mpmath.mpf(float(y))), strict=True):
+        for slope, part in zip(actual, (mpmath.mpf(float(x)), -mpmath.mpf(float(y))), strict=True):
             with np.errstate(over="ignore"):
                 wanted = dtype(float(part / square))
             np.testing.assert_allclose(slope, wanted, rtol=8 * info.eps, atol=8 * float(info.tiny))

@@ -95,10 +95,10 @@ def test_logaddexp_of_complex_numbers(base):
     numbers = np.array([0.5 + 2j, -3 + 1j, 1j, 2 - 3j])
     for dtype in COMPLEX:
         x, y = numbers[:, None].astype(dtype), numbers.astype(dtype)
-        found = getattr(vnp, name)(x, y)
-        assert found.dtype == dtype
-        assert np.allclose(np.power(base, found), np.power(base, x) + np.power(base, y), atol=1e-5)
-        assert np.abs(found.imag).max() <= np.pi / np.log(base) + 1e-6
+        result = getattr(vnp, name)(x, y)
+        assert result.dtype == dtype
+        assert np.allclose(np.power(base, result), np.power(base, x) + np.power(base, y), atol=1e-5)
+        assert np.abs(result.imag).max() <= np.pi / np.log(base) + 1e-6
     assert vnp.logaddexp(np.complex64(1000 + 1j), np.complex64(1000 + 1j)) == pytest.approx(1000 + np.log(2) + 1j)
 
 
@@ -116,6 +116,6 @@ def test_log1p_of_small_and_huge_complex_numbers(jit: bool) -> None:
     # log |1 + z| is half of log1p(x (2 + x) + y^2), which keeps small numbers; that of huge ones is log |z|.
     x, y = z.real.astype(float), z.imag.astype(float)
     wanted = np.where(abs(x) > 1, np.log(np.hypot(x, y)), np.log1p(x * (2 + x) + y * y) / 2) + 1j * np.arctan2(y, 1 + x)
-    found = np.asarray((vf.jit(vnp.log1p) if jit else vnp.log1p)(z))
-    np.testing.assert_allclose(found.real, wanted.real, rtol=1e-6)
-    np.testing.assert_allclose(found.imag, wanted.imag, rtol=1e-6)
+    actual = np.asarray((vf.jit(vnp.log1p) if jit else vnp.log1p)(z))
+    np.testing.assert_allclose(actual.real, wanted.real, rtol=1e-6)
+    np.testing.assert_allclose(actual.imag, wanted.imag, rtol=1e-6)

@@ -190,6 +190,6 @@ def test_real_spectra_of_one_number(jit: bool) -> None:
 
 
 def test_complex_frequencies() -> None:
-    found = vnp.fft.fftfreq(5, 0.5, dtype="complex64")
-    assert found.dtype == np.complex64
-    np.testing.assert_allclose(found, np.fft.fftfreq(5, 0.5), rtol=1e-6)
+    result = vnp.fft.fftfreq(5, 0.5, dtype="complex64")
+    assert result.dtype == np.complex64
+    np.testing.assert_allclose(result, np.fft.fftfreq(5, 0.5), rtol=1e-6)

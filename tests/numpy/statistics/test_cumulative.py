@@ -110,6 +110,6 @@ def test_interp():
 @pytest.mark.parametrize(("discont", "period"), [(None, 4), (np.pi, 4), (None, 5), (7.5, 6)])
 def test_unwrapped_integers(discont: float | None, period: int) -> None:
     x = np.array([0, 1, 3, 0, 2, 9, -4, 1], np.int16)
-    found = vnp.unwrap(x, discont=discont, period=period)
-    np.testing.assert_array_equal(found, np.unwrap(x, discont=discont, period=period))
-    assert found.dtype == np.int16
+    result = vnp.unwrap(x, discont=discont, period=period)
+    np.testing.assert_array_equal(result, np.unwrap(x, discont=discont, period=period))
+    assert result.dtype == np.int16

@@ -62,10 +62,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 }
 
 
-def _close(found: Any, wanted: Any, dtype: np.dtype, scale: float) -> None:
-    assert found.dtype == dtype
+def _close(actual: Any, wanted: Any, dtype: np.dtype, scale: float) -> None:
+    assert actual.dtype == dtype
     digits = 2e-3 if dtype == np.float16 else 2e-2
-    np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(wanted), rtol=digits, atol=1.2e-7 + digits * scale)
+    np.testing.assert_allclose(np.asarray(actual, np.float64), np.asarray(wanted), rtol=digits, atol=1.2e-7 + digits * scale)
 
 
 @pytest.mark.wide
@@ -78,5 +78,5 @@ def test_results_and_gradients_are_those_of_float64_rounded(case: str, name: str
     for compute in (function, vf.jit(function)):
         _close(compute(x), function(wide), x.dtype, 0.0)
     cotangent = vnp.arange(1.0, 1.0 + vnp.size(function(x)), dtype="float64").reshape(vnp.shape(function(x))) % 4
-    found, wanted = (vf.grad(lambda y, d=y.dtype: vnp.sum(function(y) * cotangent.astype(d)))(y) for y in (x, wide))
-    _close(found, wanted, x.dtype, float(vnp.max(vnp.abs(wanted))))
+    actual, wanted = (vf.grad(lambda y, d=y.dtype: vnp.sum(function(y) * cotangent.astype(d)))(y) for y in (x, wide))
+    _close(actual, wanted, x.dtype, float(vnp.max(vnp.abs(wanted))))

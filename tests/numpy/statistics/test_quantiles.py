@@ -45,8 +45,8 @@ def test_among_infinities(size: int, method: str) -> None:
         (vnp.nanquantile, vnp.nanpercentile, missing),
     ):
         compute = functools.partial(function, q=np.float32(FRACTIONS), axis=1, method=method)
-        for found in (compute(x), vf.jit(compute)(x), per_cent(x, 100 * np.float32(FRACTIONS), axis=1, method=method)):
-            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        for actual in (compute(x), vf.jit(compute)(x), per_cent(x, 100 * np.float32(FRACTIONS), axis=1, method=method)):
+            np.testing.assert_allclose(actual, wanted, rtol=1e-6)
 
 
 def test_medians_of_infinities() -> None:

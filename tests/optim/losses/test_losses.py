@@ -93,14 +93,14 @@ def arrays(values: tuple[Any, ...], dtype: str) -> list[np.ndarray]:
     return [np.asarray(v, dtype) if np.asarray(v).dtype == np.float64 else np.asarray(v) for v in values]
 
 
-def value_and_gradient(library: Any, numpy: Any, loss: Any, given: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
+def value_and_gradient(library: Any, numpy: Any, loss: Any, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """The loss, and the gradient of a function of it."""
 
     def total(x: Any) -> tuple[Any, Any]:
-        out = loss(x, *given[1:], **options)
+        out = loss(x, *arguments[1:], **options)
         return numpy.sum(numpy.sin(out)), out
 
-    grad, out = library.grad(total, has_aux=True)(given[0])
+    grad, out = library.grad(total, has_aux=True)(arguments[0])
     return out, grad
 
 
@@ -112,12 +112,12 @@ def test_values_and_gradients_are_optaxs(name):
     loss, values, options = ROWS[name]
     ours, theirs = getattr(losses, loss), getattr(optax.losses, loss)
     with jax.enable_x64(True):
-        given = [jax.numpy.asarray(v) for v in arrays(values, "float64")]
-        compiled = jax.jit(lambda x: value_and_gradient(jax, jax.numpy, theirs, [x, *given[1:]], options))
-        value, slope = map(np.asarray, compiled(given[0]))
+        operands = [jax.numpy.asarray(v) for v in arrays(values, "float64")]
+        compiled = jax.jit(lambda x: value_and_gradient(jax, jax.numpy, theirs, [x, *operands[1:]], options))
+        value, slope = map(np.asarray, compiled(operands[0]))
     for dtype, rtol in (("float64", 1e-12), ("float32", 2e-6)):
-        given = [vf.numpy.asarray(v) for v in arrays(values, dtype)]
-        out, grad = value_and_gradient(vf, vf.numpy, ours, given, options)
+        operands = [vf.numpy.asarray(v) for v in arrays(values, dtype)]
+        out, grad = value_and_gradient(vf, vf.numpy, ours, operands, options)
         assert (out.dtype, out.shape) == (dtype, value.shape)
         atol = rtol * max(1.0, np.abs(value).max(initial=0))
         np.testing.assert_allclose(out, value, rtol=rtol, atol=atol)
@@ -147,10 +147,10 @@ def test_forward_probabilities_are_optaxs():
     """Where labels can be reached; elsewhere Optax has sums of its logarithm of 0."""
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     logits, pads, labels, _ = arrays(ROWS["ctc_loss"][1], "float64")
-    given = (logits, pads, labels, np.zeros(labels.shape))
+    arguments = (logits, pads, labels, np.zeros(labels.shape))
     with jax.enable_x64(True):
-        theirs = [np.asarray(v) for v in jax.jit(optax.losses.ctc_loss_with_forward_probs)(*given)]
-    ours = losses.ctc_loss_with_forward_probs(*given)
+        theirs = [np.asarray(v) for v in jax.jit(optax.losses.ctc_loss_with_forward_probs)(*arguments)]
+    ours = losses.ctc_loss_with_forward_probs(*arguments)
     for a, b in zip(ours, theirs, strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(np.where(b > -1e4, a, 0), np.where(b > -1e4, b, 0), rtol=1e-10, atol=1e-10)
@@ -158,9 +158,9 @@ def test_forward_probabilities_are_optaxs():
 
 
 def test_labels_that_no_path_spells_cost_the_logarithm_of_zero():
-    given = np.zeros((1, 2, 3)), np.zeros((1, 2)), np.array([[1, 1]]), np.zeros((1, 2))
-    assert float(losses.ctc_loss(*given)[0]) == 1e5
-    assert float(losses.ctc_loss(*given, log_epsilon=-50.0)[0]) == 50.0
+    arguments = np.zeros((1, 2, 3)), np.zeros((1, 2)), np.array([[1, 1]]), np.zeros((1, 2))
+    assert float(losses.ctc_loss(*arguments)[0]) == 1e5
+    assert float(losses.ctc_loss(*arguments, log_epsilon=-50.0)[0]) == 50.0
 
 
 def test_smoothed_labels_and_fenchel_young_losses_are_optaxs():

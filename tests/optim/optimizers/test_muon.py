@@ -11,10 +11,10 @@ from volta_fn import optim, tree
 from volta_fn.errors import ArgumentError, ShapeError
 
 
-def numbers(library, **given):
+def numbers(library, **fields):
     """Dimension numbers of either library."""
     make = optim.MuonDimensionNumbers if library is optim else __import__("optax").contrib._muon.MuonDimensionNumbers
-    return {"scalar": None, "row": None, "cube": make(**given), "kernel": make((1, 2), -1)}
+    return {"scalar": None, "row": None, "cube": make(**fields), "kernel": make((1, 2), -1)}
 
 
 def of(library):
@@ -43,9 +43,9 @@ def test_agrees_with_optax(name, dtype):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("given", [{"reduction_axis": 0, "output_axis": (1, 2)}, {"reduction_axis": 2, "output_axis": 0}])
-def test_dimension_numbers_agree_with_optax(given):
-    make = lambda o: of(o).muon(0.1, muon_weight_dimension_numbers=lambda params: numbers(o, **given))
+@pytest.mark.parametrize("axes", [{"reduction_axis": 0, "output_axis": (1, 2)}, {"reduction_axis": 2, "output_axis": 0}])
+def test_dimension_numbers_agree_with_optax(axes):
+    make = lambda o: of(o).muon(0.1, muon_weight_dimension_numbers=lambda params: numbers(o, **axes))
     for ours, theirs in ours_and_theirs(make, "float64", 2, MORE_SHAPES, compiled=True)[::2]:
         assert_close(ours, theirs, rtol=1e-10)
 

@@ -55,10 +55,10 @@ ELSEWHERE = {"get", "get_all_with_path", "map_params", "random_like", "set", "sp
 def test_agrees_with_optax(name):
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     to_jax = lambda x: jax.tree.map(jax.numpy.asarray, x) if isinstance(x, dict) or (name == "bias_correction" and x == 3) else x
-    for given in CALLS[name]:
-        theirs = getattr(optax.tree, name)(*map(to_jax, given))
+    for arguments in CALLS[name]:
+        theirs = getattr(optax.tree, name)(*map(to_jax, arguments))
         for module, prefix in ((optim.tree, ""), (tree_utils, "tree_")):
-            ours = getattr(module, prefix + name)(*given)
+            ours = getattr(module, prefix + name)(*arguments)
             assert len(tree.leaves(ours)) == len(jax.tree.leaves(theirs))
             for a, b in zip(tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
                 if isinstance(b, np.dtype):
@@ -114,8 +114,8 @@ def test_names_are_found_where_optax_finds_them(key):
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     ours = optim.tree.get_all_with_path(state_of(optim, vf.numpy), key)
     theirs = optax.tree.get_all_with_path(state_of(optax, jax.numpy), key)
-    found = [tree.keystr(path, simple=True).replace("InjectHyper", "InjectStatefulHyper") for path, _ in ours]
-    assert sorted(found) == sorted(jax.tree_util.keystr(path, simple=True) for path, _ in theirs)
+    results = [tree.keystr(path, simple=True).replace("InjectHyper", "InjectStatefulHyper") for path, _ in ours]
+    assert sorted(results) == sorted(jax.tree_util.keystr(path, simple=True) for path, _ in theirs)
 
 
 def test_values_are_read_and_replaced():
@@ -131,9 +131,9 @@ def test_values_are_read_and_replaced():
     assert tree.structure(changed) == tree.structure(state)
     both = optim.tree.set(state, learning_rate=1.0, mu={"w": 1.0, "list": [2.0]})
     assert optim.tree.get(both, "learning_rate") == 1.0 and optim.tree.get(both, "mu") == {"w": 1.0, "list": [2.0]}
-    for given in ((state,), (state, lambda path, value: False)):
+    for arguments in ((state,), (state, lambda path, value: False)):
         with pytest.raises(ArgumentError):
-            optim.tree.set(*given, nothing=1)
+            optim.tree.set(*arguments, nothing=1)
 
 
 def test_what_belongs_to_parameters_is_mapped():

@@ -242,17 +242,17 @@ def test_known_blocks_are_updated_without_a_scatter():
 def test_compiled_programs_update_dead_arrays_themselves():
     def function(x):
         y = x * 2
-        kept = y[0]
+        retained = y[0]
         for i in range(3):
             y = y.at[i].set(0.0).at[i:].add(1.0)
-        return y, kept
+        return y, retained
 
     program = trace_to_jaxpr(lambda x: list(function(x)), [aval_of(array((4,)))])
     into = [step.into for step in pipeline.plan(program).steps if step.eqn.primitive.overwrites is not None]
     assert into == [None, 0, 0, 0, 0, 0]  # the first one is still looked at by `kept`
-    got, kept = vf.jit(function)(array((4,)))
+    got, retained = vf.jit(function)(array((4,)))
     np.testing.assert_array_equal(np.asarray(got), [1, 1, 1, 11])
-    assert float(kept) == 2
+    assert float(retained) == 2
 
 
 # Errors.

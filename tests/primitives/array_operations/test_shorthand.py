@@ -30,8 +30,8 @@ def test_shapes() -> None:
     np.testing.assert_array_equal(lax.collapse(X, -2, None), X.reshape(2, 12))
     np.testing.assert_array_equal(lax.tile(X, (2, 1, 3)), np.tile(X, (2, 1, 3)))
     np.testing.assert_array_equal(lax.broadcast_to_rank(X[0], 4), X[None, None, 0])
-    for found, wanted in zip(lax.split(X, (1, 0, 3), 2), np.split(X, [1, 1], 2), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(lax.split(X, (1, 0, 3), 2), np.split(X, [1, 1], 2), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
     with pytest.raises(ShapeError, match="do not add up"):
         lax.split(X, (1, 2), 2)
     with pytest.raises(ShapeError, match="one entry per dimension"):

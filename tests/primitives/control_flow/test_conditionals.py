@@ -94,8 +94,8 @@ def test_every_way_of_mapping() -> None:
     for axes in itertools.product((None, 0), repeat=3):
         if axes == (None, None, None):
             continue
-        given = [x if axis == 0 else x[1] for x, axis in zip((index, a, b), axes, strict=True)]
-        got = vf.vmap(lambda i, x, y: lax.switch(i, BRANCHES, x, y), axes)(*given)
+        operands = [x if axis == 0 else x[1] for x, axis in zip((index, a, b), axes, strict=True)]
+        got = vf.vmap(lambda i, x, y: lax.switch(i, BRANCHES, x, y), axes)(*operands)
         rows = [[x[k] if axis == 0 else x[1] for x, axis in zip((index, a, b), axes, strict=True)] for k in range(4)]
         np.testing.assert_allclose(got, [by_hand(min(int(i), 2), x, y) for i, x, y in rows])
     mixed = vf.vmap(lambda p, x: lax.cond(p, lambda v: (v, 1.0), lambda v: (v * 0, 2.0), x))(np.array([True, False, True]), np.arange(3.0))
@@ -141,7 +141,7 @@ def test_branches_that_an_example_does_not_take_leave_no_nan() -> None:
 
 @pytest.mark.parametrize("branch", [0, 1])
 def test_weak_types_are_the_first_branchs_as_in_jax(branch: int) -> None:
-    def found(ja: Any) -> list[bool]:
+    def output(ja: Any) -> list[bool]:
         firm, weak = ja.numpy.ones(()), ja.numpy.asarray(1.0)
         calls = [[lambda: firm, lambda: weak], [lambda: weak, lambda: firm], [lambda: weak, lambda: weak * 1]]
         return [
@@ -150,4 +150,4 @@ def test_weak_types_are_the_first_branchs_as_in_jax(branch: int) -> None:
             for result in (ja.lax.switch(branch, c), ja.lax.cond(bool(branch), *c), ja.jit(lambda c=c: ja.lax.switch(branch, c))())
         ]
 
-    assert found(vf) == found(jax)
+    assert output(vf) == output(jax)

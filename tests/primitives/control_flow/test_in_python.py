@@ -45,10 +45,10 @@ def test_functions_see_values_and_results_are_those_of_programs(name: str) -> No
     x = jnp.arange(3.0)
     wanted = program(lambda value: value, x)
     with vf.disable_jit():
-        found = vf.jit(lambda x: program(note, x))(x)
+        actual = vf.jit(lambda x: program(note, x))(x)
     assert len(seen) == times
-    assert vf.tree.structure(found) == vf.tree.structure(wanted)
-    for one, other in zip(vf.tree.leaves(found), vf.tree.leaves(wanted), strict=True):
+    assert vf.tree.structure(actual) == vf.tree.structure(wanted)
+    for one, other in zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
         np.testing.assert_array_equal(one, other)
 

@@ -56,8 +56,8 @@ def test_every_way_of_mapping() -> None:
     for axes in itertools.product((None, 0), repeat=2):
         if axes == (None, None):
             continue
-        given = [v if axis == 0 else v[2] for v, axis in zip((xs, stops), axes, strict=True)]
-        counts, values = vf.vmap(halve, axes)(*given)
+        operands = [v if axis == 0 else v[2] for v, axis in zip((xs, stops), axes, strict=True)]
+        counts, values = vf.vmap(halve, axes)(*operands)
         expected = [halve_by_hand(*[v[k] if axis == 0 else v[2] for v, axis in zip((xs, stops), axes, strict=True)]) for k in range(3)]
         assert [(int(c), float(v)) for c, v in zip(np.broadcast_to(counts, 3), values, strict=True)] == expected
 

@@ -32,9 +32,9 @@ REDUCTIONS: list[tuple[Any, Any, Any]] = [
 def test_reduce(ours: Any, ufunc: Any, start: int, axes: tuple[int, ...]) -> None:
     expected = ufunc(ufunc.reduce(X, axes).astype(np.int32), np.int32(start))
     for function in (lax.reduce, vf.jit(lax.reduce, static_argnums=(2, 3))):
-        found = function(X, start, ours, axes)
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, expected)
+        actual = function(X, start, ours, axes)
+        assert actual.dtype == np.int32
+        np.testing.assert_array_equal(actual, expected)
 
 
 def larger(a: tuple[Any, Any], b: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -50,8 +50,8 @@ def test_values_and_their_places(axes: tuple[int, ...]) -> None:
         most, place = function((values, X), (-np.inf, -1), larger, axes)
         assert (most.dtype, place.dtype) == (np.float32, np.int32)
         np.testing.assert_array_equal(most, values.max(axes))
-        kept = [i for i in range(3) if i not in axes]
-        rows, numbers = [a.transpose(*kept, *sorted(axes)).reshape(*[a.shape[i] for i in kept], -1) for a in (values, X)]
+        retained = [i for i in range(3) if i not in axes]
+        rows, numbers = [a.transpose(*retained, *sorted(axes)).reshape(*[a.shape[i] for i in retained], -1) for a in (values, X)]
         np.testing.assert_array_equal(place, np.take_along_axis(numbers, rows.argmax(-1)[..., None], -1)[..., 0])
 
 
@@ -63,11 +63,11 @@ def after(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 6, 7, 8, 13])
 def test_order_is_kept(size: int) -> None:
     scale, shift = np.random.default_rng(size).integers(-2, 3, (2, size, 2)).astype(np.int32)
-    found = lax.reduce({"scale": scale, "shift": shift}, {"scale": 2, "shift": 1}, after, (0,))
+    actual = lax.reduce({"scale": scale, "shift": shift}, {"scale": 2, "shift": 1}, after, (0,))
     wanted = {"scale": np.full(2, 2), "shift": np.full(2, 1)}
     for row in zip(scale, shift, strict=True):
         wanted = after(wanted, dict(zip(("scale", "shift"), row, strict=True)))
-    for name, value in found.items():
+    for name, value in actual.items():
         np.testing.assert_array_equal(value, wanted[name])
 
 

@@ -200,12 +200,12 @@ def test_messages(call: Any, error: type[Exception], message: str) -> None:
 
 @pytest.mark.wide
 def test_a_leaked_carry_is_named() -> None:
-    kept = []
+    retained = []
 
     def step(carry: Any, row: Any) -> Any:
-        kept.append(carry)
+        retained.append(carry)
         return carry, None
 
     lax.scan(step, 1.0, np.ones(2))
     with pytest.raises(LeakedTracerError, match=r"'step'.*argument carry"):
-        kept[0] + 1
+        retained[0] + 1

@@ -81,5 +81,5 @@ def test_index_take_counts_around_the_ends():
 def test_index_take_does_not_mix_ranks() -> None:
     x = vf.numpy.arange(24).reshape(3, 4, 2)
     with vf.config.numpy_rank_promotion("raise"):
-        found = vf.lax.index_take(x, (np.array([-1, 0]), np.array([1, -2])), (0, 1))
-    np.testing.assert_array_equal(found, np.asarray(x)[[-1, 0], [1, -2]])
+        result = vf.lax.index_take(x, (np.array([-1, 0]), np.array([1, -2])), (0, 1))
+    np.testing.assert_array_equal(result, np.asarray(x)[[-1, 0], [1, -2]])

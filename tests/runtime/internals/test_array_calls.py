@@ -40,16 +40,16 @@ def of_arrays(function: Any, *arrays: Any, otherwise: Any = None) -> Any:
 
 def test_a_program_makes_an_array_that_owns_what_it_has() -> None:
     run = of_arrays(lambda x, y: x * y + 1, X, X)
-    found = run(X, X)
-    references = sys.getrefcount(found._buffer)
+    completed = run(X, X)
+    references = sys.getrefcount(completed._buffer)
     assert references == 2  # the array's, and the argument
     gc.collect()
-    np.testing.assert_array_equal(run(X, X), found)  # the built-in alone keeps the program
-    assert type(found) is ConcreteArray
-    assert found.aval == X.aval
-    np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32) ** 2 + 1)
+    np.testing.assert_array_equal(run(X, X), completed)  # the built-in alone keeps the program
+    assert type(completed) is ConcreteArray
+    assert completed.aval == X.aval
+    np.testing.assert_array_equal(completed, np.arange(1000, dtype=np.float32) ** 2 + 1)
     del run
-    np.testing.assert_array_equal(found[:3], [1, 2, 5])
+    np.testing.assert_array_equal(completed[:3], [1, 2, 5])
 
 
 def test_references_are_counted() -> None:
@@ -78,16 +78,16 @@ def test_what_machine_code_does_not_know_is_left_to_the_other_function() -> None
 @pytest.mark.parametrize("within", [tuple, list])
 def test_several_results_are_returned_together(within: Any) -> None:
     run = of_arrays(lambda x: within([x + 1, x.sum(), x[:3] > 1]), X)
-    found = run(X)
-    assert type(found) is within and [f.shape for f in found] == [(1000,), (), (3,)]
-    np.testing.assert_array_equal(found[0], np.asarray(X) + 1)
-    assert found[1].item() == 499500 and found[2].tolist() == [False, False, True]
-    assert [sys.getrefcount(f._buffer) for f in found] == [2, 2, 2]
+    completed = run(X)
+    assert type(completed) is within and [f.shape for f in completed] == [(1000,), (), (3,)]
+    np.testing.assert_array_equal(completed[0], np.asarray(X) + 1)
+    assert completed[1].item() == 499500 and completed[2].tolist() == [False, False, True]
+    assert [sys.getrefcount(f._buffer) for f in completed] == [2, 2, 2]
     assert run(X[::-1]) == run(2.0) == "otherwise"
-    before = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, found[0]._spec)]
+    before = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, completed[0]._spec)]
     for _ in range(1000):
         run(X), run(X[::-1]), run(None)
-    after = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, found[0]._spec)]
+    after = [sys.getrefcount(thing) for thing in (X._buffer, X._spec, completed[0]._spec)]
     assert max(abs(b - a) for a, b in zip(before, after, strict=True)) < 100
 
 
@@ -104,7 +104,7 @@ def test_threads_share_a_program() -> None:
     wrong: list[Any] = []
 
     def work() -> None:
-        wrong.extend(found for found in [run(X) for _ in range(300)] if not np.array_equal(found, expected))
+        wrong.extend(actual for actual in [run(X) for _ in range(300)] if not np.array_equal(actual, expected))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -116,12 +116,12 @@ def test_threads_share_a_program() -> None:
 
 def test_arrays_may_be_deleted_while_a_long_program_reads_them() -> None:
     arrays = [jnp.asarray(np.full(1 << 20, i, np.float32)) + 0 for i in range(8)]
-    run, found, started = of_arrays(lambda x: jnp.tanh(x) + x, arrays[0]), dict[int, Any](), threading.Semaphore(0)
+    run, output, started = of_arrays(lambda x: jnp.tanh(x) + x, arrays[0]), dict[int, Any](), threading.Semaphore(0)
 
     def work() -> None:
         for i, x in enumerate(arrays):
             started.release()
-            found[i] = run(x)
+            output[i] = run(x)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -130,7 +130,7 @@ def test_arrays_may_be_deleted_while_a_long_program_reads_them() -> None:
         arrays[i].delete()
         jnp.full(1 << 20, -1.0).block_until_ready()  # in the memory that is free, if it is
     thread.join()
-    for i, result in found.items():
+    for i, result in output.items():
         assert type(result) is str or np.allclose(result, np.tanh(i) + i, rtol=1e-6)
 
 

@@ -25,9 +25,9 @@ def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     executor.support_code_of_process()  # which gives its built-ins to the process before the test keeps back its own
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
     monkeypatch.setattr(fastcall, "provide", lambda built_ins: None)  # this code goes with the test
-    made = executor._compiled.__wrapped__()
-    assert isinstance(made.entry, request.param)
-    monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: made)
+    compiled = executor._compiled.__wrapped__()
+    assert isinstance(compiled.entry, request.param)
+    monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: compiled)
 
 
 def fails(x: np.ndarray) -> np.ndarray:
@@ -42,8 +42,8 @@ def test_calls() -> None:
     expected = program.function()(False, X)
     scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T), (), pipeline)
     for _ in range(2):
-        for found, wanted in zip(program(False, X), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for actual, wanted in zip(program(False, X), expected, strict=True):
+            np.testing.assert_array_equal(actual, wanted)
         np.testing.assert_array_equal(scale(False, X.T)[0], 2 * X.T)
     callback = Program.of(vf.make_jaxpr(lambda x: vf.pure_callback(fails, x, x) + 1)(X[0]), (), pipeline)
     np.testing.assert_array_equal(callback(False, X[0])[0], X[0] + 1)

@@ -26,9 +26,9 @@ SMALL: Any = jnp.asarray(np.arange(3, dtype=np.int32))
 
 def built_ins() -> BuiltIns:
     executor.support_code_of_process()
-    found = dispatch.available()
-    assert found is not None
-    return found
+    result = dispatch.available()
+    assert result is not None
+    return result
 
 
 def by_types(functions: dict[Any, Any], otherwise: Callable[..., Any] = lambda *args: args) -> Callable[..., Any]:
@@ -60,8 +60,8 @@ def test_the_last_call_is_remembered_until_the_dict_changes(has_versions: bool, 
         wanted = {0: "one", 1: "two"}
         for first in range(len(calls)):
             for second in range(len(calls)):
-                found = [find(*calls[k]) for k in (first, first, second, first, second)]
-                assert found == [wanted.get(k, "otherwise") for k in (first, first, second, first, second)]
+                results = [find(*calls[k]) for k in (first, first, second, first, second)]
+                assert results == [wanted.get(k, "otherwise") for k in (first, first, second, first, second)]
         functions[one] = lambda x: "another"
         assert find(X) == find(X) == "another" and find(X, SMALL) == "two"
         del functions[one]
@@ -127,8 +127,8 @@ def test_machine_code_makes_the_signatures_of_python(call: str) -> None:
     arrays: list[Any] = []
     key = signature(args, kwargs, arrays)
     find = by_signature({key: lambda *arrays: arrays})
-    found = find(*args, **kwargs)
-    assert len(found) == len(arrays) and all(a is b for a, b in zip(found, arrays, strict=True))
+    result = find(*args, **kwargs)
+    assert len(result) == len(arrays) and all(a is b for a, b in zip(result, arrays, strict=True))
 
 
 def test_other_calls_have_other_signatures() -> None:
@@ -168,15 +168,15 @@ def test_a_finder_may_be_emptied_by_what_it_runs() -> None:
 
 
 def test_a_list_may_lose_its_arrays_during_a_call() -> None:
-    given = [X + 0, X + 1]
+    operands = [X + 0, X + 1]
 
     def emptying(x: Any, y: Any) -> Any:
-        given.clear()
+        operands.clear()
         gc.collect()
         return x.sum() + y.sum()
 
-    find = by_signature({signature((given,), {}, []): emptying})
-    assert find(given).item() == 2 * 499500 + 1000
+    find = by_signature({signature((operands,), {}, []): emptying})
+    assert find(operands).item() == 2 * 499500 + 1000
 
 
 def test_references_are_counted() -> None:
@@ -202,12 +202,12 @@ def test_errors_come_through() -> None:
 
 
 def test_who_asks_before_there_is_machine_code_gets_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = built_ins()
+    result = built_ins()
     monkeypatch.setattr(dispatch, "_built_ins", None)
     monkeypatch.setattr(dispatch, "_waiting", [])
     got: list[Any] = []
     dispatch.when_available(got.append)
     assert not got and dispatch.available() is None
-    dispatch.provide(found)
+    dispatch.provide(result)
     dispatch.when_available(got.append)
-    assert got == [found, found]
+    assert got == [result, result]

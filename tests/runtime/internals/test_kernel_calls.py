@@ -24,24 +24,24 @@ X: Any = jnp.asarray(np.arange(1000, dtype=np.float32))
 
 def of_kernel(function: Callable[..., Any], operands: int = 1, result: Any = X) -> Callable[..., Any]:
     executor.support_code_of_process()
-    found = dispatch.available()
-    assert found is not None
-    return found.of_kernel(silenced_in_context(function, operands), operands, result._spec, lambda *args: "otherwise")
+    output = dispatch.available()
+    assert output is not None
+    return output.of_kernel(silenced_in_context(function, operands), operands, result._spec, lambda *args: "otherwise")
 
 
 def test_a_function_of_numpy_makes_an_array() -> None:
     run = of_kernel(np.add, 2)
-    found = run(X, X)
-    references = sys.getrefcount(found._buffer)
+    completed = run(X, X)
+    references = sys.getrefcount(completed._buffer)
     assert references == 2  # the array's, and the argument
-    assert type(found) is ConcreteArray and found.aval == X.aval
-    np.testing.assert_array_equal(found, 2 * np.arange(1000, dtype=np.float32))
+    assert type(completed) is ConcreteArray and completed.aval == X.aval
+    np.testing.assert_array_equal(completed, 2 * np.arange(1000, dtype=np.float32))
     np.testing.assert_array_equal(run(X, X[::-1]), np.full(1000, 999, np.float32))  # as it is, without a copy
 
 
 def test_scalars_become_arrays() -> None:
-    found = of_kernel(np.sum, 1, X.sum())(X)
-    assert type(found._buffer) is np.ndarray and found.shape == () and found.item() == 499500
+    result = of_kernel(np.sum, 1, X.sum())(X)
+    assert type(result._buffer) is np.ndarray and result.shape == () and result.item() == 499500
 
 
 def test_other_operands_are_left_to_the_other_function() -> None:
@@ -106,24 +106,24 @@ def test_references_are_counted() -> None:
 
 
 def of_view(view: np.ndarray, of: Any) -> Callable[..., Any]:
-    found = dispatch.available()
-    assert found is not None
+    result = dispatch.available()
+    assert result is not None
     offset = view.__array_interface__["data"][0] - of._buffer.__array_interface__["data"][0]
     like: Any = jnp.asarray(view)
-    return found.of_view(view, offset, like._spec, lambda *args: "otherwise")
+    return result.of_view(view, offset, like._spec, lambda *args: "otherwise")
 
 
 def test_views_share_memory_and_keep_it() -> None:
     m = X.reshape(20, 50) + 0
     run = of_view(m._buffer[::-1, ::2], m)
     other = m + 1
-    found = run(other)
-    references = sys.getrefcount(found._buffer)
+    completed = run(other)
+    references = sys.getrefcount(completed._buffer)
     assert references == 2
-    assert np.shares_memory(found._buffer, other._buffer)
+    assert np.shares_memory(completed._buffer, other._buffer)
     expected = np.asarray(other)[::-1, ::2].copy()
     del other
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(completed, expected)
     assert run(m.T) == run(m, m) == run(2) == "otherwise"
     before = sys.getrefcount(m._buffer)
     for _ in range(1000):

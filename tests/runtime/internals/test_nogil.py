@@ -14,11 +14,11 @@ from volta_fn.runtime.llvm.machine import compile_object, load_object
 TEXT = "define i64 @answer(i64 %x) {\nentry:\n  %y = mul i64 %x, 6\n  ret i64 %y\n}"
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_both_ways_compile(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not known:
+@pytest.mark.parametrize("is_known_version", [True, False])
+def test_both_ways_compile(is_known_version: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_known_version:
         monkeypatch.setattr(threads, "_library", lambda: None)
-    suffix = f"_{known}"
+    suffix = f"_{is_known_version}"
     (address,) = load_object(compile_object(TEXT, suffix), [f"answer{suffix}"])
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(7) == 42
     with pytest.raises(RuntimeError):

@@ -37,12 +37,12 @@ def test_results_are_those_of_the_ufunc(ufunc: np.ufunc, dtype: str, shape: tupl
         pytest.fail(f"no loop of {ufunc.__name__}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = of_loop(ufunc, arrays[0])(*arrays)
-    references = sys.getrefcount(found._buffer)
+        result = of_loop(ufunc, arrays[0])(*arrays)
+    references = sys.getrefcount(result._buffer)
     assert references == 2  # the array's, and the argument
-    assert type(found) is ConcreteArray and found.aval == arrays[0].aval
+    assert type(result) is ConcreteArray and result.aval == arrays[0].aval
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(found, ufunc(*operands))
+        np.testing.assert_array_equal(result, ufunc(*operands))
 
 
 def test_other_operands_are_left_to_the_other_function() -> None:
@@ -64,5 +64,5 @@ def test_what_has_no_such_loop_stays_with_the_ufunc() -> None:
 def test_eager_calls_keep_their_numbers_when_they_are_repeated(function: Callable[[Any], Any]) -> None:
     x = jnp.asarray(np.linspace(0.1, 0.9, 1000, dtype=np.float32))
     first, *later = [np.asarray(function(x)) for _ in range(6)]
-    for found in later:
-        np.testing.assert_array_equal(found, first)
+    for result in later:
+        np.testing.assert_array_equal(result, first)

@@ -42,13 +42,13 @@ def numbers() -> np.ndarray:
 def test_it_is_numpys() -> None:
     code = machine.compile_object(_LOOP)
     x = numbers()
-    found = np.empty(x.shape, np.float16)
+    result = np.empty(x.shape, np.float16)
     (address,) = machine.load_object(code, ["rounds"])
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(address)(x.ctypes.data, found.ctypes.data, x.size)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(address)(x.ctypes.data, result.ctypes.data, x.size)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(found, x.astype(np.float16))
+        np.testing.assert_array_equal(result, x.astype(np.float16))
     zeros = x == 0
-    np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(x[zeros]))
+    np.testing.assert_array_equal(np.signbit(result[zeros]), np.signbit(x[zeros]))
 
 
 def test_objects_that_do_not_call_it_need_nothing() -> None:

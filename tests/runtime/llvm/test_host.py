@@ -32,9 +32,9 @@ X86 = llvm().get_process_triple().startswith("x86_64")
 def forced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """This machine, with each width of vectors."""
     monkeypatch.setenv("VOLTA_VECTOR_BYTES", str(request.param))
-    found = host.__wrapped__()
-    assert found.vector_bytes == request.param
-    return found
+    result = host.__wrapped__()
+    assert result.vector_bytes == request.param
+    return result
 
 
 def test_vectors_are_as_wide_as_they_are_wanted(forced: Host) -> None:

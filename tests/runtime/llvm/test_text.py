@@ -35,7 +35,7 @@ def module(lines: int, calls: int) -> str:
 def test_long_functions_that_are_called_often_are_not_copied() -> None:
     often, long = text._MOST_COPIES + 1, text._SHORT + 1
     kinds = {(lines, calls): re.search(r"@vf.long.*? (\w+inline) ", module(lines, calls)) for lines in (2, long) for calls in (3, often)}
-    assert {size: found and found[1] for size, found in kinds.items()} == {
+    assert {size: result and result[1] for size, result in kinds.items()} == {
         (2, 3): "alwaysinline",
         (2, often): "alwaysinline",
         (long, 3): "alwaysinline",

@@ -27,8 +27,8 @@ def test_schur_and_rsf2csf(shape, dtype):
     x = make(*shape, dtype=dtype)
     form, vectors = map(np.asarray, linalg.schur(x))
     np.testing.assert_allclose(vectors @ form @ adjoint(vectors), x, **TOLERANCE)
-    for found in (linalg.schur(x, "complex"), linalg.rsf2csf(form, vectors)):
-        form, vectors = map(np.asarray, found)
+    for result in (linalg.schur(x, "complex"), linalg.rsf2csf(form, vectors)):
+        form, vectors = map(np.asarray, result)
         assert form.dtype == vectors.dtype == np.complex128
         np.testing.assert_array_equal(form, np.triu(form))
         np.testing.assert_allclose(vectors @ form @ adjoint(vectors), x, **TOLERANCE)

@@ -158,7 +158,7 @@ STACKS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "solve": (lambda a, b: linalg.solve(a @ a.swapaxes(-1, -2) + 4 * np.eye(4), b, assume_a="pos"), ((4, 4), (4, 2))),
     "pinv": (lambda a: linalg.pinv(a, atol=1e-3), ((4, 3),)),
     "solve_sylvester": (linalg.solve_sylvester, ((4, 4), (3, 3), (4, 3))),
-    "solve_sylvester by eigenvectors": (lambda *given: linalg.solve_sylvester(*given, method="eigen"), ((4, 4), (3, 3), (4, 3))),
+    "solve_sylvester by eigenvectors": (lambda *matrices: linalg.solve_sylvester(*matrices, method="eigen"), ((4, 4), (3, 3), (4, 3))),
 }
 
 
@@ -198,8 +198,8 @@ def test_transposed_complex_systems(kind: str) -> None:
     a, b = positive(3, 3, dtype="complex128"), make(3, dtype="complex128")
     read = {"diagonal": np.diag(np.diag(a)), "upper triangular": np.triu(a), "lower triangular": np.tril(a)}.get(kind, a)
     read = np.tril(a) + np.tril(a, -1).T if kind == "sym" else read
-    given = np.tril(a) if kind in HERMITIAN else a
-    np.testing.assert_allclose(linalg.solve(given, b, True, assume_a=kind, transposed=True), np.linalg.solve(read.T, b), rtol=1e-12)
+    arguments = np.tril(a) if kind in HERMITIAN else a
+    np.testing.assert_allclose(linalg.solve(arguments, b, True, assume_a=kind, transposed=True), np.linalg.solve(read.T, b), rtol=1e-12)
 
 
 def test_broadcast_and_empty_systems() -> None:

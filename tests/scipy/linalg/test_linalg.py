@@ -147,11 +147,11 @@ def test_mistakes_are_explained(call: Callable[[], Any], error: type[Exception],
 @pytest.mark.parametrize("name", ["toeplitz", "hankel"])
 def test_batches_of_structured_matrices_broadcast(name, shapes):
     c, r = (np.arange(1.0, 1 + np.prod(s), dtype=np.float32).reshape(s) for s in shapes)
-    found = getattr(vf.scipy.linalg, name)(c, r)
+    result = getattr(vf.scipy.linalg, name)(c, r)
     batch = np.broadcast_shapes(c.shape[:-1], r.shape[:-1])
     columns, rows = (np.broadcast_to(v, (*batch, v.shape[-1])) for v in (c, r))
     for index in np.ndindex(*batch):
-        assert np.array_equal(found[index], getattr(scipy.linalg, name)(columns[index], rows[index]))
+        assert np.array_equal(result[index], getattr(scipy.linalg, name)(columns[index], rows[index]))
 
 
 @pytest.mark.parametrize("shapes", [((2, 3, 3), (3,)), ((3, 3), (2, 3, 1)), ((2, 1, 3, 3), (4, 3, 2))])
@@ -160,5 +160,5 @@ def test_cho_solve_broadcasts(shapes):
     factor, b = np.tril(a), np.arange(np.prod(shapes[1]), dtype=np.float32).reshape(shapes[1])
     columns = b[:, None] if b.ndim == 1 else b
     expected = np.linalg.solve(factor @ np.swapaxes(factor, -1, -2), columns)
-    found = vf.scipy.linalg.cho_solve((factor, True), b)
-    np.testing.assert_allclose(found, expected[..., 0] if b.ndim == 1 else expected, rtol=1e-4, atol=1e-4)
+    actual = vf.scipy.linalg.cho_solve((factor, True), b)
+    np.testing.assert_allclose(actual, expected[..., 0] if b.ndim == 1 else expected, rtol=1e-4, atol=1e-4)

@@ -84,8 +84,8 @@ def test_options_and_batches(method: str) -> None:
     integers = minimize(square, np.zeros(2, np.int32), method=method)
     np.testing.assert_allclose(integers.x, [2.0, 2.0], rtol=1e-4)
     starts = np.array([[1.0, 1.0], [-3.0, 3.0], [3.5, -2.0]], np.float32)
-    found = vf.vmap(lambda x: minimize(himmelblau(vnp), x, method=method).x)(starts)
-    np.testing.assert_allclose(found, [[3.0, 2.0], [-2.805118, 3.131313], [3.584428, -1.848126]], rtol=1e-3)
+    result = vf.vmap(lambda x: minimize(himmelblau(vnp), x, method=method).x)(starts)
+    np.testing.assert_allclose(result, [[3.0, 2.0], [-2.805118, 3.131313], [3.584428, -1.848126]], rtol=1e-3)
 
 
 @pytest.mark.parametrize(

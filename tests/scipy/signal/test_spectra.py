@@ -89,10 +89,10 @@ def test_axes_of_inverses() -> None:
     spectra = scipy.signal.stft(sample((2, 40), np.float64), nperseg=8)[2]
     wanted = scipy.signal.istft(spectra)[1]
     for axes in ((0, 2, 1), (1, 2, 0), (2, 1, 0)):
-        given = np.transpose(spectra, axes)
+        arguments = np.transpose(spectra, axes)
         where = {"freq_axis": axes.index(1), "time_axis": axes.index(2)}
-        theirs = scipy.signal.istft(given, **where)[1]
-        assert_close(signal.istft(given, **where)[1], theirs)
+        theirs = scipy.signal.istft(arguments, **where)[1]
+        assert_close(signal.istft(arguments, **where)[1], theirs)
         assert sorted(theirs.shape) == sorted(wanted.shape)
 
 

@@ -19,9 +19,9 @@ GRID = np.array(
 @pytest.mark.wide
 @pytest.mark.parametrize("jit", [False, True])
 def test_the_logarithm_is_scipys(jit: bool) -> None:
-    found = np.asarray((vf.jit(special.loggamma) if jit else special.loggamma)(GRID))
+    actual = np.asarray((vf.jit(special.loggamma) if jit else special.loggamma)(GRID))
     wanted = scipy.special.loggamma(GRID)
-    assert (abs(found - wanted) <= 1e-12 * np.maximum(abs(wanted), 1)).all()
+    assert (abs(actual - wanted) <= 1e-12 * np.maximum(abs(wanted), 1)).all()
 
 
 def test_both_sides_of_the_branch_cut_in_single_precision() -> None:
@@ -32,17 +32,17 @@ def test_both_sides_of_the_branch_cut_in_single_precision() -> None:
 
 def test_poles_are_nan() -> None:
     for function in (special.gamma, special.loggamma):
-        found = np.asarray(function(np.array([0, -1, -2, -5], np.complex64)))
-        assert np.isnan(found.real).all()
-        assert np.isnan(found.imag).all()
+        result = np.asarray(function(np.array([0, -1, -2, -5], np.complex64)))
+        assert np.isnan(result.real).all()
+        assert np.isnan(result.imag).all()
 
 
 @pytest.mark.wide
 def test_the_derivative_is_the_digamma_function() -> None:
     z = np.array([0.7 + 0.3j, 3.0 - 2.0j, -1.3 + 0.4j])
     for value in z:
-        found = vf.grad(special.loggamma, holomorphic=True)(vnp.asarray(value))
-        np.testing.assert_allclose(found, scipy.special.digamma(value), rtol=1e-10)
+        result = vf.grad(special.loggamma, holomorphic=True)(vnp.asarray(value))
+        np.testing.assert_allclose(result, scipy.special.digamma(value), rtol=1e-10)
 
 
 def test_erfcx_is_of_complex_numbers_too_and_others_refuse_them() -> None:

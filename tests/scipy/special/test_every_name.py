@@ -272,8 +272,8 @@ def test_slopes_match_differences(name: str) -> None:
         step = 1e-6 * np.maximum(np.abs(xs[i]), 1e-2)
         ends = [[x + sign * step * (j == i) for j, x in enumerate(xs)] for sign in (1, -1)]
         slopes = (np.asarray(function(*ends[0])) - np.asarray(function(*ends[1]))) / (2 * step)
-        found = vf.vmap(vf.grad(function, i))(*xs)
-        np.testing.assert_allclose(found, slopes, rtol=2e-6, atol=1e-9 * np.abs(slopes).max())
+        result = vf.vmap(vf.grad(function, i))(*xs)
+        np.testing.assert_allclose(result, slopes, rtol=2e-6, atol=1e-9 * np.abs(slopes).max())
 
 
 @pytest.mark.wide

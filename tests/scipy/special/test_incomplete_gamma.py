@@ -88,5 +88,5 @@ def test_the_derivative_by_a_is_that_of_grad():
 @pytest.mark.parametrize("name", ["gammainc", "gammaincc"])
 def test_ends_of_the_shapes_are_scipys(name):
     values = np.array([0.0, 1.0, np.inf, -1.0, np.nan])
-    found = getattr(special, name)(values[:, None], values)
-    np.testing.assert_allclose(found, getattr(scipy.special, name)(values[:, None], values), rtol=1e-12)
+    result = getattr(special, name)(values[:, None], values)
+    np.testing.assert_allclose(result, getattr(scipy.special, name)(values[:, None], values), rtol=1e-12)

@@ -177,5 +177,5 @@ def test_mixed_second_derivatives_at_zero(name: str) -> None:
 
 def test_spherical_harmonics_of_negative_angles() -> None:
     n, m, theta, phi = np.array([1, 3, 2]), np.array([1, -3, 2]), np.array([-2.0, -0.5, -1.0]), np.array([0.3, 1.0, -2.0])
-    found = vf.scipy.special.sph_harm_y(n, m, theta, phi)
-    np.testing.assert_allclose(found, scipy_special.sph_harm_y(n, m, theta, phi), rtol=1e-5)
+    result = vf.scipy.special.sph_harm_y(n, m, theta, phi)
+    np.testing.assert_allclose(result, scipy_special.sph_harm_y(n, m, theta, phi), rtol=1e-5)

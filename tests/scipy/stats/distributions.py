@@ -104,6 +104,6 @@ def bound(function: Callable[..., np.ndarray], args: list[np.ndarray], is_log: b
     wide = [a.astype(float) for a in args]
     value = function(*wide)
     with np.errstate(all="ignore"):
-        own = np.maximum(1.0, np.abs(value)) if is_log else np.abs(value) * (1 + np.abs(np.log(np.abs(value))))
+        rounding = np.maximum(1.0, np.abs(value)) if is_log else np.abs(value) * (1 + np.abs(np.log(np.abs(value))))
         moved = [function(*wide[:i], a * (1 + sign * eps), *wide[i + 1 :]) - value for i, a in enumerate(wide) for sign in (1, -1)]
-    return eps * np.nan_to_num(own, posinf=0) + np.nan_to_num(np.abs(moved), posinf=0).max(0)
+    return eps * np.nan_to_num(rounding, posinf=0) + np.nan_to_num(np.abs(moved), posinf=0).max(0)

@@ -59,13 +59,15 @@ def test_location_and_scale(name, function):
     case = CASES[name]
     accepted = inspect.signature(ours(name, function)).parameters
     x, *shape = arguments(case, function, case.shapes[-1], np.float64)
-    given = {"loc": np.array([[0.0], [2.0]]), "scale": np.array([[0.5], [3.0]])}
-    given = {key: value for key, value in given.items() if key in accepted}
-    result = ours(name, function)(x, *shape, **given)
-    np.testing.assert_allclose(result, ours(name, function)(x, *shape, *given.values()), rtol=0)
-    expected = scipys(name, function)(x, *shape, **given)
-    kept = np.isfinite(expected) & (expected > -690) & (np.abs(expected) > 1e-290)
-    np.testing.assert_allclose(np.broadcast_to(result, expected.shape)[kept], expected[kept], rtol=2e-11, atol=1e-11)  # x - loc is rounded
+    operands = {"loc": np.array([[0.0], [2.0]]), "scale": np.array([[0.5], [3.0]])}
+    operands = {key: value for key, value in operands.items() if key in accepted}
+    result = ours(name, function)(x, *shape, **operands)
+    np.testing.assert_allclose(result, ours(name, function)(x, *shape, *operands.values()), rtol=0)
+    expected = scipys(name, function)(x, *shape, **operands)
+    retained = np.isfinite(expected) & (expected > -690) & (np.abs(expected) > 1e-290)
+    np.testing.assert_allclose(
+        np.broadcast_to(result, expected.shape)[retained], expected[retained], rtol=2e-11, atol=1e-11
+    )  # x - loc is rounded
 
 
 def smooth_points(name: str, function: str) -> list[np.ndarray]:
@@ -115,8 +117,8 @@ def test_outside_the_support(name, function):
         function, -np.inf if function.startswith("log") else 0.0
     )  # SciPy's densities are NaN at some infinities
     if function.startswith("log") and (name in UNDERFLOWING or name in ("gumbel_l", "gumbel_r", "laplace")):
-        known = np.isfinite(expected) | ~np.isfinite(x) | (x == 0)  # SciPy's are infinite where they underflow, ours are not
-        x, expected = x[known], expected[known]
+        comparable = np.isfinite(expected) | ~np.isfinite(x) | (x == 0)  # SciPy's are infinite where they underflow, ours are not
+        x, expected = x[comparable], expected[comparable]
     np.testing.assert_allclose(ours(name, function)(x, *shape), expected, rtol=1e-10, atol=1e-300)
 
 
@@ -186,10 +188,10 @@ def test_every_function_has_jaxs_signature():
 def test_functions_describe_themselves():
     assert set(FUNCTIONS) >= {function for _, function in EVERY}
     for name, function in EVERY:
-        made = ours(name, function)
-        assert (made.__name__, made.__module__) == (function, f"volta_fn.scipy.stats.{name}")
-        assert made.__doc__.startswith("Return the ")
-        assert "Array" in str(inspect.signature(made))
+        public = ours(name, function)
+        assert (public.__name__, public.__module__) == (function, f"volta_fn.scipy.stats.{name}")
+        assert public.__doc__.startswith("Return the ")
+        assert "Array" in str(inspect.signature(public))
 
 
 @pytest.mark.wide

@@ -82,9 +82,9 @@ def run_routine(
         guarded.inside[:] = np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
     before = [guarded.inside.copy() for guarded in held]
     sizes = [int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize for shape, dtype in outputs]
-    made = [held[places[n]] if n in places else Guarded(size) for n, size in enumerate(sizes)]
+    buffers = [held[places[n]] if n in places else Guarded(size) for n, size in enumerate(sizes)]
     extra = [Guarded(routine.workspace)] if routine.workspace else []
-    memory = [*held, *made, *extra]
+    memory = [*held, *buffers, *extra]
     pointers = Pointers([m.raw.ctypes.data + m.start for m in memory])
     addresses = entries(routine.text, tuple([launch.symbol for launch in routine.launches]), routine.shared)
     for launch, address in zip(routine.launches, addresses, strict=True):
@@ -94,6 +94,6 @@ def run_routine(
     for number, (guarded, old) in enumerate(zip(held, before, strict=True)):
         guarded.check(f"operand {number}")
         assert number in places.values() or (guarded.inside == old).all(), f"operand {number} was changed"
-    for number, guarded in enumerate([*made, *extra]):
-        guarded.check(f"result {number}" if number < len(made) else "the workspace")
-    return [g.inside.copy().view(dtype).reshape(shape) for g, (shape, dtype) in zip(made, outputs, strict=True)]
+    for number, guarded in enumerate([*buffers, *extra]):
+        guarded.check(f"result {number}" if number < len(buffers) else "the workspace")
+    return [g.inside.copy().view(dtype).reshape(shape) for g, (shape, dtype) in zip(buffers, outputs, strict=True)]

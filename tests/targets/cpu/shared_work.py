@@ -76,14 +76,14 @@ def digest(results: Any) -> str:
 def main() -> None:
     """Print, as JSON, the digests of each piece of work by the number of threads."""
     work = {name: (vf.jit(function), arguments) for name, (function, arguments) in (routines() | steps()).items()}
-    found: dict[str, dict[int, list[str]]] = {name: {} for name in work}
+    result: dict[str, dict[int, list[str]]] = {name: {} for name in work}
     threads = 1
     for count in COUNTS:
         support_code_of_process().workers.add(count - threads)
         threads = count
         for name, (function, arguments) in work.items():
-            found[name][count] = [digest(function(*arguments)) for _ in range(REPEATS)]
-    print(json.dumps(found))
+            result[name][count] = [digest(function(*arguments)) for _ in range(REPEATS)]
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ def test_programs_that_take_long_are_used_too(strided: bool) -> None:
     x = jnp.asarray(RNG.normal(size=200_000).astype(np.complex64))[:: 1 + strided]
     results = [lax.exp(x) for _ in range(6)][2:]  # the third call is the compiled program's first, and a later one finds it by types
     wanted = np.asarray(vf.jit(lax.exp)(x) if not strided else np.exp(np.asarray(x)))
-    for found in results:
-        np.testing.assert_array_equal(np.asarray(found), wanted)
+    for actual in results:
+        np.testing.assert_array_equal(np.asarray(actual), wanted)
     other_bits = np.asarray(vf.jit(lax.exp)(x)) != np.exp(np.asarray(x))
     assert other_bits.any()  # so that equal bits say who computed them
 
@@ -97,8 +97,8 @@ def test_small_arrays_are_numpys() -> None:
 
 def test_values_that_change_need_no_program_each() -> None:
     for value in np.linspace(0.1, 0.9, 20):
-        found = np.asarray(jnp.clip(X, -float(value), float(value)))
-        np.testing.assert_array_equal(found, np.clip(np.asarray(X), np.float32(-value), np.float32(value)))
+        result = np.asarray(jnp.clip(X, -float(value), float(value)))
+        np.testing.assert_array_equal(result, np.clip(np.asarray(X), np.float32(-value), np.float32(value)))
 
 
 def test_signed_zeros_are_different_constants() -> None:
@@ -148,8 +148,8 @@ def test_what_numpy_computes_faster_has_the_same_values(name: str, vectors: bool
     monkeypatch.setattr(cpu_device, "_is_vectorised", lambda ufunc, dtype: vectors)
     x = abs(X)[: 5900 + vectors] if "rows" not in name else abs(X)
     first, *results = [np.asarray(IN_NUMPY[name](x)) for _ in range(5)]
-    for found in results:
-        np.testing.assert_allclose(found, first, rtol=1e-6)
+    for result in results:
+        np.testing.assert_allclose(result, first, rtol=1e-6)
 
 
 def test_vector_instructions_are_known_by_loops() -> None:
@@ -161,18 +161,18 @@ def test_vector_instructions_are_known_by_loops() -> None:
 def test_sorts_of_zeros_of_both_signs_stay_stable() -> None:
     for zeros in ([0.0, -0.0, 0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0, 0.0]):
         x = jnp.asarray(np.concatenate([[3.0, -1.0], zeros, np.linspace(-2, 2, 600), [np.nan]]).astype(np.float32))
-        found = np.asarray(jnp.sort(x))
-        assert np.signbit(found[found == 0]).tolist() == [bool(np.signbit(z)) for z in zeros]
+        result = np.asarray(jnp.sort(x))
+        assert np.signbit(result[result == 0]).tolist() == [bool(np.signbit(z)) for z in zeros]
 
 
 @pytest.mark.parametrize("steps", [0, 3, 4, 5, 60])
 def test_long_loops_are_compiled_when_they_are_first_met(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan at once, a while loop after as many equations as `_LONG_LOOP`: here, at its fourth iteration."""
-    made: list[str] = []
+    names: list[str] = []
     program_of = cpu_device.CpuBackend._program_of
 
     def noted(self: Any, eqn: Any, *more: Any) -> Any:
-        made.append(eqn.primitive.name)
+        names.append(eqn.primitive.name)
         return program_of(self, eqn, *more)
 
     monkeypatch.setattr(cpu_device, "_LONG_LOOP", 16)
@@ -192,17 +192,17 @@ def test_long_loops_are_compiled_when_they_are_first_met(steps: int, monkeypatch
         assert int(count) == steps
         np.testing.assert_allclose(np.asarray(value), [wanted[-1]] * 3, rtol=1e-6)
     np.testing.assert_allclose(np.asarray(rows), np.repeat(wanted[:-1], 3).reshape(steps, 3), rtol=1e-6)
-    assert ("scan" in made) == (steps > 5)
-    assert ("while" in made) == (steps > 3)
+    assert ("scan" in names) == (steps > 5)
+    assert ("while" in names) == (steps > 3)
 
 
 def test_huge_operations_are_compiled_when_they_are_first_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that NumPy has no fast loop for: products of float16 are among them."""
-    made: list[str] = []
+    names: list[str] = []
     program_of = cpu_device.CpuBackend._program_of
 
     def noted(self: Any, eqn: Any, *more: Any) -> Any:
-        made.append(eqn.primitive.name)
+        names.append(eqn.primitive.name)
         return program_of(self, eqn, *more)
 
     monkeypatch.setattr(cpu_device, "_HUGE", 5003)
@@ -212,4 +212,4 @@ def test_huge_operations_are_compiled_when_they_are_first_met(monkeypatch: pytes
         np.testing.assert_allclose(np.asarray(function(jnp.asarray(x))), wanted, rtol=1e-5)
     half = jnp.asarray(x[:5002].reshape(82, 61), "float16")
     np.testing.assert_allclose(np.asarray(half @ half.T, float), np.asarray(half, float) @ np.asarray(half, float).T, atol=0.05)
-    assert made == ["erf_inv", "dot_general"]
+    assert names == ["erf_inv", "dot_general"]

@@ -38,7 +38,7 @@ def _numpy_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, what: str) -> None:
     """All four ways, machine code twice: the second time to the bit, with the arguments as they were."""
-    given_, kept = arrays(inputs), [x.copy() for x in inputs]
+    given_, copies = arrays(inputs), [x.copy() for x in inputs]
     expected = host(function(*given_))
     closed = vf.make_jaxpr(function)(*given_)
     program = Program.of(closed, (), pipeline)
@@ -48,12 +48,12 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
         "as machine code": first,
         "by the interpreter": oracle.run(pipeline.fused(closed, TARGET), *inputs),
     }
-    for way, found in ways.items():
-        for result, wanted in zip(found, expected, strict=True):
+    for way, actual in ways.items():
+        for result, wanted in zip(actual, expected, strict=True):
             assert_close(np.asarray(result), wanted, error, f"{what} {way}")
     for one, other in zip(first, program(False, *inputs), strict=True):
         assert_same_bits(one, other, f"{what}, called again")
-    for array, before in zip(inputs, kept, strict=True):
+    for array, before in zip(inputs, copies, strict=True):
         assert_same_bits(array, before, f"an argument of {what} after the calls")
 
 

@@ -23,8 +23,8 @@ def digests(cache: Path) -> dict[str, dict[str, list[str]]]:
     command = [sys.executable, "-m", "tests.targets.cpu.shared_work"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
-    return found
+    result: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
+    return result
 
 
 def test_any_number_of_threads_and_any_run_give_the_same_bits(tmp_path: Path) -> None:

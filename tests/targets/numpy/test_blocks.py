@@ -36,9 +36,9 @@ def model(x: Any) -> dict[str, Any]:
 def test_results_outlive_the_block() -> None:
     expected = {name: np.array(value) for name, value in model(jnp.asarray(X)).items()}
     compiled = vf.jit(model)
-    found = compiled(X)
+    actual = compiled(X)
     compiled(-X)
-    for name, value in found.items():
+    for name, value in actual.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
         assert not any(np.shares_memory(value.buffer(), spare) for spare in blocks._spare), name
 
@@ -50,18 +50,18 @@ def test_a_program_within_itself_and_in_threads() -> None:
     outer = vf.jit(lambda x: jnp.tanh(x @ x) @ vf.pure_callback(inner, shape, x))
     first = np.tanh(X @ X)
     expected = first @ (first @ X)
-    found: list[Any] = [None] * 2
+    actual: list[Any] = [None] * 2
 
     def work(number: int) -> None:
         for _ in range(20):
-            found[number] = outer(X)
+            actual[number] = outer(X)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for value in found:
+    for value in actual:
         np.testing.assert_allclose(value, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -103,9 +103,9 @@ def test_memory_is_what_is_used() -> None:
     """A chain of products, large values at the same time, and a loop that keeps what each iteration computes."""
 
     def function(x: Any) -> Any:
-        kept = [jnp.tanh(x @ x) + float(i) for i in range(4)]
-        _, rows = lax.scan(lambda c, row: (jnp.sin(c @ row), c * row), kept[0], jnp.stack(kept))
-        return sum(kept) @ jnp.max(rows, 0)
+        retained = [jnp.tanh(x @ x) + float(i) for i in range(4)]
+        _, rows = lax.scan(lambda c, row: (jnp.sin(c @ row), c * row), retained[0], jnp.stack(retained))
+        return sum(retained) @ jnp.max(rows, 0)
 
     program = vf.jit(vf.grad(lambda x: function(x).sum()))
     said = program.lower(X).memory()

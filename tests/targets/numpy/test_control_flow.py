@@ -114,8 +114,8 @@ def body_of(step: Any) -> ClosedJaxpr:
 
 
 def test_private_parts_of_the_carry() -> None:
-    found = {step.__name__: _private(body_of(step), 2) for step in STEPS}
-    assert found == {
+    result = {step.__name__: _private(body_of(step), 2) for step in STEPS}
+    assert result == {
         "grown": [True, True],
         "exchanged": [False, True],
         "doubled": [False, False],

@@ -37,9 +37,9 @@ def test_spectra_give_what_the_definition_gives(form: dict[str, Any], dtype: Any
         w = w * (1 + 2j)
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     expected = conv_general_dilated(x.astype(wide), w.astype(wide), **params, algorithm="direct")
-    found = conv_general_dilated(x, w, **params, algorithm="fft")
-    assert found.dtype == x.dtype
-    assert np.abs(found.astype(wide) - expected).max() <= tolerance * np.abs(expected).max()
+    actual = conv_general_dilated(x, w, **params, algorithm="fft")
+    assert actual.dtype == x.dtype
+    assert np.abs(actual.astype(wide) - expected).max() <= tolerance * np.abs(expected).max()
 
 
 def test_infinity_stays_where_its_windows_are() -> None:
@@ -52,8 +52,8 @@ def test_infinity_stays_where_its_windows_are() -> None:
         "rhs_dilation": (1,),
         "dimension_numbers": ((0, 1, 2),) * 3,
     }
-    found = conv_general_dilated(x, np.ones((1, 1, 2), np.float32), **params, algorithm="fft")
-    np.testing.assert_array_equal(found[0, 0], [0, 0, 0, np.inf, np.inf, 0, 0, 0])
+    result = conv_general_dilated(x, np.ones((1, 1, 2), np.float32), **params, algorithm="fft")
+    np.testing.assert_array_equal(result[0, 0], [0, 0, 0, np.inf, np.inf, 0, 0, 0])
 
 
 def test_transforms_are_chosen_for_large_windows_alone() -> None:

@@ -23,6 +23,6 @@ def test_divided_batches(kind: str, shape: tuple[int, ...], axis: int, wide: boo
     monkeypatch.setattr(contraction, "_LARGE", 1)
     monkeypatch.setattr(contraction, "thread_count", lambda: 3)
     for out in (None, np.empty_like(expected)):
-        found = contraction.fft(x, kind=kind, length=length, axis=axis, out=out)
-        assert found.dtype == expected.dtype and (out is None or found is out)
-        np.testing.assert_array_equal(found, expected)
+        actual = contraction.fft(x, kind=kind, length=length, axis=axis, out=out)
+        assert actual.dtype == expected.dtype and (out is None or actual is out)
+        np.testing.assert_array_equal(actual, expected)

@@ -180,8 +180,8 @@ def test_an_index_beyond_every_integer_is_out_of_range():
 def test_windows_along_an_axis_keep_their_dimension(size):
     numbers = GatherDimensionNumbers((0,), (), (1,), (0,), (0,))
     x, indices = make((2, 3), "float32", 0), np.array([[[6]], [[1]]])
-    found = gather(x, indices, dimension_numbers=numbers, slice_sizes=(1, size), mode=CLIP)
-    np.testing.assert_array_equal(found, np.array([x[0, 2], x[1, 1]])[None, :, None][:size])
+    result = gather(x, indices, dimension_numbers=numbers, slice_sizes=(1, size), mode=CLIP)
+    np.testing.assert_array_equal(result, np.array([x[0, 2], x[1, 1]])[None, :, None][:size])
 
 
 def test_no_operand_is_copied_for_a_single_window():

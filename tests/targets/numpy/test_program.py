@@ -31,18 +31,18 @@ def test_parts_of_any_length_give_the_same(length: int, donate: tuple[int, ...],
     monkeypatch.setattr(program, "_STEPS_PER_FUNCTION", length)
     compiled = vf.jit(model, donate_argnums=donate)
     for _ in range(2):
-        found = compiled(jnp.asarray(X), jnp.asarray(X + 1))
-        for ours, wanted in zip(vf.tree.leaves(found), vf.tree.leaves(expected), strict=True):
+        actual = compiled(jnp.asarray(X), jnp.asarray(X + 1))
+        for ours, wanted in zip(vf.tree.leaves(actual), vf.tree.leaves(expected), strict=True):
             assert np.asarray(ours).tobytes() == np.asarray(wanted).tobytes()
             assert ours.aval == wanted.aval
 
 
 def test_no_warnings_and_no_change_of_numpy_s_state() -> None:
     state = np.geterr()
-    found = vf.jit(lambda x: (1.0 / x, jnp.log(x), jnp.exp(x * 1e9)))(np.array([0.0, -1.0, 1.0]))
-    np.testing.assert_array_equal(found[0], [np.inf, -1.0, 1.0])
+    result = vf.jit(lambda x: (1.0 / x, jnp.log(x), jnp.exp(x * 1e9)))(np.array([0.0, -1.0, 1.0]))
+    np.testing.assert_array_equal(result[0], [np.inf, -1.0, 1.0])
     assert np.geterr() == state
-    assert np.isnan(np.asarray(found[1])[1])
+    assert np.isnan(np.asarray(result[1])[1])
 
 
 def test_results_without_dimensions_are_arrays() -> None:

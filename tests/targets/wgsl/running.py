@@ -36,11 +36,11 @@ def device() -> Any:
 def capabilities() -> TargetCapabilities:
     """What that GPU can do; how it computes is known to the backend, which has tried."""
     limits = device().limits
-    known = {fact: name in device().features for name, fact in _FEATURES.items()}
+    features = {fact: name in device().features for name, fact in _FEATURES.items()}
     info = device().adapter.info
     tested = vf.devices("gpu")[0].backend.gpu.capabilities  # type: ignore[attr-defined]  # a GPU's
     return TargetCapabilities(
-        **known,
+        **features,
         subgroup_least=info.get("subgroup_min_size", 4) or 4,
         subgroup_most=info.get("subgroup_max_size", 128) or 128,
         buffers=limits["max-storage-buffers-per-shader-stage"],
@@ -99,11 +99,11 @@ def run_routine(
     Shaders that ask for a buffer's length see the margin, too, unless there are none. The first result may be in the memory of the operand
     at a `place`: then it begins as that, and the first dispatch is left out.
     """
-    found = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins, place)
+    result = _run(routine, [d.source for d in routine.dispatches], inputs, outputs, margins, place)
     if any(d.better is not None for d in routine.dispatches):
-        for x, y in zip(found, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins, place), strict=True):
+        for x, y in zip(result, _run(routine, [d.best for d in routine.dispatches], inputs, outputs, margins, place), strict=True):
             assert x.tobytes() == y.tobytes(), "a better shader gives other bits"
-    return found
+    return result
 
 
 def _run(
@@ -136,10 +136,10 @@ def _run(
         run.dispatch_workgroups(*dispatch.groups)
     run.end()
     device().queue.submit([encoder.finish()])
-    found = [h.content(f"buffer {number}") for number, h in enumerate(held)]
-    for number, (x, data) in enumerate(zip(contents[: len(inputs)], found, strict=False)):
+    values = [h.content(f"buffer {number}") for number, h in enumerate(held)]
+    for number, (x, data) in enumerate(zip(contents[: len(inputs)], values, strict=False)):
         assert x == data, f"operand {number} was changed"
-    results = found[len(inputs) : len(inputs) + len(outputs)]
+    results = values[len(inputs) : len(inputs) + len(outputs)]
     return [np.frombuffer(data, dtype).reshape(shape).copy() for data, (shape, dtype) in zip(results, outputs, strict=True)]
 
 

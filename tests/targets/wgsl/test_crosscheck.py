@@ -47,9 +47,9 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     x = vf.device_put(jnp.sin(jnp.arange(8192.0)).reshape(64, 128), GPU)
     assert vf.crosscheck(program)(x)
     with replaced(monkeypatch, "add", "sub"):
-        found = vf.crosscheck(program)(x)
-    assert not found and not found.differences
-    (wrong,) = found.miscompilations
+        result = vf.crosscheck(program)(x)
+    assert not result and not result.differences
+    (wrong,) = result.miscompilations
     assert wrong.stage == "the code generation of a kernel"
     assert {x.lineno - program.__code__.co_firstlineno for x in wrong.locations} >= {2}
     assert {e.split()[0] for e in wrong.equations} >= {"mul", "add"}
@@ -62,7 +62,7 @@ def test_constants_on_the_gpu_are_computed_with_as_jit_does_it(monkeypatch: pyte
         return jnp.cos(jnp.arange(48.0)) * x
 
     with vf.default_device(GPU), replaced(monkeypatch, "cos", "sin"):
-        found = vf.crosscheck(program)(jnp.ones(48))
-    assert not found and not found.differences
-    (wrong,) = found.miscompilations
+        result = vf.crosscheck(program)(jnp.ones(48))
+    assert not result and not result.differences
+    (wrong,) = result.miscompilations
     assert {e.split()[0] for e in wrong.equations} >= {"cos", "mul"}

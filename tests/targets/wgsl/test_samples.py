@@ -45,12 +45,12 @@ def check_sample(sample: Sample) -> None:
     expected = host(function(*arrays(inputs)))
     before = Counter(GPU.backend.counters.host_steps)
     with vf.default_device(GPU):
-        given = vf.device_put(tuple(inputs), GPU)
+        operands = vf.device_put(tuple(inputs), GPU)
         program = vf.jit(function)
-        found = host(program(*given))
-    for result, wanted in zip(found, expected, strict=True):
+        actual = host(program(*operands))
+    for result, wanted in zip(actual, expected, strict=True):
         assert_close(result, wanted, 16 * ROUNDING.get(name, 0.0), f"{sample} in {name}")
     for number, values in enumerate(inputs):
-        assert_same_bits(np.asarray(given[number]), values, f"an argument of {sample} after the call")
+        assert_same_bits(np.asarray(operands[number]), values, f"an argument of {sample} after the call")
     needed = Counter(GPU.backend.counters.host_steps) - before
     assert {*needed} <= WITHOUT | CALLBACKS

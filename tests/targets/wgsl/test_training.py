@@ -37,5 +37,5 @@ def test_steps_stay_on_the_device(name: str) -> None:
         assert {*needed} <= WITHOUT
         assert after.reads == before.reads or needed
         assert after.dispatches > before.dispatches
-    for found, wanted in zip(arrays_in(results), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+    for actual, wanted in zip(arrays_in(results), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-5)

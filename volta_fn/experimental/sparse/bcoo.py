@@ -134,9 +134,9 @@ class BCOO(JAXSparse):
         sparse_shape = array.shape[:n_sparse]
         stored = (array != 0).any(tuple(range(n_sparse, array.ndim)))
         count = int(stored.sum()) if nse is None else nse
-        found = vnp.nonzero(stored, size=count, fill_value=sparse_shape) if n_sparse else ()
-        indices = vnp.stack([f.astype(index_dtype) for f in found], -1) if found else vnp.zeros((count, 0), index_dtype)
-        data = array.at[tuple(found)].get(mode="fill", fill_value=0) if found else vnp.broadcast_to(array, (count, *array.shape))
+        positions = vnp.nonzero(stored, size=count, fill_value=sparse_shape) if n_sparse else ()
+        indices = vnp.stack([f.astype(index_dtype) for f in positions], -1) if positions else vnp.zeros((count, 0), index_dtype)
+        data = array.at[tuple(positions)].get(mode="fill", fill_value=0) if positions else vnp.broadcast_to(array, (count, *array.shape))
         return cls((data, indices), shape=array.shape, indices_sorted=True, unique_indices=True)
 
     @classmethod
@@ -194,10 +194,10 @@ def _is_placeholder(x: Any) -> bool:
 
 
 def _rebuild(cls: type[Any], static: Any, children: Any) -> Any:
-    made = object.__new__(cls)
-    made.data, made.indices = children
-    made.shape, made.indices_sorted, made.unique_indices = static
-    return made
+    result = object.__new__(cls)
+    result.data, result.indices = children
+    result.shape, result.indices_sorted, result.unique_indices = static
+    return result
 
 
 tree.register_pytree_node(
@@ -375,17 +375,13 @@ def _pointers(rows: Array, count: int) -> Array:
     return vnp.searchsorted(rows, vnp.arange(count + 1, dtype=rows.dtype), side="left").astype(rows.dtype)
 
 
-def _flatten(matrix: _Matrix) -> Any:
-    return tuple([getattr(matrix, name) for name in matrix.names]), matrix.shape
-
-
 def _register(cls: type[_Matrix]) -> None:
     def rebuild(shape: Any, children: Any) -> Any:
-        made = object.__new__(cls)
-        made.__dict__.update(zip(cls.names, children, strict=True), shape=shape)
-        return made
+        result = object.__new__(cls)
+        result.__dict__.update(zip(cls.names, children, strict=True), shape=shape)
+        return result
 
-    tree.register_pytree_node(cls, _flatten, rebuild)
+    tree.register_pytree_node(cls, lambda matrix: (tuple([getattr(matrix, name) for name in matrix.names]), matrix.shape), rebuild)
 
 
 for _cls in (COO, BCSR, CSR, CSC):

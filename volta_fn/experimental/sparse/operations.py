@@ -73,8 +73,8 @@ def bcoo_dot_general(
         return _product(lhs, vnp.asarray(rhs), contract, batch)
     swapped = _product(rhs, vnp.asarray(lhs), contract[::-1], batch[::-1])
     count = len(batch[0])
-    own = vnp.ndim(lhs) - len(contract[0]) - count
-    order = [*range(count), *range(swapped.ndim - own, swapped.ndim), *range(count, swapped.ndim - own)]
+    lhs_free = vnp.ndim(lhs) - len(contract[0]) - count
+    order = [*range(count), *range(swapped.ndim - lhs_free, swapped.ndim), *range(count, swapped.ndim - lhs_free)]
     return vnp.transpose(swapped, order)
 
 
@@ -85,28 +85,28 @@ def _free(ndim: int, contract: Sequence[int], batch: Sequence[int]) -> list[int]
 def _product(lhs: BCOO, rhs: Array, contract: Any, batch: Any) -> Array:
     """Multiply each element with a row of `rhs`, and add it to a row of the result."""
     _only_sparse(lhs, "dot_general")
-    for own, other in (*zip(*contract, strict=True), *zip(*batch, strict=True)):
-        if lhs.shape[own] != rhs.shape[other]:
-            raise ShapeError(f"dot_general: dimension {own} of {lhs.shape} and dimension {other} of {rhs.shape} differ")
+    for lhs_axis, rhs_axis in (*zip(*contract, strict=True), *zip(*batch, strict=True)):
+        if lhs.shape[lhs_axis] != rhs.shape[rhs_axis]:
+            raise ShapeError(f"dot_general: dimension {lhs_axis} of {lhs.shape} and dimension {rhs_axis} of {rhs.shape} differ")
     free, other_free = _free(lhs.ndim, contract[0], batch[0]), _free(rhs.ndim, contract[1], batch[1])
     columns = lhs.columns()
     ordered = vnp.transpose(rhs, [*batch[1], *contract[1], *other_free])
     rows = _read(ordered, [columns[i] for i in (*batch[0], *contract[0])])
     masked = vnp.where(lhs.valid(), lhs.data, 0)
     terms = masked.reshape(-1, *[1] * len(other_free)) * rows
-    kept = [*batch[0], *free]
-    out = vnp.zeros((*[lhs.shape[i] for i in kept], *[rhs.shape[i] for i in other_free]), terms.dtype)
-    return out.at[tuple([columns[i] for i in kept])].add(terms, mode="drop") if kept else terms.sum(0)
+    lhs_axes = [*batch[0], *free]
+    out = vnp.zeros((*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in other_free]), terms.dtype)
+    return out.at[tuple([columns[i] for i in lhs_axes])].add(terms, mode="drop") if lhs_axes else terms.sum(0)
 
 
-def _pairs(lhs: BCOO, rhs: BCOO, own: Sequence[int], other: Sequence[int]) -> tuple[Array, Array, Array]:
+def _pairs(lhs: BCOO, rhs: BCOO, lhs_axes: Sequence[int], rhs_axes: Sequence[int]) -> tuple[Array, Array, Array]:
     """Return the products of pairs of elements, and the indices of both.
 
     Pairs whose indices in the given dimensions differ have the product 0.
     """
     first, second = lhs.indices[:, None, :], rhs.indices[None, :, :]
     agree = lhs.valid()[:, None] & rhs.valid()[None, :]
-    for i, j in zip(own, other, strict=True):
+    for i, j in zip(lhs_axes, rhs_axes, strict=True):
         agree = agree & (first[..., i] == second[..., j])
     products = vnp.where(agree, lhs.data[:, None] * rhs.data[None, :], 0).reshape(-1)
     shape = agree.shape
@@ -117,9 +117,9 @@ def _sparse_product(lhs: BCOO, rhs: BCOO, contract: Any, batch: Any) -> BCOO:
     _only_sparse(lhs, "dot_general")
     _only_sparse(rhs, "dot_general")
     data, first, second = _pairs(lhs, rhs, [*batch[0], *contract[0]], [*batch[1], *contract[1]])
-    kept, other = [*batch[0], *_free(lhs.ndim, contract[0], batch[0])], _free(rhs.ndim, contract[1], batch[1])
-    columns = [*[first[..., i] for i in kept], *[second[..., i] for i in other]]
-    shape = (*[lhs.shape[i] for i in kept], *[rhs.shape[i] for i in other])
+    lhs_axes, rhs_free = [*batch[0], *_free(lhs.ndim, contract[0], batch[0])], _free(rhs.ndim, contract[1], batch[1])
+    columns = [*[first[..., i] for i in lhs_axes], *[second[..., i] for i in rhs_free]]
+    shape = (*[lhs.shape[i] for i in lhs_axes], *[rhs.shape[i] for i in rhs_free])
     return BCOO((data, _stacked([c.reshape(-1) for c in columns], data.size)), shape=shape)
 
 
@@ -170,21 +170,23 @@ def bcoo_add(lhs: BCOO, rhs: BCOO) -> BCOO:
 
 def bcoo_reduce_sum(mat: BCOO, *, axes: Sequence[int]) -> BCOO:
     """Add up along dimensions; elements at the same remaining indices are not joined."""
-    given = canonical_axes(tuple(axes), mat.ndim)
-    kept = [i for i in range(mat.n_sparse) if i not in given]
+    summed = canonical_axes(tuple(axes), mat.ndim)
+    remaining = [i for i in range(mat.n_sparse) if i not in summed]
     data = vnp.where(mat.valid().reshape(-1, *[1] * mat.n_dense), mat.data, 0)
-    data = data.sum(tuple([a - mat.n_sparse + 1 for a in given if a >= mat.n_sparse]))
-    shape = tuple([s for i, s in enumerate(mat.shape) if i not in given])
-    return BCOO((data, _stacked([mat.indices[:, i] for i in kept], mat.nse)), shape=shape)
+    data = data.sum(tuple([a - mat.n_sparse + 1 for a in summed if a >= mat.n_sparse]))
+    shape = tuple([s for i, s in enumerate(mat.shape) if i not in summed])
+    return BCOO((data, _stacked([mat.indices[:, i] for i in remaining], mat.nse)), shape=shape)
 
 
 def bcoo_transpose(mat: BCOO, *, permutation: Sequence[int]) -> BCOO:
     """Permute the dimensions, the sparse and the dense ones each among themselves."""
-    own, dense = list(permutation[: mat.n_sparse]), [p - mat.n_sparse + 1 for p in permutation[mat.n_sparse :]]
-    if sorted(permutation) != list(range(mat.ndim)) or any(p >= mat.n_sparse for p in own):
+    sparse, dense = list(permutation[: mat.n_sparse]), [p - mat.n_sparse + 1 for p in permutation[mat.n_sparse :]]
+    if sorted(permutation) != list(range(mat.ndim)) or any(p >= mat.n_sparse for p in sparse):
         raise ArgumentError(f"transpose: {tuple(permutation)} must permute the {mat.n_sparse} sparse dimensions among themselves")
     shape = tuple([mat.shape[p] for p in permutation])
-    return BCOO((vnp.transpose(mat.data, [0, *dense]), mat.indices[:, np.array(own, int)]), shape=shape, unique_indices=mat.unique_indices)
+    return BCOO(
+        (vnp.transpose(mat.data, [0, *dense]), mat.indices[:, np.array(sparse, int)]), shape=shape, unique_indices=mat.unique_indices
+    )
 
 
 def bcoo_reshape(mat: BCOO, *, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, sharding: Any = None) -> BCOO:
@@ -222,10 +224,10 @@ def bcoo_slice(mat: BCOO, *, start_indices: Sequence[int], limit_indices: Sequen
 
 def bcoo_squeeze(arr: BCOO, *, dimensions: Sequence[int]) -> BCOO:
     """Drop dimensions of size 1."""
-    given = canonical_axes(tuple(dimensions), arr.ndim)
-    if any(arr.shape[a] != 1 for a in given):
-        raise ShapeError(f"squeeze: the dimensions {given} of {arr.shape} must have size 1")
-    return bcoo_reduce_sum(arr, axes=given)
+    unit_axes = canonical_axes(tuple(dimensions), arr.ndim)
+    if any(arr.shape[a] != 1 for a in unit_axes):
+        raise ShapeError(f"squeeze: the dimensions {unit_axes} of {arr.shape} must have size 1")
+    return bcoo_reduce_sum(arr, axes=unit_axes)
 
 
 def bcoo_sort_indices(mat: BCOO) -> BCOO:
@@ -240,8 +242,8 @@ def bcoo_sum_duplicates(mat: BCOO, nse: int | None = None) -> BCOO:
 
 def _getitem(self: BCOO, index: Any) -> BCOO:
     entries = list(index) if isinstance(index, tuple) else [index]
-    if found := [i for i, e in enumerate(entries) if e is Ellipsis]:
-        at = found[0]
+    if ellipses := [i for i, e in enumerate(entries) if e is Ellipsis]:
+        at = ellipses[0]
         entries[at : at + 1] = [slice(None)] * (self.ndim - len(entries) + 1)
     entries += [slice(None)] * (self.ndim - len(entries))
     if len(entries) != self.ndim or not all(isinstance(e, (slice, int, np.integer)) for e in entries):
@@ -331,14 +333,14 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
         numbers, _ = dense.chosen_arguments(args, argnums, "grad")
         data = [tree.map(lambda x: x.data if isinstance(x, BCOO) else x, args[i], is_leaf=_is_sparse) for i in numbers]
 
-        def of_data(*given: Any) -> Any:
+        def of_data(*arrays: Any) -> Any:
             merged = list(args)
-            for i, value in zip(numbers, given, strict=True):
+            for i, value in zip(numbers, arrays, strict=True):
                 merged[i] = _restored(args[i], value)
             return fun(*merged, **named)
 
-        value, found = dense.value_and_grad(of_data, tuple(range(len(numbers))), has_aux, **kwargs)(*data)
-        gradients = tuple([_restored(args[i], g) for i, g in zip(numbers, found, strict=True)])
+        value, cotangents = dense.value_and_grad(of_data, tuple(range(len(numbers))), has_aux, **kwargs)(*data)
+        gradients = tuple([_restored(args[i], g) for i, g in zip(numbers, cotangents, strict=True)])
         return value, gradients[0] if isinstance(argnums, int) else gradients
 
     return with_gradient
@@ -359,8 +361,8 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: boo
 
     @functools.wraps(fun)
     def gradient(*args: Any, **named: Any) -> Any:
-        value, found = both(*args, **named)
-        return (found, value[1]) if has_aux else found
+        value, gradients = both(*args, **named)
+        return (gradients, value[1]) if has_aux else gradients
 
     return gradient
 

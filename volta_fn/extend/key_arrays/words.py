@@ -61,19 +61,19 @@ def _of_type(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     """Return an array of keys of the wanted type, from keys or from words."""
     wanted = kwargs["dtype"]
     if any(map(_is_key, tree.leaves((args, kwargs), is_leaf=_is_key))):
-        found = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
-        if found.dtype != wanted:
-            raise DTypeError(f"keys of the type {found.dtype} are none of the type {wanted}")
-        return found
+        keys = call(*args, **{name: value for name, value in kwargs.items() if name != "dtype"})
+        if keys.dtype != wanted:
+            raise DTypeError(f"keys of the type {keys.dtype} are none of the type {wanted}")
+        return keys
     words = call(*args, **{**kwargs, "dtype": np.uint32})
     return wrap_key_data(broadcast_in_dim(words, (*words.shape, wanted.words), range(words.ndim)), dtype=wanted)
 
 
 def _mapped(function: Callable[..., Any], leaves: list[Any], structure: Any) -> Any:
-    def one(*words: Any) -> Any:
+    def call_on_words(*words: Any) -> Any:
         following = iter(words)
         args, kwargs = tree.unflatten(structure, [next(following) if _is_key(leaf) else leaf for leaf in leaves])
         return function(*args, **kwargs)
 
     impl = next(leaf._impl for leaf in leaves if _is_key(leaf))
-    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(one, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))
+    return tree.map(lambda words: PRNGKeyArray(words, impl), vmap(call_on_words, -1, -1)(*[leaf._data for leaf in leaves if _is_key(leaf)]))

@@ -34,10 +34,6 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# Adaptive, global and fractional pooling, to a given output size.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # Adaptive pooling, to a given output size, and global pooling.
 #
 # Along an axis of n elements, window i of m extends from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of
@@ -55,10 +51,6 @@ class _Reduction(NamedTuple):
     dtypes: frozenset[np.dtype]
 
 
-def _mean(x: Array, axis: int, inside: Any) -> Array:
-    return vnp.mean(x, axis, where=inside)
-
-
 def _max(x: Array, axis: int, inside: Any) -> Array:
     """Return the maximum; its gradient goes to the first one.
 
@@ -68,7 +60,7 @@ def _max(x: Array, axis: int, inside: Any) -> Array:
     return vnp.squeeze(vnp.take_along_axis(x, first, axis), axis)
 
 
-_MEAN = _Reduction(_mean, dtypes.INEXACT)
+_MEAN = _Reduction(lambda x, axis, inside: vnp.mean(x, axis, where=inside), dtypes.INEXACT)
 _MAX = _Reduction(_max, dtypes.REALS | dtypes.BOOL)
 
 
@@ -112,12 +104,12 @@ class _AdaptivePool(Module):
     _reduction: ClassVar[_Reduction]
 
     def __post_init__(self) -> None:
-        given: Any = self.output_size
-        sizes = (given,) * self._rank if given is None or is_integer(given, 1) else given
+        option: Any = self.output_size
+        sizes = (option,) * self._rank if option is None or is_integer(option, 1) else option
         if not isinstance(sizes, (tuple, list)) or len(sizes) != self._rank or not all(n is None or is_integer(n, 1) for n in sizes):
             raise ArgumentError(
                 f"{type(self).__name__}: output_size is an integer of at least 1 or None, or {self._rank} of these, one per axis, "
-                f"got {given!r}"
+                f"got {option!r}"
             )
         self.__dict__["output_size"] = tuple(sizes)
         super().__post_init__()
@@ -289,11 +281,11 @@ class _FractionalMaxPool(Module):
         super().__post_init__()
 
     def _ratios(self) -> tuple[float, ...]:
-        given: Any = self.output_ratio
-        ratios = tuple(given) if isinstance(given, (tuple, list)) else (given,) * self._rank
+        option: Any = self.output_ratio
+        ratios = tuple(option) if isinstance(option, (tuple, list)) else (option,) * self._rank
         if len(ratios) != self._rank or not all(isinstance(ratio, float) and 0 < ratio < 1 for ratio in ratios):
             raise ArgumentError(
-                f"{type(self).__name__}: output_ratio is a number between 0 and 1, or {self._rank} of these, one per axis, got {given!r}"
+                f"{type(self).__name__}: output_ratio is a number between 0 and 1, or {self._rank} of these, one per axis, got {option!r}"
             )
         return ratios
 
@@ -355,14 +347,14 @@ class _FractionalMaxPool(Module):
             )
         return counts
 
-    def _samples(self, x: Array, key: Any, given: Any) -> Array:
+    def _samples(self, x: Array, key: Any, random_samples: Any) -> Array:
         """Return the random numbers, of shape (N, C, spatial axes)."""
         name, shape, dtype = type(self).__name__, (*x.shape[:2], self._rank), accumulator(x.dtype)
-        if (key is None) == (given is None):
+        if (key is None) == (random_samples is None):
             raise ArgumentTypeError(f"{name}: it draws random numbers: call layer(x, key=key), or layer(x, random_samples=numbers)")
-        if given is None:
+        if random_samples is None:
             return random.uniform(key, shape, dtype)
-        samples = as_value(given)
+        samples = as_value(random_samples)
         if samples.dtype not in FLOATS:
             raise DTypeError(f"{name}: random_samples are floats, got {samples.aval}")
         if not broadcasts_to(samples.shape, shape):

@@ -14,10 +14,6 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.convolution import Ints, Padding
 
-# ------------------------------------------------------------------------------
-# Argument checks, initial weights and random keys that layers share.
-# ------------------------------------------------------------------------------
-
 _AXES = {1: "(N, C, L)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
 
 

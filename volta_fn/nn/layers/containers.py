@@ -109,9 +109,9 @@ class Sequential(Module):
     def __init__(self, *layers: Callable[..., Any], **named: Callable[..., Any]) -> None:
         if layers and named:
             raise ArgumentError("Sequential: give layers by position or by name, not both")
-        found = named or {str(i): layer for i, layer in enumerate(layers)}
-        self.names = tuple(found)
-        self.layers = tuple([_as_layer(name, layer) for name, layer in found.items()])
+        by_name = named or {str(i): layer for i, layer in enumerate(layers)}
+        self.names = tuple(by_name)
+        self.layers = tuple([_as_layer(name, layer) for name, layer in by_name.items()])
 
     @overload
     @classmethod
@@ -264,8 +264,8 @@ class Dropout(Module):
     def _mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape if self._spatial is None else (*shape[:2], *[1] * (len(shape) - 2))
 
-    def _dropped(self, x: Array, kept: Array) -> Array:
-        return vnp.where(kept, x / (1 - self.p), 0)
+    def _dropped(self, x: Array, mask: Array) -> Array:
+        return vnp.where(mask, x / (1 - self.p), 0)
 
 
 class Dropout1d(Dropout):
@@ -308,9 +308,9 @@ class AlphaDropout(Dropout):
     Array([-0.7792, -0.7792,  0.7792,  0.7792], dtype=float32)
     """
 
-    def _dropped(self, x: Array, kept: Array) -> Array:
+    def _dropped(self, x: Array, mask: Array) -> Array:
         scale = ((1 - self.p) * (1 + self.p * _SELU_FLOOR**2)) ** -0.5
-        return scale * (vnp.where(kept, x, _SELU_FLOOR) - self.p * _SELU_FLOOR)
+        return scale * (vnp.where(mask, x, _SELU_FLOOR) - self.p * _SELU_FLOOR)
 
 
 class FeatureAlphaDropout(AlphaDropout):

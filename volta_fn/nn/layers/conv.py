@@ -37,6 +37,7 @@ class ConvBase(Module):
     groups: int = static(default=1)
 
     _rank: ClassVar[int] = 0
+    _transposed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         name, rank = type(self).__name__, self._rank
@@ -52,22 +53,21 @@ class ConvBase(Module):
             raise ShapeError(f"{name}: the weight has {rank + 2} axes, channels and {rank} of the kernel, got shape {self.weight.shape}")
 
     @classmethod
-    def _weights(cls, key: Any, channels: tuple[int, int, int], kernel_size: Any, bias: bool, dtype: Any) -> tuple[Array, Array | None]:
-        """Draw weight and bias, given the sizes of the weight's channel axes and the bias."""
-        kernel = per_axis(cls.__name__, "kernel_size", kernel_size, cls._rank)
-        first, second, out = channels
-        fan = second * math.prod(kernel)
-        for_weight, for_bias = random.split(key)
-        weight = uniform_by_fan(for_weight, (first, second, *kernel), fan, dtype)
-        return weight, uniform_by_fan(for_bias, (out,), fan, dtype) if bias else None
-
-    @classmethod
-    def _check_channels(cls, in_channels: int, out_channels: int, groups: int) -> None:
+    def _weights(
+        cls, key: Any, in_channels: int, out_channels: int, groups: int, kernel_size: Any, bias: bool, dtype: Any
+    ) -> tuple[Array, Array | None]:
+        """Draw weight and bias, after a check of the channels."""
         check_sizes(cls.__name__, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if groups == 0 or in_channels % groups or out_channels % groups:
             raise ArgumentError(
                 f"{cls.__name__}: in_channels={in_channels} and out_channels={out_channels} are no multiples of groups={groups}"
             )
+        kernel = per_axis(cls.__name__, "kernel_size", kernel_size, cls._rank)
+        first, second = (in_channels, out_channels // groups) if cls._transposed else (out_channels, in_channels // groups)
+        fan = second * math.prod(kernel)
+        for_weight, for_bias = random.split(key)
+        weight = uniform_by_fan(for_weight, (first, second, *kernel), fan, dtype)
+        return weight, uniform_by_fan(for_bias, (out_channels,), fan, dtype) if bias else None
 
     def _input(self, x: Any, channels: int) -> Array:
         value = batched_input(type(self).__name__, x, (self._rank,))
@@ -125,8 +125,7 @@ class _Conv(ConvBase):
 
         Raises `ArgumentError` for other arguments.
         """
-        cls._check_channels(in_channels, out_channels, groups)
-        weight, offset = cls._weights(key, (out_channels, in_channels // groups, out_channels), kernel_size, bias, dtype)
+        weight, offset = cls._weights(key, in_channels, out_channels, groups, kernel_size, bias, dtype)
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         return cls(weight, offset, **geometry, padding_mode=padding_mode)
 
@@ -202,6 +201,8 @@ class Conv3d(_Conv):
 class _ConvTranspose(ConvBase):
     output_padding: Ints = static(default=0)
 
+    _transposed = True
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         extra = per_axis(name, "output_padding", self.output_padding, self._rank, 0)
@@ -249,8 +250,7 @@ class _ConvTranspose(ConvBase):
 
         Raises `ArgumentError` for other arguments.
         """
-        cls._check_channels(in_channels, out_channels, groups)
-        weight, offset = cls._weights(key, (in_channels, out_channels // groups, out_channels), kernel_size, bias, dtype)
+        weight, offset = cls._weights(key, in_channels, out_channels, groups, kernel_size, bias, dtype)
         geometry: dict[str, Any] = {"stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation}
         return cls(weight, offset, **geometry, groups=groups)
 

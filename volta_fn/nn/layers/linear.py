@@ -304,8 +304,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         scores = self.log_prob(x)
         labels = class_labels(name, target, scores.shape, scores.ndim - 1)
         check_classes(name, labels, self.cutoffs[-1])
-        score, known = pick(scores, labels, scores.ndim - 1)
-        output = score * known
+        score, factor = pick(scores, labels, scores.ndim - 1)
+        output = score * factor
         wide = output.astype(accumulator(output.dtype))
         return AdaptiveLogSoftmaxOutput(output, -vnp.mean(wide).astype(output.dtype))
 

@@ -129,8 +129,8 @@ class _BatchNorm(Module):
         mean = vnp.mean(x, axes)
         square = vnp.mean(lax.square(x - mean.reshape(-1, *[1] * (x.ndim - 2))), axes)
         if self.axis_name is not None:
-            own, mean = mean, lax.pmean(mean, self.axis_name)
-            square = lax.pmean(square + lax.square(own - mean), self.axis_name)
+            local_mean, mean = mean, lax.pmean(mean, self.axis_name)
+            square = lax.pmean(square + lax.square(local_mean - mean), self.axis_name)
         batches = state.batches + 1
         weight = 1 / batches.astype(x.dtype) if self.momentum is None else self.momentum
         new_mean = _towards(state.mean, mean, weight)
@@ -488,7 +488,7 @@ class SpectralNorm(Module):
 
         Raises `ArgumentError` if the layer has no such weight, `ArgumentTypeError` if it is not a layer.
         """
-        inner, own = split_state(layer)
+        inner, layer_state = split_state(layer)
         weight, chosen = _weight_and_axis(cls.__name__, inner, name, axis)
         if not is_integer(n_power_iterations, 1):
             raise ArgumentError(f"{cls.__name__}: n_power_iterations is an integer of at least 1, got {n_power_iterations!r}")
@@ -497,11 +497,11 @@ class SpectralNorm(Module):
         for_u, for_v = random.split(key)
         u, v = (random.normal(k, (n,), matrix.dtype) for k, n in zip((for_u, for_v), matrix.shape, strict=True))
         u, v = module._iterate(matrix, u, v, 15)
-        return module, SpectralNormState(u, v, own)
+        return module, SpectralNormState(u, v, layer_state)
 
     @property
     def takes(self) -> frozenset[str]:
-        """State, training, and what the wrapped layer takes."""
+        """State, training, and the options of the wrapped layer."""
         return self.layer.takes | {"state", "training"}
 
     def __call__(self, x: Any, state: SpectralNormState, *, key: Any = None, training: bool = False) -> tuple[Any, SpectralNormState]:
@@ -510,8 +510,8 @@ class SpectralNorm(Module):
             matrix = stop_gradient(_rows(getattr(self.layer, self.name), self.axis))
             u, v = self._iterate(matrix, state.u, state.v, self.n_power_iterations)
             state = state._replace(u=u, v=v)
-        out, own = apply(self.unwrapped(state), x, state.layer, key=key, training=training)
-        return out, state._replace(layer=own)
+        out, layer_state = apply(self.unwrapped(state), x, state.layer, key=key, training=training)
+        return out, state._replace(layer=layer_state)
 
     def unwrapped(self, state: SpectralNormState) -> Any:
         """Return the wrapped layer with its weight normalised."""
@@ -578,7 +578,7 @@ class WeightNorm(Module):
 
     @property
     def takes(self) -> frozenset[str]:
-        """What the wrapped layer takes."""
+        """The options that the wrapped layer takes."""
         return self.layer.takes
 
     def __call__(self, x: Any, state: Any = None, *, key: Any = None, training: bool = False) -> Any:

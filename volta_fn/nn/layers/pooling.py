@@ -39,13 +39,9 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------
-# Pooling by windows that slide over the spatial axes: maxima, means and norms.
+# Positions of the maxima of windows, counted row by row through the spatial axes.
 #
-# Max pooling may return the positions of maxima, by which unpooling puts maxima back.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
-# Where the maxima of windows are, counted row by row through the spatial axes.
+# Max pooling may return them; unpooling puts the maxima back by them.
 # ------------------------------------------------------------------------------
 
 
@@ -79,8 +75,8 @@ def _windows(x: Array, taps: Any, axis: int) -> Array:
     if taps.ndim == 2:
         return vnp.take(x, np.asarray(taps), axis)
     index = taps.reshape(*taps.shape[:2], *[1] * (axis - 2), taps.shape[2] * taps.shape[3], *[1] * (x.ndim - axis - 1))
-    found = vnp.take_along_axis(x, index, axis)
-    return found.reshape(*x.shape[:axis], *taps.shape[2:], *x.shape[axis + 1 :])
+    elements = vnp.take_along_axis(x, index, axis)
+    return elements.reshape(*x.shape[:axis], *taps.shape[2:], *x.shape[axis + 1 :])
 
 
 def _chosen(candidates: Array, first: Array, axis: int) -> Array:
@@ -453,18 +449,18 @@ class _MaxUnpool(Module):
         elements, targets = value.reshape(*value.shape[:2], count), index.reshape(*value.shape[:2], count)
         return vnp.put_along_axis(flat, targets, elements, 2, inplace=False).reshape(*value.shape[:2], *sizes)
 
-    def _output_sizes(self, sizes: Ints, given: Sequence[int] | None) -> Ints:
+    def _output_sizes(self, sizes: Ints, output_size: Sequence[int] | None) -> Ints:
         """Return the spatial axes of the output."""
         default = [
             (size - 1) * stride + kernel - 2 * pad
             for size, kernel, stride, pad in zip(sizes, self.kernel_size, self.stride, self.padding, strict=True)
         ]
-        wanted = default if given is None else list(given)[2:] if len(given) == self._rank + 2 else list(given)
+        wanted = default if output_size is None else list(output_size)[2:] if len(output_size) == self._rank + 2 else list(output_size)
         if len(wanted) != self._rank or not all(
             is_integer(size) and abs(size - usual) < stride for size, usual, stride in zip(wanted, default, self.stride, strict=True)
         ):
             raise ShapeError(
-                f"{type(self).__name__}: output_size is {tuple(default)} or less than {self.stride} off along the axes, got {given}"
+                f"{type(self).__name__}: output_size is {tuple(default)} or less than {self.stride} off along the axes, got {output_size}"
             )
         return tuple(wanted)
 

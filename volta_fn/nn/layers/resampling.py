@@ -62,10 +62,10 @@ class _Pad(Module):
 
     def __post_init__(self) -> None:
         sides = 2 * self._rank
-        given: Any = (self.padding,) * sides if _is_integer(self.padding) else self.padding
-        if not isinstance(given, (tuple, list)) or len(given) != sides or not all(map(_is_integer, given)):
+        padding: Any = (self.padding,) * sides if _is_integer(self.padding) else self.padding
+        if not isinstance(padding, (tuple, list)) or len(padding) != sides or not all(map(_is_integer, padding)):
             raise ArgumentError(f"{type(self).__name__}: padding is an integer or {sides} of them, last axis first, got {self.padding!r}")
-        self.__dict__["padding"] = tuple(given)
+        self.__dict__["padding"] = tuple(padding)
         super().__post_init__()
 
     @classmethod
@@ -625,12 +625,14 @@ class Upsample(Module):
         return vnp.asarray(total)
 
     def _grids(self, shape: tuple[int, ...]) -> list[_Grid]:
-        given: Any = self.size if self.scale_factor is None else self.scale_factor
-        per_axis = given if isinstance(given, tuple) else (given,) * len(shape)
+        option: Any = self.size if self.scale_factor is None else self.scale_factor
+        per_axis = option if isinstance(option, tuple) else (option,) * len(shape)
         if len(per_axis) != len(shape):
-            raise ShapeError(f"Upsample: {given} for the spatial axes of sizes {shape}; it needs one number per axis")
+            raise ShapeError(f"Upsample: {option} for the spatial axes of sizes {shape}; it needs one number per axis")
         exact = self.scale_factor is None
-        grids = [_Grid(n, given if exact else int(n * given), None if exact else given) for n, given in zip(shape, per_axis, strict=True)]
+        grids = [
+            _Grid(n, option if exact else int(n * option), None if exact else option) for n, option in zip(shape, per_axis, strict=True)
+        ]
         if any(grid.size == 0 or grid.out == 0 for grid in grids):
             raise ShapeError(f"Upsample: spatial axes of sizes {shape} cannot become {[grid.out for grid in grids]}; each needs elements")
         return grids

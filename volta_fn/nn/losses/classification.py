@@ -77,9 +77,9 @@ def reduced(loss: str, values: Array, reduction: str, dtype: np.dtype) -> Array:
 
 def check_reduction(loss: str, reduction: str, also: tuple[str, ...] = ()) -> None:
     """Check the name of a reduction."""
-    known = ("mean", "sum", "none", *also)
-    if reduction not in known:
-        raise ArgumentError(f"{loss}: reduction is one of {', '.join(known)}, got {reduction!r}")
+    reductions = ("mean", "sum", "none", *also)
+    if reduction not in reductions:
+        raise ArgumentError(f"{loss}: reduction is one of {', '.join(reductions)}, got {reduction!r}")
 
 
 def class_axis(loss: str, scores: Array, axis: int | None) -> int:
@@ -122,10 +122,10 @@ def pick(scores: Array, labels: Array, dim: int) -> tuple[Array, Array]:
 
     For a label that is no class, the score is that of class 0 and the factor NaN.
     """
-    known = (labels >= 0) & (labels < scores.shape[dim])
-    index = vnp.expand_dims(vnp.where(known, labels, 0), dim)
+    is_class = (labels >= 0) & (labels < scores.shape[dim])
+    index = vnp.expand_dims(vnp.where(is_class, labels, 0), dim)
     chosen = vnp.squeeze(vnp.take_along_axis(scores, index, dim), dim)
-    return chosen, vnp.where(known, vnp.ones((), scores.dtype), np.nan)
+    return chosen, vnp.where(is_class, vnp.ones((), scores.dtype), np.nan)
 
 
 # ------------------------------------------------------------------------------
@@ -408,8 +408,8 @@ def _of_numbers(
         spread = vnp.where(vnp.isnan(share), math.nan, -vnp.mean(_weighted(scores, factors, dim), dim))
         values = (1 - smoothing) * values + smoothing * spread
     if ignore_index is not None:
-        kept = labels != ignore_index
-        values, share = vnp.where(kept, values, 0.0), vnp.where(kept, share, 0.0)
+        counted = labels != ignore_index
+        values, share = vnp.where(counted, values, 0.0), vnp.where(counted, share, 0.0)
     if reduction == "none":
         return values
     return vnp.sum(values) / vnp.sum(share) if reduction == "mean" else vnp.sum(values)
@@ -535,9 +535,9 @@ def _losses(scores: Array, labels: Array, frames: Array, lengths: Array, blank: 
     steps, count, classes = scores.shape
     size = labels.shape[1]
     used = vnp.arange(size) < lengths[:, None]
-    known = vnp.all(~used | ((labels >= 0) & (labels < classes)), 1)
-    legal = known & (frames >= 0) & (frames <= steps) & (lengths >= 0) & (lengths <= size)
-    safe = vnp.where(used & known[:, None], labels, blank)
+    valid_labels = vnp.all(~used | ((labels >= 0) & (labels < classes)), 1)
+    legal = valid_labels & (frames >= 0) & (frames <= steps) & (lengths >= 0) & (lengths <= size)
+    safe = vnp.where(used & valid_labels[:, None], labels, blank)
     extended = vnp.full((count, 2 * size + 1), blank, "int32").at[:, 1::2].set(safe)
     # A blank between two labels may be left out, unless they are equal: they would merge.
     skips = (extended != _shifted(extended, 2, blank)) & (extended != blank)

@@ -334,8 +334,8 @@ def multilabel_margin_loss(scores: Any, labels: Any, *, reduction: Reduction = "
     numbers = class_labels(name, labels, (*x.shape, count), x.ndim)
     applies = vnp.cumsum((numbers < 0).astype("int32"), dim) == 0
     marked = applies[..., None] & (numbers[..., None] == vnp.arange(count))
-    own = vnp.take_along_axis(x, vnp.clip(numbers, 0, count - 1), dim)
-    terms = relu(1 - own[..., None] + x[..., None, :])
+    target_scores = vnp.take_along_axis(x, vnp.clip(numbers, 0, count - 1), dim)
+    terms = relu(1 - target_scores[..., None] + x[..., None, :])
     others = ~vnp.any(marked, -2)
     total = vnp.sum(vnp.where(applies[..., None] & others[..., None, :], terms, 0.0), (-2, -1)) / count
     return reduced(name, vnp.where(vnp.any(applies & (numbers >= count), dim), vnp.nan, total), reduction, dtype)

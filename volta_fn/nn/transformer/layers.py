@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -167,13 +166,17 @@ class TransformerLayer(Module):
         create: Any = cls
         return create(self_attn, *cross_attn, feed_forward, *norms, Dropout.init(dropout), norm_first)
 
+    def _residual(
+        self: Any, x: Array, sublayer: Callable[..., Any], norm: Any, keys: Sequence[Any], training: bool, **options: Any
+    ) -> tuple[Array, Any]:
+        """Return x + dropout(sublayer(x)) with a norm, and the new cache or None.
 
-def residual(layer: Any, x: Array, sublayer: Callable[[Array], Any], norm: Any, key: Any, training: bool) -> tuple[Array, Any]:
-    """Return x + dropout(sublayer(x)) with a norm, and the new cache or None."""
-    out = sublayer(norm(x) if layer.norm_first else x)
-    out, cache = out if isinstance(out, tuple) else (out, None)
-    total = x + layer.dropout(out, key=key, training=training)
-    return total if layer.norm_first else norm(total), cache
+        `keys` are those of the sublayer and of the dropout.
+        """
+        out = sublayer(norm(x) if self.norm_first else x, **options, key=keys[0], training=training)
+        out, cache = out if isinstance(out, tuple) else (out, None)
+        total = x + self.dropout(out, key=keys[1], training=training)
+        return total if self.norm_first else norm(total), cache
 
 
 class Stack(Module):
@@ -234,8 +237,8 @@ class Stack(Module):
         y: Array = as_value(x)
         call = _call_remat if self.remat else _call
         settings, new_caches = tuple(flags.items()), []
-        for layer, own, k in zip(self.layers, cache or [None] * count, split_key(key, count), strict=True):
-            y, new = call(layer, y, arrays | {"cache": own, "key": k}, settings)
+        for layer, layer_cache, k in zip(self.layers, cache or [None] * count, split_key(key, count), strict=True):
+            y, new = call(layer, y, arrays | {"cache": layer_cache, "key": k}, settings)
             new_caches.append(new)
         y = y if self.norm is None else self.norm(y)
         return y if cache is None else (y, tuple(new_caches))
@@ -303,10 +306,8 @@ class TransformerEncoderLayer(TransformerLayer):
         """
         keys = split_key(key, 4)
         options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": cache}
-        attend = functools.partial(self.self_attn, **options, key=keys[0], training=training)
-        feed_forward = functools.partial(self.feed_forward, key=keys[1], training=training)
-        y, new = residual(self, as_value(x), attend, self.norm1, keys[2], training)
-        y, _ = residual(self, y, feed_forward, self.norm2, keys[3], training)
+        y, new = self._residual(as_value(x), self.self_attn, self.norm1, keys[::2], training, **options)
+        y, _ = self._residual(y, self.feed_forward, self.norm2, keys[1::2], training)
         return y if cache is None else (y, new)
 
 
@@ -350,7 +351,7 @@ class TransformerEncoder(Stack):
 class DecoderCache(NamedTuple):
     """The cache of the self-attention, and the memory's keys and values."""
 
-    own: KVCache
+    self_attn: KVCache
     memory: KeysValues
 
 
@@ -382,8 +383,8 @@ class TransformerDecoderLayer(TransformerLayer):
         `memory`, of shape (…, S, d_model), is what the sequences read.
         """
         value = as_value(memory)
-        known = self.cross_attn.project(value)
-        return DecoderCache(self.self_attn.init_cache(value.shape[:-2], max_length, dtype=dtype), known)
+        keys_values = self.cross_attn.project(value)
+        return DecoderCache(self.self_attn.init_cache(value.shape[:-2], max_length, dtype=dtype), keys_values)
 
     def __call__(
         self,
@@ -417,17 +418,14 @@ class TransformerDecoderLayer(TransformerLayer):
         """
         if (memory is None) == (cache is None):
             raise ArgumentError("TransformerDecoderLayer: either a memory is given or a cache, which init_cache made with the memory")
-        own, read = (None, memory) if cache is None else (cache.own, cache.memory)
+        self_cache, read = (None, memory) if cache is None else (cache.self_attn, cache.memory)
         keys = split_key(key, 6)
-        options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": own}
-        attend = functools.partial(self.self_attn, **options, key=keys[0], training=training)
+        options: dict[str, Any] = {"mask": mask, "key_mask": key_mask, "is_causal": is_causal, "positions": positions, "cache": self_cache}
+        y, new = self._residual(as_value(x), self.self_attn, self.norm1, keys[::3], training, **options)
         options = {"context": read, "mask": memory_mask, "key_mask": memory_key_mask}
-        attend_to_memory = functools.partial(self.cross_attn, **options, key=keys[1], training=training)
-        feed_forward = functools.partial(self.feed_forward, key=keys[2], training=training)
-        y, new = residual(self, as_value(x), attend, self.norm1, keys[3], training)
-        y, _ = residual(self, y, attend_to_memory, self.norm2, keys[4], training)
-        y, _ = residual(self, y, feed_forward, self.norm3, keys[5], training)
-        return y if cache is None else (y, cache._replace(own=new))
+        y, _ = self._residual(y, self.cross_attn, self.norm2, keys[1::3], training, **options)
+        y, _ = self._residual(y, self.feed_forward, self.norm3, keys[2::3], training)
+        return y if cache is None else (y, cache._replace(self_attn=new))
 
 
 class TransformerDecoder(Stack):
@@ -566,8 +564,8 @@ class GPT(Module):
         if numbers.ndim == 0:
             raise ShapeError("GPT: tokens have shape (…, T), got a single one")
         for_dropout, for_layers = split_key(key, 2)
-        known = None if cache is None else cache[0].length + vnp.arange(numbers.shape[-1])
-        x = self.dropout(self.positions(self.tokens(numbers), known), key=for_dropout, training=training)
+        positions = None if cache is None else cache[0].length + vnp.arange(numbers.shape[-1])
+        x = self.dropout(self.positions(self.tokens(numbers), positions), key=for_dropout, training=training)
         causal = {"is_causal": True} if cache is None else {"cache": cache}
         out = self.layers(x, key_mask=key_mask, key=for_layers, training=training, **causal)
         hidden, caches = (out, None) if cache is None else out

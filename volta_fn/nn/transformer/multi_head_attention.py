@@ -527,16 +527,16 @@ class MultiHeadAttention(Module):
         check_features("MultiHeadAttention", value, self.q_proj.weight.shape[0])
         self._check_options(context, values, positions, cache)
         q = self._heads(self.q_proj(value), self.num_heads)
-        known = context if isinstance(context, KeysValues) else self.project(value if context is None else context, values)
+        keys_values = context if isinstance(context, KeysValues) else self.project(value if context is None else context, values)
         start = 0 if cache is None else cache.length
         if self.rotary_base is not None:
             indices = vnp.arange(value.shape[-2]) + start if positions is None else as_value(positions)
-            q, k = (_rotate(rows, indices, self.rotary_base, self.rotary_interleaved) for rows in (q, known.keys))
-            known = KeysValues(k, known.values)
+            q, k = (_rotate(rows, indices, self.rotary_base, self.rotary_interleaved) for rows in (q, keys_values.keys))
+            keys_values = KeysValues(k, keys_values.values)
         if cache is not None:
-            cache = cache.append(known)
-            known = KeysValues(cache.keys, cache.values)
-        q, k, v = _fitting(q, *known)
+            cache = cache.append(keys_values)
+            keys_values = KeysValues(cache.keys, cache.values)
+        q, k, v = _fitting(q, *keys_values)
         masks = [] if mask is None else [as_value(mask)]
         if key_mask is not None:
             masks.append(_for_heads(key_mask, k))
@@ -549,8 +549,8 @@ class MultiHeadAttention(Module):
 
     def attend(self, x: Any, context: Any = None, values: Any = None, **options: Any) -> tuple[Array, KVCache | None]:
         """Call the module; return the result and the new cache (None without one)."""
-        found = self(x, context, values, **options)
-        return found if options.get("cache") is not None else (found, None)
+        result = self(x, context, values, **options)
+        return result if options.get("cache") is not None else (result, None)
 
     def _check_options(self, context: Any, values: Any, positions: Any, cache: Any) -> None:
         if context is not None and (cache is not None or self.rotary_base is not None):

@@ -76,15 +76,15 @@ def packed_qr(a: Array) -> tuple[Array, Array]:
 
 
 def _reflect(k: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Reflect column `k` to a multiple of a unit vector, and change those after it."""
+    """Reflect column `k` to a multiple of a unit vector, and the columns after it."""
     matrix, factors = state
     rows, columns = (np.arange(size, dtype=np.int32) for size in matrix.shape[-2:])
     column = lax.dynamic_index_in_dim(matrix, k, -1, keepdims=False)
     vector, head, factor = _reflection(column, rows, k)
     projected = vnp.einsum("...i,...ij->...j", vector.conj(), matrix)
     changed = matrix - (factor.conj()[..., None] * vector)[..., None] * projected[..., None, :]
-    kept = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
-    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, kept[..., None], matrix))
+    reflected = vnp.where(rows < k, column, vnp.where(rows == k, head[..., None], vector))
+    matrix = vnp.where(columns > k, changed, vnp.where(columns == k, reflected[..., None], matrix))
     return matrix, vnp.where(np.arange(factors.shape[-1], dtype=np.int32) == k, factor[..., None], factors)
 
 

@@ -208,8 +208,8 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 def _greatest(sizes: Array, axes: tuple[int, ...]) -> Array:
     """Return the largest size, or 0 if there are none."""
-    found = lax.reduce_max(sizes, axes)
-    return found if all(sizes.shape[i] for i in axes) else lax.full_like(found, 0)
+    largest = lax.reduce_max(sizes, axes)
+    return largest if all(sizes.shape[i] for i in axes) else lax.full_like(largest, 0)
 
 
 def _extreme(reduce: Callable[..., Array], values: Array) -> Array:

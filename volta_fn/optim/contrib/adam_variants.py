@@ -331,8 +331,8 @@ def scale_by_madgrad(learning_rate: ScalarOrSchedule, momentum: Any = 0.9, eps: 
             target = start - total / (vnp.cbrt(squares) + eps)
             return (1 - momentum) * (target - p), squares, total
 
-        given = (require_params("madgrad", params), state.x0)
-        updates, squares, total = map_with_state(rule, updates, state.grad_sum_sq, state.s, given=given)
+        operands = (require_params("madgrad", params), state.x0)
+        updates, squares, total = map_with_state(rule, updates, state.grad_sum_sq, state.s, operands=operands)
         return updates, MadgradState(count, squares, total, state.x0)
 
     return GradientTransformationExtraArgs(init, update)

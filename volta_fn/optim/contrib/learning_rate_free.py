@@ -131,8 +131,8 @@ def scale_by_cocob(alpha: Any = 100.0, eps: Any = 1e-8) -> GradientTransformatio
             bet = total / (largest * vnp.maximum(size + largest, alpha * largest)) * (largest + reward)
             return start + bet - p, total, largest, size, reward
 
-        given = (require_params("cocob", params), state.init_particles)
-        updates, *states = map_with_state(rule, updates, *state[1:], given=given)
+        operands = (require_params("cocob", params), state.init_particles)
+        updates, *states = map_with_state(rule, updates, *state[1:], operands=operands)
         return updates, COCOBState(state.init_particles, *states)
 
     return GradientTransformationExtraArgs(init, update)
@@ -313,8 +313,8 @@ def _corrected(estimate: Array, rate: Any, betas: tuple[Any, Any], count: Array)
     return estimate * rate * vnp.sqrt(1 - betas[1] ** steps) / (1 - betas[0] ** steps)
 
 
-def _grown(estimate: Array, numerator: Array, denominator: Array) -> Array:
-    """Return the larger of an estimate and a quotient, which counts only if it exists."""
+def _max_with_quotient(estimate: Array, numerator: Array, denominator: Array) -> Array:
+    """Return the maximum of an estimate and a quotient of positive denominator."""
     exists = denominator > 0
     return vnp.maximum(estimate, vnp.where(exists, numerator / vnp.where(exists, denominator, 1), 0))
 
@@ -349,7 +349,7 @@ def dadapt_adamw(
         return DAdaptAdamWState(*averages, scalar_for(params, estim_lr0), scalar_for(params), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given, count = require_params("dadapt_adamw", params), safe_increment(state.count)
+        params, count = require_params("dadapt_adamw", params), safe_increment(state.count)
         rate = _corrected(state.estim_lr, rate_at(learning_rate, state.count, updates), betas, count)
         directions = map_leaves(lambda g, total, v: total / (vnp.sqrt(v) + eps), updates, state.grad_sum, state.exp_avg_sq)
 
@@ -358,12 +358,12 @@ def dadapt_adamw(
 
         exp_avg, exp_avg_sq, grad_sum = next_states(averages, updates, *state[:3])
         numerator = decayed(root, rate * real_dot(updates, directions), state.numerator_weighted)
-        estimate = _grown(state.estim_lr, numerator, (1 - root) * sum_of_magnitudes(grad_sum))
+        estimate = _max_with_quotient(state.estim_lr, numerator, (1 - root) * sum_of_magnitudes(grad_sum))
 
         def step(g: Array, m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - m / (vnp.sqrt(v) + eps)
 
-        updates = map_leaves(step, updates, exp_avg, exp_avg_sq, given)
+        updates = map_leaves(step, updates, exp_avg, exp_avg_sq, params)
         return updates, DAdaptAdamWState(exp_avg, exp_avg_sq, grad_sum, estimate, numerator, count)
 
     return GradientTransformationExtraArgs(init, update)
@@ -417,7 +417,7 @@ def prodigy(
         return ProdigyState(*averages, scalar_for(params, estim_lr0), scalar_for(params), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given, count, old = require_params("prodigy", params), safe_increment(state.count), state.estim_lr
+        params, count, old = require_params("prodigy", params), safe_increment(state.count), state.estim_lr
         rate = _corrected(old, rate_at(learning_rate, state.count, updates), betas, count)
         weight = (old if safeguard_warmup else rate) * old / estim_lr0
 
@@ -425,14 +425,14 @@ def prodigy(
             return decayed(b1, old * g, m), decayed(b2, abs_sq(old * g), v), b3 * total + weight * g
 
         exp_avg, exp_avg_sq, grad_sum = next_states(averages, updates, *state[:3])
-        moved = map_leaves(lambda g, start, p: start - p, updates, state.params0, given)
+        moved = map_leaves(lambda g, start, p: start - p, updates, state.params0, params)
         numerator = b3 * state.numerator_weighted + old / estim_lr0 * rate * real_dot(updates, moved)
-        estimate = _grown(old, estim_lr_coef * numerator, sum_of_magnitudes(grad_sum))
+        estimate = _max_with_quotient(old, estim_lr_coef * numerator, sum_of_magnitudes(grad_sum))
 
         def step(g: Array, m: Array, v: Array, p: Array) -> Array:
             return -weight_decay * rate * p - rate * m / (vnp.sqrt(v) + estimate * eps)
 
-        updates = map_leaves(step, updates, exp_avg, exp_avg_sq, given)
+        updates = map_leaves(step, updates, exp_avg, exp_avg_sq, params)
         return updates, ProdigyState(exp_avg, exp_avg_sq, grad_sum, state.params0, estimate, numerator, count)
 
     return GradientTransformationExtraArgs(init, update)
@@ -483,16 +483,16 @@ def mechanize(
         return MechanicState(base.init(params), count_zero(), zeros, zeros, zeros, zeros + s_init, copied(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given = require_params("mechanize", params)
-        base_updates, base_state = base.update(updates, state.base_optimizer_state, given, **extra_args)
-        start = where(state.count == 0, tree.map(as_value, given), state.x0)
+        params = require_params("mechanize", params)
+        base_updates, base_state = base.update(updates, state.base_optimizer_state, params, **extra_args)
+        start = where(state.count == 0, tree.map(as_value, params), state.x0)
         factor = vnp.sum(state.s)
-        moved = map_leaves(lambda p, p0: (p0 - p) / (factor + eps), given, start)
-        decay = weight_decay * factor * global_norm(updates) / (global_norm(given) + eps)
-        slope = real_dot(map_leaves(lambda g, p: g + decay * p, updates, given), moved)
+        moved = map_leaves(lambda p, p0: (p0 - p) / (factor + eps), params, start)
+        decay = weight_decay * factor * global_norm(updates) / (global_norm(params) + eps)
+        slope = real_dot(map_leaves(lambda g, p: g + decay * p, updates, params), moved)
         r, m, v, s = _tuned(state, slope, s_init, eps)
         total = vnp.sum(s)
-        updates = map_leaves(lambda u, p, p0, d: p0 - total * (d - u) - p, base_updates, given, start, moved)
+        updates = map_leaves(lambda u, p, p0, d: p0 - total * (d - u) - p, base_updates, params, start, moved)
         return updates, MechanicState(base_state, safe_increment(state.count), r, m, v, s, start)
 
     return GradientTransformationExtraArgs(init, update)
@@ -595,20 +595,20 @@ def momo(
         return MomoState(zeros_like(params), scalar_for(params), scalar_for(params), scalar_for(params, lower_bound), count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
-        given = require_params("momo", params)
+        params = require_params("momo", params)
         rate = rate_at(learning_rate, state.count, updates)
 
         def averaged(x: Array, average: Array) -> Array:
             return vnp.where(state.count == 0, x, decayed(beta, x, average))
 
         loss = averaged(vnp.asarray(value, state.barf.dtype), state.barf)
-        gamma = averaged(real_dot(updates, given), state.gamma)
+        gamma = averaged(real_dot(updates, params), state.gamma)
         (average,) = next_states(lambda g, m: (averaged(g, m),), updates, state.exp_avg)
-        model = _Model(loss, gamma, real_dot(average, given), real_dot(average, average), 1.0, 1 + rate * weight_decay)
+        model = _Model(loss, gamma, real_dot(average, params), real_dot(average, average), 1.0, 1 + rate * weight_decay)
         bound = model.bound_before(state.lb, lower_bound) if adapt_lower_bound else state.lb
         step = model.step_size(bound, rate)
         shrink = rate * weight_decay / model.decay
-        updates = map_leaves(lambda g, m, p: -shrink * p - step * m, updates, average, given)
+        updates = map_leaves(lambda g, m, p: -shrink * p - step * m, updates, average, params)
         bound = model.bound_after(step, lower_bound) if adapt_lower_bound else state.lb
         return updates, MomoState(average, loss, gamma, bound, safe_increment(state.count))
 
@@ -640,22 +640,22 @@ def momo_adam(
         return MomoAdamState(zeros_like(params), magnitudes(params), *scalars, count_zero())
 
     def update(updates: Any, state: Any, params: Any = None, *, value: Any, **extra_args: Any) -> tuple[Any, Any]:
-        given, count = require_params("momo_adam", params), safe_increment(state.count)
+        params, count = require_params("momo_adam", params), safe_increment(state.count)
         rate = rate_at(learning_rate, state.count, updates)
         steps = count.astype(state.barf.dtype)
         corrections = 1 - b1**steps, 1 - b2**steps
         loss = decayed(b1, vnp.asarray(value, state.barf.dtype), state.barf)
-        gamma = decayed(b1, real_dot(updates, given), state.gamma)
+        gamma = decayed(b1, real_dot(updates, params), state.gamma)
         average, squares = next_states(
             lambda g, m, v: (decayed(b1, g, m), decayed(b2, abs_sq(g), v)), updates, state.exp_avg, state.exp_avg_sq
         )
         direction = map_leaves(lambda g, m, v: m / (eps + vnp.sqrt(v / corrections[1])), updates, average, squares)
         square = real_dot(average, direction)
-        model = _Model(loss, gamma, real_dot(average, given), square, corrections[0], 1 + rate * weight_decay)
+        model = _Model(loss, gamma, real_dot(average, params), square, corrections[0], 1 + rate * weight_decay)
         bound = model.bound_before(state.lb, lower_bound) if adapt_lower_bound else state.lb
         step = model.step_size(bound, rate / corrections[0])
         shrink = rate * weight_decay / model.decay
-        updates = map_leaves(lambda g, d, p: -shrink * p - step * d, updates, direction, given)
+        updates = map_leaves(lambda g, d, p: -shrink * p - step * d, updates, direction, params)
         bound = model.bound_after(step, lower_bound) if adapt_lower_bound else state.lb
         return updates, MomoAdamState(average, squares, loss, gamma, bound, count)
 

@@ -80,7 +80,7 @@ class GaLoreState(NamedTuple):
 
 
 class _Projection(NamedTuple):
-    """How a weight becomes a matrix of low rank."""
+    """The projection of a weight to a matrix of low rank."""
 
     order: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -123,14 +123,14 @@ def _projection(x: Array, numbers: GaLoreDimensionNumbers, rank: int) -> _Projec
     return _Projection(order, tuple(x.shape[a] for a in order), sizes[0], sizes[1], min(rank, *sizes))
 
 
-def _numbers(given: Any, values: Any) -> list[GaLoreDimensionNumbers | None]:
+def _numbers(choice: Any, values: Any) -> list[GaLoreDimensionNumbers | None]:
     """Return the dimension numbers of each leaf; None is not to be projected."""
     leaves = [as_value(x) for x in tree.leaves(values)]
-    if given is None:
+    if choice is None:
         return [GaLoreDimensionNumbers() if x.ndim == 2 else None for x in leaves]
-    if isinstance(given, GaLoreDimensionNumbers):
-        return [given if x.ndim >= 2 else None for x in leaves]
-    chosen = given(values) if is_function(given) else given
+    if isinstance(choice, GaLoreDimensionNumbers):
+        return [choice if x.ndim >= 2 else None for x in leaves]
+    chosen = choice(values) if is_function(choice) else choice
     flat, treedef = tree.flatten(chosen, is_leaf=lambda node: node is None or isinstance(node, GaLoreDimensionNumbers))
     subtrees = tree.flatten_up_to(treedef, values, "galore's dimension numbers and the parameters")
     return [number for number, subtree in zip(flat, subtrees, strict=True) for _ in tree.leaves(subtree)]
@@ -252,12 +252,12 @@ def hutchinson_estimator_diag_hessian(random_seed: Any = None) -> GradientTransf
         return HutchinsonState(random.key(0) if random_seed is None else random_seed)
 
     def update(updates: Any, state: Any, params: Any = None, obj_fn: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given = tree.map(as_value, require_params("hutchinson_estimator_diag_hessian", params))
+        params = tree.map(as_value, require_params("hutchinson_estimator_diag_hessian", params))
         if obj_fn is None:
             raise ArgumentError("hutchinson_estimator_diag_hessian: update needs the loss as obj_fn=, a function of the parameters")
         key, subkey = random.split(state.key)
-        signs = tree_cast_like(tree_random_like(subkey, given, random.rademacher, np.float32), given)
-        product = jvp(grad(obj_fn), (given,), (signs,))[1]
+        signs = tree_cast_like(tree_random_like(subkey, params, random.rademacher, np.float32), params)
+        product = jvp(grad(obj_fn), (params,), (signs,))[1]
         return map_leaves(lambda h, s: h * s, product, signs), HutchinsonState(key)
 
     return GradientTransformationExtraArgs(init, update)
@@ -291,15 +291,15 @@ def scale_by_sophia(
         return SophiaState(count_zero(), zeros_like(params, mu_dtype), zeros_like(params), hessian.init(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given, count = require_params("sophia", params), safe_increment(state.count)
+        params, count = require_params("sophia", params), safe_increment(state.count)
         debias = debiaser(b1, count)
 
         def rule(g: Array, m: Array, h: Array) -> tuple[Array, Array, Array]:
             m = decayed(b1, g, m)
             return debias(m) / vnp.maximum(gamma * h, eps), m, h
 
-        def measured() -> tuple[Any, Any]:
-            diagonal, hessian_state = hessian.update(updates, state.hessian_fn_state, given, **extra_args)
+        def update_hessian() -> tuple[Any, Any]:
+            diagonal, hessian_state = hessian.update(updates, state.hessian_fn_state, params, **extra_args)
             return next_states(lambda h, v: (decayed(b2, h, v),), diagonal, state.nu)[0], hessian_state
 
         steps, mu, _ = map_with_state(rule, updates, state.mu, state.nu)
@@ -307,7 +307,7 @@ def scale_by_sophia(
             _print_win_rate(steps, clip_threshold, count, print_win_rate_every_n_steps)
         if clip_threshold is not None:
             steps = map_leaves(lambda u: vnp.clip(u, -clip_threshold, clip_threshold), steps)
-        nu, hessian_state = branch(state.count % update_interval == 0, measured, lambda: (state.nu, state.hessian_fn_state))
+        nu, hessian_state = branch(state.count % update_interval == 0, update_hessian, lambda: (state.nu, state.hessian_fn_state))
         return steps, SophiaState(count, mu, nu, hessian_state)
 
     return GradientTransformationExtraArgs(init, update)

@@ -167,28 +167,28 @@ def sam(
         return scaled_by(-1, updates), state
 
     def update(updates: Any, state: Any, params: Any = None, *, grad_fn: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given = require_params("sam", params)
+        params = require_params("sam", params)
         first, last = state.steps_since_sync == 0, state.steps_since_sync == sync_period - 1
-        climbing, adv_state = climb(updates, state.adv_state, given)
+        climbing, adv_state = climb(updates, state.adv_state, params)
         step, opt_state = optimizer.update(updates, state.opt_state, state.cache)
-        step = map_leaves(lambda u, p, start: start - p + u, step, given, state.cache)
-        cache = where(first, tree.map(as_value, given), state.cache)
-        adv_state = where(last, adv_optimizer.init(given) if reset_state else state.adv_state, adv_state)
+        step = map_leaves(lambda u, p, start: start - p + u, step, params, state.cache)
+        cache = where(first, tree.map(as_value, params), state.cache)
+        adv_state = where(last, adv_optimizer.init(params) if reset_state else state.adv_state, adv_state)
         opt_state = where(last, opt_state, state.opt_state)
         return where(last, step, climbing), SAMState((state.steps_since_sync + 1) % sync_period, opt_state, adv_state, cache)
 
     def opaque_update(updates: Any, state: Any, params: Any = None, *, grad_fn: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given = require_params("sam", params)
+        params = require_params("sam", params)
         gradient_at = _checked(grad_fn)
-        around, adv_state = given, state.adv_state
+        around, adv_state = params, state.adv_state
         for i in range(sync_period - 1):
             climbing, adv_state = climb(updates, adv_state, around)
             around = apply_updates(around, climbing)
             updates = gradient_at(around, i)
             if batch_axis_name is not None:
                 updates = lax.pmean(updates, batch_axis_name)
-        adv_state = adv_optimizer.init(given) if reset_state else adv_state
-        updates, opt_state = optimizer.update(updates, state.opt_state, given)
+        adv_state = adv_optimizer.init(params) if reset_state else adv_state
+        updates, opt_state = optimizer.update(updates, state.opt_state, params)
         return updates, SAMState(count_zero(), opt_state, adv_state, None)
 
     return GradientTransformationExtraArgs(init, opaque_update if opaque_mode else update)
@@ -260,20 +260,20 @@ def schedule_free(
         return ScheduleFreeState(*scalars, base.init(params), tree_cast(copied(params), state_dtype))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        given = require_params("schedule_free", params)
+        params = require_params("schedule_free", params)
         rate = vnp.asarray(rate_at(learning_rate, state.step_count, updates), state.max_lr.dtype)
         max_lr = vnp.maximum(state.max_lr, rate)
         weight = max_lr**weight_lr_power
         total = state.weight_sum + weight
         share = vnp.where(total == 0, 0, weight / vnp.where(total == 0, 1, total))
-        base_updates, base_state = base.update(updates, state.base_optimizer_state, given, **extra_args)
+        base_updates, base_state = base.update(updates, state.base_optimizer_state, params, **extra_args)
         z = apply_updates(state.z, base_updates)
 
         def step(y: Array, old: Array, new: Array) -> Array:
             average = (y - (1 - b1) * old) / b1
             return b1 * ((1 - share) * average + share * new) + (1 - b1) * new - y
 
-        updates = map_leaves(step, given, state.z, z)
+        updates = map_leaves(step, params, state.z, z)
         return updates, ScheduleFreeState(state.b1, total, safe_increment(state.step_count), max_lr, base_state, z)
 
     return GradientTransformationExtraArgs(init, update)

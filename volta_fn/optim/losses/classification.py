@@ -166,19 +166,19 @@ def softmax_cross_entropy_with_integer_labels(logits: Any, labels: Any, axis: in
     Array([0.2395, 0.0134], dtype=float32)
     """
     name = "softmax_cross_entropy_with_integer_labels"
-    dtype, (given,) = real_operands(name, logits)
-    mask = _class_mask(where, given, axis)
-    x = with_last_axis(name, given, axis)
+    dtype, (scores,) = real_operands(name, logits)
+    mask = _class_mask(where, scores, axis)
+    x = with_last_axis(name, scores, axis)
     if not x.shape[-1]:
-        raise ShapeError(f"{name}: there are no classes along axis {axis} of shape {given.shape}")
+        raise ShapeError(f"{name}: there are no classes along axis {axis} of shape {scores.shape}")
     numbers = class_labels(name, labels, x.shape, x.ndim - 1)
     x = x - stop_gradient(vnp.max(x, -1, keepdims=True))  # so that the difference below is of small numbers
     score, share = pick(x, numbers, x.ndim - 1)
     if mask is None:
         return (share * (logsumexp(x, -1) - score)).astype(dtype)
-    kept = with_last_axis(name, vnp.broadcast_to(mask, given.shape), axis)
-    values = share * (logsumexp(x, -1, where=kept) - score)
-    return vnp.where(vnp.any(kept, -1), values, 0.0).astype(dtype)
+    selected = with_last_axis(name, vnp.broadcast_to(mask, scores.shape), axis)
+    values = share * (logsumexp(x, -1, where=selected) - score)
+    return vnp.where(vnp.any(selected, -1), values, 0.0).astype(dtype)
 
 
 def poly_loss_cross_entropy(logits: Any, labels: Any, *, epsilon: Any = 2.0, axis: Axes = -1, where: Any = None) -> Array:
@@ -288,7 +288,7 @@ def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
     >>> optim.losses.multiclass_hinge_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([0]))
     Array([0.5], dtype=float32)
     """
-    return _worst_minus_own("multiclass_hinge_loss", scores, labels, 1.0)
+    return _margin_to_worst("multiclass_hinge_loss", scores, labels, 1.0)
 
 
 def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
@@ -299,7 +299,7 @@ def multiclass_perceptron_loss(scores: Any, labels: Any) -> Array:
     >>> optim.losses.multiclass_perceptron_loss(vnp.array([[3.0, 2.5, 0.0]]), vnp.array([1]))
     Array([0.5], dtype=float32)
     """
-    return _worst_minus_own("multiclass_perceptron_loss", scores, labels, 0.0)
+    return _margin_to_worst("multiclass_perceptron_loss", scores, labels, 0.0)
 
 
 def _operands(loss: str, scores: Any, labels: Any) -> tuple[Any, Array, Array]:
@@ -309,11 +309,11 @@ def _operands(loss: str, scores: Any, labels: Any) -> tuple[Any, Array, Array]:
     return dtype, x, class_labels(loss, labels, x.shape, x.ndim - 1)
 
 
-def _worst_minus_own(loss: str, scores: Any, labels: Any, margin: float) -> Array:
+def _margin_to_worst(loss: str, scores: Any, labels: Any, margin: float) -> Array:
     dtype, x, numbers = _operands(loss, scores, labels)
-    own, share = pick(x, numbers, x.ndim - 1)
+    label_score, share = pick(x, numbers, x.ndim - 1)
     worst = vnp.max(x + margin * (1 - one_hot(numbers, x.shape[-1], dtype=x.dtype)), -1)
-    return (share * (worst - own)).astype(dtype)
+    return (share * (worst - label_score)).astype(dtype)
 
 
 def multiclass_sparsemax_loss(scores: Any, labels: Any) -> Array:
@@ -326,9 +326,9 @@ def multiclass_sparsemax_loss(scores: Any, labels: Any) -> Array:
     Array([0.  , 0.25], dtype=float32)
     """
     dtype, x, numbers = _operands("multiclass_sparsemax_loss", scores, labels)
-    own, share = pick(x, numbers, x.ndim - 1)
+    label_score, share = pick(x, numbers, x.ndim - 1)
     probabilities = simplex_rows(x)
-    ahead = vnp.where(probabilities > 0, x - own[..., None], 0.0)
+    ahead = vnp.where(probabilities > 0, x - label_score[..., None], 0.0)
     rest = 0.5 * (1.0 - vnp.sum(probabilities * probabilities, -1))
     return (share * (vnp.sum(probabilities * ahead, -1) + rest)).astype(dtype)
 

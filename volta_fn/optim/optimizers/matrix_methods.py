@@ -198,9 +198,9 @@ class MuonState(NamedTuple):
     mu: Updates
 
 
-def _dimension_numbers(given: Any, updates: Updates) -> list[Any]:
+def _dimension_numbers(choice: Any, updates: Updates) -> list[Any]:
     """Return the dimension numbers of each leaf of the updates, or None."""
-    numbers = given(updates) if is_function(given) else given
+    numbers = choice(updates) if is_function(choice) else choice
     if numbers is None:
         return [None] * len(tree.leaves(updates))
     flat, treedef = tree.flatten(numbers, is_leaf=lambda node: node is None or isinstance(node, MuonDimensionNumbers))

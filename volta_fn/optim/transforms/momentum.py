@@ -268,8 +268,8 @@ class Layout(NamedTuple):
 def layout_of(x: Array, numbers: MuonDimensionNumbers) -> Layout:
     """Return the layout of `x` as a stack of matrices, after a check."""
 
-    def axes(given: Sequence[int] | int) -> tuple[int, ...]:
-        return tuple(axis % x.ndim for axis in ((given,) if isinstance(given, int) else given))
+    def axes(numbers: Sequence[int] | int) -> tuple[int, ...]:
+        return tuple(axis % x.ndim for axis in ((numbers,) if isinstance(numbers, int) else numbers))
 
     if x.ndim < 2:
         raise ShapeError(f"muon: only weights of two and more axes can be orthogonalised, got shape {x.shape}")

@@ -303,7 +303,7 @@ def scale_by_novograd(
             m = vnp.where(first, step, b1 * m + step)
             return m, m, v
 
-        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu, given=(params,), same_shapes=False)
+        updates, mu, nu = map_with_state(rule, updates, state.mu, state.nu, operands=(params,), same_shapes=False)
         return updates, ScaleByNovogradState(safe_increment(state.count), mu, nu)
 
     return GradientTransformationExtraArgs(init, update)

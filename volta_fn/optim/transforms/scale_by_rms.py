@@ -291,7 +291,7 @@ def scale_by_factored_rms(
             root = vnp.sqrt(vnp.expand_dims(rows, first)) * vnp.sqrt(vnp.expand_dims(v_col, second))
             return g / root, v_row, v_col, v
 
-        updates, *new = map_with_state(rule, updates, *state[1:], given=(params,), same_shapes=False)
+        updates, *new = map_with_state(rule, updates, *state[1:], operands=(params,), same_shapes=False)
         return updates, FactoredState(safe_increment(state.count), *new)
 
     return GradientTransformationExtraArgs(init, update)

@@ -197,8 +197,8 @@ def zero_nans() -> GradientTransformation:
         return ZeroNansState(tree.map(lambda p: vnp.array(False), params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        found = tree.map(lambda u: vnp.any(vnp.isnan(u)), updates)
-        return map_leaves(lambda u: vnp.where(vnp.isnan(u), vnp.zeros_like(u), u), updates), ZeroNansState(found)
+        has_nan = tree.map(lambda u: vnp.any(vnp.isnan(u)), updates)
+        return map_leaves(lambda u: vnp.where(vnp.isnan(u), vnp.zeros_like(u), u), updates), ZeroNansState(has_nan)
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -319,9 +319,9 @@ def scale_by_distance_over_gradients(
             squares = squares + vnp.sum(abs_sq(g))
             return global_scale * farthest / vnp.sqrt(squares + eps) * g, farthest, squares
 
-        given = (require_params("scale_by_distance_over_gradients", params), state.init_params)
+        operands = (require_params("scale_by_distance_over_gradients", params), state.init_params)
         updates, farthest, squares = map_with_state(
-            rule, updates, state.max_dist, state.grad_sum_of_squares, given=given, same_shapes=False
+            rule, updates, state.max_dist, state.grad_sum_of_squares, operands=operands, same_shapes=False
         )
         return updates, ScaleByDistanceOverGradientsState(farthest, squares, state.init_params)
 

@@ -304,17 +304,17 @@ def monitor(measures: Mapping[str, GradientTransformation | Measure]) -> Gradien
         for name, m in measures.items()
     }
 
-    def measured(updates: Updates, states: tuple[OptState, ...], params: Params | None, extra_args: dict[str, Any]) -> MonitorState:
+    def measure_all(updates: Updates, states: tuple[OptState, ...], params: Params | None, extra_args: dict[str, Any]) -> MonitorState:
         pairs = [tx.update(updates, state, params, **extra_args) for tx, state in zip(transforms.values(), states, strict=True)]
         values = {name: value for name, (value, _) in zip(transforms, pairs, strict=True)}
         return MonitorState(values, tuple(state for _, state in pairs))
 
     def init(params: Any) -> MonitorState:
         states = tuple(tx.init(params) for tx in transforms.values())
-        return MonitorState(measured(params, states, params, {}).measurements, states)
+        return MonitorState(measure_all(params, states, params, {}).measurements, states)
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        return updates, measured(updates, state.measure_states, params, extra_args)
+        return updates, measure_all(updates, state.measure_states, params, extra_args)
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -352,8 +352,8 @@ def current_learning_rate(state: OptState, learning_rate: ScalarOrSchedule | Non
         raise ArgumentError("current_learning_rate: the state does not have the rate; give the number or schedule of the optimizer")
     if not callable(learning_rate):
         return as_value(learning_rate)
-    found = tree_get_all_with_path(state, "count")
-    counts = [count for path, count in found if getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"]
+    entries = tree_get_all_with_path(state, "count")
+    counts = [count for path, count in entries if getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"]
     if not counts:
         raise ArgumentError("current_learning_rate: the state has no count of steps of a schedule; was the optimizer made with a number?")
     return as_value(learning_rate(counts[-1]))
@@ -523,7 +523,7 @@ def _rows(x: Any, axis_name: Any) -> Array:
     return vnp.pad(flat, (0, size * length - flat.size)).reshape(size, length)
 
 
-def _own_row(x: Any, axis_name: Any) -> Array:
+def _local_row(x: Any, axis_name: Any) -> Array:
     return lax.dynamic_index_in_dim(_rows(x, axis_name), lax.axis_index(axis_name), keepdims=False)
 
 
@@ -555,17 +555,17 @@ def shard_states(inner: GradientTransformation, axis_name: str, *, average: bool
     transform = with_extra_args_support(inner)
 
     def init(params: Params) -> OptState:
-        return transform.init(tree.map(lambda p: _own_row(p, axis_name), params))
+        return transform.init(tree.map(lambda p: _local_row(p, axis_name), params))
 
-    def own(gradient: Any) -> Array:
+    def local_gradient(gradient: Any) -> Array:
         if not average:
-            return _own_row(gradient, axis_name)
+            return _local_row(gradient, axis_name)
         return lax.psum_scatter(_rows(gradient, axis_name), axis_name) / lax.axis_size(axis_name)
 
     def update(updates: Updates, state: OptState, params: Params = None, **extra_args: Any) -> tuple[Updates, OptState]:
-        shards = None if params is None else tree.map(lambda p: _own_row(p, axis_name), params)
-        found, state = transform.update(tree.map(own, updates), state, shards, **extra_args)
-        return tree.map(lambda row, like: _joined(row, like, axis_name), found, updates), state
+        shards = None if params is None else tree.map(lambda p: _local_row(p, axis_name), params)
+        local_updates, state = transform.update(tree.map(local_gradient, updates), state, shards, **extra_args)
+        return tree.map(lambda row, like: _joined(row, like, axis_name), local_updates, updates), state
 
     return GradientTransformationExtraArgs(init, update)
 
@@ -591,4 +591,4 @@ def scatter_states(inner: GradientTransformation, state: OptState, axis_name: st
     >>> vf.vmap(lambda s: optim.scatter_states(optim.adam(0.1), s, "data")[0].mu, None, axis_name="data", axis_size=2)(state).shape
     (2, 2)
     """
-    return tree_map_params(inner, lambda x: _own_row(x, axis_name), state)
+    return tree_map_params(inner, lambda x: _local_row(x, axis_name), state)

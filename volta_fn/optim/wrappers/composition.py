@@ -521,5 +521,5 @@ def _count(count: Array, dtype: np.dtype) -> Array:
 
 def _as_hyperparam(value: Any, dtype: np.dtype) -> Array:
     """Return a hyper-parameter as an array; floats get the dtype given."""
-    own = dtypes.dtype_and_weak_type(value)[0]
-    return vnp.asarray(value, dtype if own in dtypes.FLOATS else own)
+    value_dtype = dtypes.dtype_and_weak_type(value)[0]
+    return vnp.asarray(value, dtype if value_dtype in dtypes.FLOATS else value_dtype)

@@ -192,11 +192,11 @@ def _permutation(pivots: Array) -> Array:
         return positions
 
     def exchange(step: Array, order: Array) -> Array:
-        here = lax.eq(positions, step)
-        there = lax.eq(positions, lax.dynamic_index_in_dim(pivots, step, last))
-        first, second = (lax.reduce_sum(lax.select(at, order, np.int32(0)), (last,)) for at in (here, there))
-        moved = lax.select(there, lax.expand_dims(first, (last,)), order)
-        return lax.select(here, lax.expand_dims(second, (last,)), moved)
+        at_step = lax.eq(positions, step)
+        at_pivot = lax.eq(positions, lax.dynamic_index_in_dim(pivots, step, last))
+        first, second = (lax.reduce_sum(lax.select(at, order, np.int32(0)), (last,)) for at in (at_step, at_pivot))
+        moved = lax.select(at_pivot, lax.expand_dims(first, (last,)), order)
+        return lax.select(at_step, lax.expand_dims(second, (last,)), moved)
 
     return lax.fori_loop(0, pivots.shape[last], exchange, positions)
 
@@ -254,9 +254,10 @@ def _padded_r(a: Array) -> Array:
 
 
 def _pivots(a: Array) -> Array:
-    """Return the order of columns in which each has the largest remainder.
+    """Return the order of columns of a QR decomposition with column pivoting.
 
-    It is what the others before it leave of a column (Golub and Van Loan, Matrix Computations, 5.4.2).
+    Each column has the largest norm after projection onto the orthogonal complement of those before it (Golub and Van Loan, Matrix
+    Computations, 5.4.2).
     """
     *batch, rows, columns = a.shape
     positions = lax.broadcasted_iota(INDEX, (*batch, columns), len(batch))
@@ -538,7 +539,7 @@ def eigh(
 def _generalized(a: Array, b: Array, lower: bool, kind: int) -> tuple[Array, Array]:
     """Return eigenvectors and eigenvalues of a pair, with L Lᴴ = b.
 
-    Of type 1 those of L⁻¹ a L⁻ᴴ, else of Lᴴ a L; L⁻ᴴ leads the vectors back, of type 3 L.
+    The eigenvalues are those of L⁻¹ a L⁻ᴴ for type 1, else of Lᴴ a L. L⁻ᴴ maps the eigenvectors back, L for type 3.
     """
     first, second = matrices("eigh", "a", a, square=True), matrices("eigh", "b", b, square=True)
     if first.shape != second.shape:
@@ -556,7 +557,7 @@ def _generalized(a: Array, b: Array, lower: bool, kind: int) -> tuple[Array, Arr
 
 
 def _subset(function: str, values: Array, by_index: Sequence[float] | None, by_value: Sequence[float] | None) -> slice:
-    """Return which of the ascending eigenvalues are asked for."""
+    """Return the slice of the ascending eigenvalues that is asked for."""
     if by_index is not None and by_value is not None:
         raise ArgumentError(f"{function}: choose a subset by index or by value, not both")
     count = values.shape[-1]
@@ -570,10 +571,10 @@ def _subset(function: str, values: Array, by_index: Sequence[float] | None, by_v
     bottom, top = by_value
     if not bottom < top:
         raise ArgumentError(f"{function}: the bounds of a subset must be low < high, got {(bottom, top)}")
-    known = concrete(function, "a", values, "choose a subset by index, whose size is known while tracing")
-    if known.ndim != 1:
+    eigenvalues = concrete(function, "a", values, "choose a subset by index, whose size is known while tracing")
+    if eigenvalues.ndim != 1:
         raise ShapeError(f"{function}: a subset by value needs a single matrix, for several have subsets of different sizes")
-    first, last = np.searchsorted(known, [bottom, top], side="right")
+    first, last = np.searchsorted(eigenvalues, [bottom, top], side="right")
     return slice(int(first), int(last))
 
 

@@ -322,7 +322,7 @@ def fiedler_companion(a: Any) -> Array:
 
 
 def _fiedler_factors(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return where Fiedler's matrix has ones, and which coefficients (or -1)."""
+    """Return where Fiedler's matrix is 1, and the indices of its coefficients or -1."""
     rows, columns = np.indices((size, size), np.int32)
     offset, even = columns - rows, rows % 2 == 0
     ones = (even & (offset == 2)) | (~even & (offset == -2)) | ((rows == 1) & (columns == 0))

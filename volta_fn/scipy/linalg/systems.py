@@ -29,16 +29,12 @@ def _symmetric(a: Array, lower: bool) -> Array:
     return tril(a) + swap(tril(a, -1)) if lower else triu(a) + swap(triu(a, 1))
 
 
-def _tridiagonal(a: Array) -> Array:
-    return triu(tril(a, 1), -1)
-
-
 #: How `solve` reads the matrix for each `assume_a`, and solves; names in SciPy's order.
 _SOLVERS: dict[str | None, Solver] = {
     None: lambda a, b, lower: decompositions.solve(a, b),
     "general": lambda a, b, lower: decompositions.solve(a, b),
     "diagonal": lambda a, b, lower: b / lax.expand_dims(diagonal(a), (a.ndim - 1,)),
-    "tridiagonal": lambda a, b, lower: decompositions.solve(_tridiagonal(a), b),
+    "tridiagonal": lambda a, b, lower: decompositions.solve(triu(tril(a, 1), -1), b),
     "banded": lambda a, b, lower: decompositions.solve(a, b),
     "upper triangular": lambda a, b, lower: solve_triangular(a, b),
     "lower triangular": lambda a, b, lower: solve_triangular(a, b, lower=True),

@@ -71,8 +71,8 @@ def solved(
         return unravel(solve(System(on_vectors(matvec), flat, x, preconditioner and on_vectors(preconditioner))))
 
     is_real = all(leaf.dtype not in dtypes.COMPLEX for leaf in tree.leaves(right))
-    found = lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
-    return tree.map(lambda x, b: lax.convert_element_type(x, x.dtype, weak_type=b.weak_type), found, right)
+    solution = lax.custom_linear_solve(operator, right, run, transpose_solve=run, symmetric=is_hermitian and is_real)
+    return tree.map(lambda x, b: lax.convert_element_type(x, x.dtype, weak_type=b.weak_type), solution, right)
 
 
 def as_operator(function: str, A: Any) -> Operator:
@@ -155,7 +155,7 @@ def _limit(system: System, maxiter: int | None) -> Any:
 def _cg(system: System, tol: Any, atol: Any, maxiter: Any) -> Array:
     enough = largest_residual(system.b, tol, atol)
 
-    def goes_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         _, r, _, _, k = state
         return (squared_norm(r) > enough) & (k < maxiter)
 
@@ -170,13 +170,13 @@ def _cg(system: System, tol: Any, atol: Any, maxiter: Any) -> Array:
 
     r = system.b - system.operator(system.x0)
     z = system.precondition(r)
-    return lax.while_loop(goes_on, step, (system.x0, r, vnp.vdot(r, z).real, z, 0))[0]
+    return lax.while_loop(continues, step, (system.x0, r, vnp.vdot(r, z).real, z, 0))[0]
 
 
 def _bicgstab(system: System, tol: Any, atol: Any, maxiter: Any) -> Array:
     enough = largest_residual(system.b, tol, atol)
 
-    def goes_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         *_, r, is_stuck, k = state
         return (squared_norm(r) > enough) & (k < maxiter) & ~is_stuck
 
@@ -198,7 +198,7 @@ def _bicgstab(system: System, tol: Any, atol: Any, maxiter: Any) -> Array:
     shadow = system.b - system.operator(system.x0)
     one, zeros = vnp.ones((), shadow.dtype), vnp.zeros_like(shadow)
     start = (system.x0, one, one, one, zeros, zeros, shadow, False, 0)
-    return lax.while_loop(goes_on, step, start)[0]
+    return lax.while_loop(continues, step, start)[0]
 
 
 # ------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _restarted(system: System, cycle: Cycle, tol: Any, atol: Any, restart: int, 
     ratio = vnp.minimum(1, enough / vnp.where(norm_b == 0, 1, norm_b))
     enough_in_cycle = vnp.linalg.norm(system.precondition(system.b)) * ratio
 
-    def goes_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         _, _, norm, k = state
         return (norm > enough) & (k < limit)
 
@@ -274,7 +274,7 @@ def _restarted(system: System, cycle: Cycle, tol: Any, atol: Any, restart: int, 
     def residual(x: Array) -> tuple[Array, Array]:
         return normalized(system.precondition(system.b - system.operator(x)))
 
-    return lax.while_loop(goes_on, step, (system.x0, *residual(system.x0), 0))[0]
+    return lax.while_loop(continues, step, (system.x0, *residual(system.x0), 0))[0]
 
 
 def normalized(v: Array, least: Any = 0.0) -> tuple[Array, Array]:
@@ -307,7 +307,7 @@ def _empty_space(unit: Array, size: int) -> tuple[Array, Array]:
 
 
 def _batched(system: System, unit: Array, norm: Array, size: int, enough: Any) -> Array:
-    def goes_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         _, _, is_complete, k = state
         return (k < size) & ~is_complete
 
@@ -316,13 +316,13 @@ def _batched(system: System, unit: Array, norm: Array, size: int, enough: Any) -
         basis, column = _extended(system, basis, k)
         return basis, matrix.at[:, k].set(column), column[k + 1] == 0, k + 1
 
-    basis, matrix, _, _ = lax.while_loop(goes_on, step, (*_empty_space(unit, size), False, 0))
+    basis, matrix, _, _ = lax.while_loop(continues, step, (*_empty_space(unit, size), False, 0))
     q, r = vnp.linalg.qr(matrix)
     return basis[:, :-1] @ solve_triangular(r, q[0].conj() * norm.astype(q.dtype))
 
 
 def _incremental(system: System, unit: Array, norm: Array, size: int, enough: Any) -> Array:
-    def goes_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         _, _, _, rest, k = state
         return (k < size) & (abs(rest[k]) > enough)
 
@@ -337,9 +337,9 @@ def _incremental(system: System, unit: Array, norm: Array, size: int, enough: An
     basis, matrix = _empty_space(unit, size)
     rest = vnp.zeros(size + 1, unit.dtype).at[0].set(norm.astype(unit.dtype))
     rotations = vnp.zeros((size, 2), unit.dtype)
-    basis, triangle, _, rest, k = lax.while_loop(goes_on, step, (basis, matrix, rotations, rest, 0))
-    known = vnp.where(vnp.arange(size) < k, rest[:-1], 0)
-    return basis[:, :-1] @ solve_triangular(triangle[:-1], known)
+    basis, triangle, _, rest, k = lax.while_loop(continues, step, (basis, matrix, rotations, rest, 0))
+    rotated = vnp.where(vnp.arange(size) < k, rest[:-1], 0)
+    return basis[:, :-1] @ solve_triangular(triangle[:-1], rotated)
 
 
 def _rotation(a: Array, b: Array) -> Array:

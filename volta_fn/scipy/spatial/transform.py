@@ -249,8 +249,8 @@ class Rotation:
         (..., len(seq)), or () for one letter. Raises `ArgumentError` for other sequences.
         """
         axes, extrinsic = _axes("from_euler", seq, 1)
-        given = vnp.asarray(angles)
-        radians = _floats("from_euler", given if given.ndim else given[None], len(axes))
+        values = vnp.asarray(angles)
+        radians = _floats("from_euler", values if values.ndim else values[None], len(axes))
         radians = vnp.deg2rad(radians) if degrees else radians
         result, *others = [about_axis(axis, radians[..., i]) for i, axis in enumerate(axes)]
         for quat in others:
@@ -273,8 +273,8 @@ class Rotation:
 
         Their order is x, y, z, w, or w, x, y, z if `scalar_first`. NaN for the quaternion 0.
         """
-        given = _floats("from_quat", quat, 4)
-        return cls(normalized(vnp.roll(given, -1, -1) if scalar_first else given))
+        components = _floats("from_quat", quat, 4)
+        return cls(normalized(vnp.roll(components, -1, -1) if scalar_first else components))
 
     @classmethod
     def from_rotvec(cls, rotvec: Any, degrees: bool = False) -> Rotation:
@@ -320,9 +320,9 @@ class Rotation:
 
         Their batch dimensions broadcast with the rotations'.
         """
-        given, quat = promote_args("Rotation.apply", (_floats("apply", vectors, 3), self.quat), dtypes.FLOATS)
+        operand, quat = promote_args("Rotation.apply", (_floats("apply", vectors, 3), self.quat), dtypes.FLOATS)
         matrix = to_matrix(quat)
-        return vnp.sum((matrix.mT if inverse else matrix) * given[..., None, :], -1)
+        return vnp.sum((matrix.mT if inverse else matrix) * operand[..., None, :], -1)
 
     def as_euler(self, seq: str, degrees: bool = False) -> Array:
         """Return angles (..., 3) about a sequence of three axes, as `from_euler` takes it.
@@ -444,7 +444,7 @@ class Slerp:
 
 
 def _as_times(times: Any, dtype: Any) -> Array:
-    given = vnp.asarray(times).dtype
-    if given not in dtypes.REALS:
-        raise ArgumentTypeError(f"Slerp: times must be real numbers, got {given.name}")
+    time_dtype = vnp.asarray(times).dtype
+    if time_dtype not in dtypes.REALS:
+        raise ArgumentTypeError(f"Slerp: times must be real numbers, got {time_dtype.name}")
     return vnp.asarray(times, dtype)

@@ -352,7 +352,7 @@ _relative_entropy.defjvps(lambda g, out, x, y: g * (_log_ratio(x, y) + 1.0), lam
 
 @custom_jvp
 def _divergence(x: Array, y: Array) -> Array:
-    """Compute it as y ((1 + r) log(1 + r) - r) with r = x/y - 1.
+    """Return y ((1 + r) log(1 + r) - r) with r = x/y - 1.
 
     With s = r / (2 + r) the logarithm is 2 atanh(s), 1 + r is (1 + s) / (1 - s), and for small s large terms cancel.
     """

@@ -247,7 +247,7 @@ def _summed(factor: Callable[[Array], Array], like: Array) -> Array:
     """Return the sum of terms, each factor(k) times the one before, until they vanish."""
     eps = dtypes.finfo(like.dtype).eps
 
-    def go_on(state: Any) -> Array:
+    def continues(state: Any) -> Array:
         k, term, total = state
         return (k < 2000) & vnp.any((vnp.abs(term) > eps * vnp.abs(total)) | (k < 3))
 
@@ -257,7 +257,7 @@ def _summed(factor: Callable[[Array], Array], like: Array) -> Array:
         return k + 1.0, following, total + following
 
     one = vnp.ones_like(like)
-    return lax.while_loop(go_on, step, (vnp.zeros((), like.dtype), one, one))[2]
+    return lax.while_loop(continues, step, (vnp.zeros((), like.dtype), one, one))[2]
 
 
 def _kummer(a: Array, b: Array, x: Array) -> Array:
@@ -280,7 +280,7 @@ def _gauss(a: Array, b: Array, c: Array, x: Array) -> Array:
 def _differentiable(function: Function, series: Function, slope: Function) -> Function:
     """Return a function with `slope` in its last argument.
 
-    In the others, its derivatives are those of the series, if asked for.
+    Derivatives by other arguments are those of the series, computed where a tangent is nonzero.
     """
     wrapped = custom_jvp(function)
 

@@ -25,12 +25,12 @@ from volta_fn.scipy.stats.declarations import (
     log1p_square,
     log_lower_beta,
     log_lower_gamma,
-    log_or_tail,
     log_power,
     log_upper_beta,
     log_upper_gamma,
-    of_probability,
-    of_value,
+    log_with_tail,
+    probability_signature,
+    value_signature,
 )
 
 
@@ -44,15 +44,15 @@ class norm:
     Array([0.025, 0.5  , 0.975], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(lambda z: -0.5 * (z * z) - 0.5 * math.log(2.0 * math.pi))
     pdf = _standard.pdf(special.normal_pdf)
     cdf = _standard.cdf(ndtr)
     sf = _standard.sf(lambda z: ndtr(-z))
     logcdf = _standard.logcdf(log_ndtr)
     logsf = _standard.logsf(lambda z: log_ndtr(-z))
-    ppf = _standard.ppf(ndtri, of_probability)
-    isf = _standard.isf(lambda q: -ndtri(q), of_probability)
+    ppf = _standard.ppf(ndtri, probability_signature)
+    isf = _standard.isf(lambda q: -ndtri(q), probability_signature)
 
 
 @distribution
@@ -65,11 +65,11 @@ class uniform:
     Array([0. , 0.5, 0. ], dtype=float32)
     """
 
-    _standard = Continuous(of_value, support=UNIT)
+    _standard = Continuous(value_signature, support=UNIT)
     logpdf = _standard.logpdf(vnp.zeros_like)
     pdf = _standard.pdf()
     cdf = _standard.cdf(lambda z: z)
-    ppf = _standard.ppf(lambda q: q, of_probability)
+    ppf = _standard.ppf(lambda q: q, probability_signature)
 
 
 @distribution
@@ -82,14 +82,14 @@ class expon:
     Array([1.    , 0.3679, 0.1353], dtype=float32)
     """
 
-    _standard = Continuous(of_value, support=POSITIVE)
+    _standard = Continuous(value_signature, support=POSITIVE)
     logpdf = _standard.logpdf(lambda z: -z)
     pdf = _standard.pdf(special.exponential_pdf)
     cdf = _standard.cdf(lambda z: -vnp.expm1(-z))
     sf = _standard.sf(lambda z: vnp.exp(-z))
     logcdf = _standard.logcdf(log1mexp)
     logsf = _standard.logsf(lambda z: -z)
-    ppf = _standard.ppf(lambda q: -vnp.log1p(-q), of_probability)
+    ppf = _standard.ppf(lambda q: -vnp.log1p(-q), probability_signature)
 
 
 def _laplace_probability(z: Array) -> Array:
@@ -108,15 +108,15 @@ class laplace:
     Array([0.1839, 0.5   , 0.8161], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(lambda z: -vnp.abs(z) - math.log(2.0))
     pdf = _standard.pdf(lambda x, loc, scale: 0.5 * special.exponential_pdf(x, loc, scale))
     cdf = _standard.cdf(_laplace_probability)
 
 
 def _logistic_log_density(z: Array) -> Array:
-    depth = vnp.abs(z)
-    return -depth - 2.0 * vnp.log1p(vnp.exp(-depth))
+    magnitude = vnp.abs(z)
+    return -magnitude - 2.0 * vnp.log1p(vnp.exp(-magnitude))
 
 
 @distribution
@@ -129,21 +129,21 @@ class logistic:
     Array([0.2689, 0.5   , 0.7311], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(_logistic_log_density)
     pdf = _standard.pdf(special.logistic_pdf)
     cdf = _standard.cdf(expit)
     sf = _standard.sf(lambda z: expit(-z))
-    ppf = _standard.ppf(logit, of_value)
-    isf = _standard.isf(lambda q: -logit(q), of_value)
+    ppf = _standard.ppf(logit, value_signature)
+    isf = _standard.isf(lambda q: -logit(q), value_signature)
 
 
 def _cauchy_quantile(q: Array) -> Array:
-    """Return -1 / tan(π q), by the nearer end of (0, 1) or by the middle."""
+    """Return -1 / tan(π q), from 1/2 or from the nearer end of (0, 1)."""
     middle = vnp.abs(q - 0.5) < 0.25
-    centred = vnp.tan(math.pi * vnp.where(middle, q - 0.5, 0.0))
-    outside = vnp.where(middle, 0.25, vnp.where(q < 0.5, q, q - 1.0))
-    return vnp.where(middle, centred, -1.0 / vnp.tan(math.pi * outside))
+    near_middle = vnp.tan(math.pi * vnp.where(middle, q - 0.5, 0.0))
+    from_end = vnp.where(middle, 0.25, vnp.where(q < 0.5, q, q - 1.0))
+    return vnp.where(middle, near_middle, -1.0 / vnp.tan(math.pi * from_end))
 
 
 @distribution
@@ -156,29 +156,29 @@ class cauchy:
     Array([0.25, 0.5 , 0.75], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(lambda z: -math.log(math.pi) - log1p_square(z))
     pdf = _standard.pdf(special.cauchy_pdf)
     cdf = _standard.cdf(lambda z: vnp.arctan2(1.0, -z) / math.pi)
     sf = _standard.sf(lambda z: vnp.arctan2(1.0, z) / math.pi)
     logcdf = _standard.logcdf()
     logsf = _standard.logsf()
-    ppf = _standard.ppf(_cauchy_quantile, of_probability)
-    isf = _standard.isf(lambda q: -_cauchy_quantile(q), of_probability)
+    ppf = _standard.ppf(_cauchy_quantile, probability_signature)
+    isf = _standard.isf(lambda q: -_cauchy_quantile(q), probability_signature)
 
 
-#: Below this, log(1 - exp(-exp(z))) is z to the last bit.
-_GUMBEL_L_TAIL = -38.0
+#: Below this, log(1 - exp(-exp(z))) rounds to z.
+_GUMBEL_TAIL = -38.0
 
 
-def _gumbel_l_of_probability(p: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _gumbel_quantile_signature(p: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a probability."""
 
 
-def _gumbel_l_log1mexpexp(z: Array) -> Array:
+def _log1mexpexp(z: Array) -> Array:
     """Return log(1 - exp(-exp(z)))."""
-    far = z < _GUMBEL_L_TAIL
-    return vnp.where(far, z, log1mexp(exp_or_infinity(vnp.where(far, _GUMBEL_L_TAIL, z))))
+    in_tail = z < _GUMBEL_TAIL
+    return vnp.where(in_tail, z, log1mexp(exp_or_infinity(vnp.where(in_tail, _GUMBEL_TAIL, z))))
 
 
 @distribution
@@ -191,18 +191,14 @@ class gumbel_l:
     Array([0.3078, 0.6321, 0.934 ], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(lambda z: z - exp_or_infinity(z))
     pdf = _standard.pdf()
     cdf = _standard.cdf(lambda z: -vnp.expm1(-exp_or_infinity(z)))
     sf = _standard.sf(lambda z: vnp.exp(-exp_or_infinity(z)))
-    logcdf = _standard.logcdf(_gumbel_l_log1mexpexp)
+    logcdf = _standard.logcdf(_log1mexpexp)
     logsf = _standard.logsf(lambda z: -exp_or_infinity(z))
-    ppf = _standard.ppf(lambda p: vnp.log(-vnp.log1p(-p)), _gumbel_l_of_probability)
-
-
-def _gumbel_r_of_probability(p: Any, loc: Any = 0, scale: Any = 1) -> None:
-    """Take a probability."""
+    ppf = _standard.ppf(lambda p: vnp.log(-vnp.log1p(-p)), _gumbel_quantile_signature)
 
 
 @distribution
@@ -215,21 +211,21 @@ class gumbel_r:
     Array([0.066 , 0.3679, 0.6922], dtype=float32)
     """
 
-    _standard = Continuous(of_value)
+    _standard = Continuous(value_signature)
     logpdf = _standard.logpdf(lambda z: -z - exp_or_infinity(-z))
     pdf = _standard.pdf()
     cdf = _standard.cdf(lambda z: vnp.exp(-exp_or_infinity(-z)))
     sf = _standard.sf(lambda z: -vnp.expm1(-exp_or_infinity(-z)))
     logcdf = _standard.logcdf(lambda z: -exp_or_infinity(-z))
-    logsf = _standard.logsf(lambda z: _gumbel_l_log1mexpexp(-z))
-    ppf = _standard.ppf(lambda p: -vnp.log(-vnp.log(p)), _gumbel_r_of_probability)
+    logsf = _standard.logsf(lambda z: _log1mexpexp(-z))
+    ppf = _standard.ppf(lambda p: -vnp.log(-vnp.log(p)), _gumbel_quantile_signature)
 
 
-def _pareto_parameters(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _pareto_signature(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value and the shape."""
 
 
-def _pareto_of_probability(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _pareto_quantile_signature(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a probability and the shape."""
 
 
@@ -243,17 +239,17 @@ class pareto:
     Array([1.    , 0.25  , 0.0625], dtype=float32)
     """
 
-    _standard = Continuous(_pareto_parameters, support=Interval(1.0, np.inf, 2.0), valid=lambda b: b > 0)
+    _standard = Continuous(_pareto_signature, support=Interval(1.0, np.inf, 2.0), valid=lambda b: b > 0)
     logpdf = _standard.logpdf(lambda z, b: vnp.log(b) - (b + 1.0) * vnp.log(z))
     pdf = _standard.pdf()
     cdf = _standard.cdf(lambda z, b: -vnp.expm1(-b * vnp.log(z)))
     sf = _standard.sf(lambda z, b: z**-b)
     logcdf = _standard.logcdf(lambda z, b: log1mexp(b * vnp.log(z)))
     logsf = _standard.logsf(lambda z, b: -b * vnp.log(z))
-    ppf = _standard.ppf(lambda q, b: vnp.exp(-vnp.log1p(-q) / b), _pareto_of_probability)
+    ppf = _standard.ppf(lambda q, b: vnp.exp(-vnp.log1p(-q) / b), _pareto_quantile_signature)
 
 
-def _gennorm_parameters(x: Any, beta: Any) -> None:
+def _gennorm_signature(x: Any, beta: Any) -> None:
     """Take a value and the shape."""
 
 
@@ -268,12 +264,12 @@ def _gennorm_log_density(x: Array, beta: Array) -> Array:
 
 
 def _gennorm_probability(x: Array, beta: Array) -> Array:
-    """Return half an incomplete gamma function, near 0 its tangent."""
+    """Return the probability of at most x, near 0 by its tangent."""
     power = _gennorm_power(x, beta)
-    near = power < 1e-30
-    tail = 0.5 * gammaincc(1.0 / beta, vnp.where(near, 1.0, power))
+    near_zero = power < 1e-30
+    tail = 0.5 * gammaincc(1.0 / beta, vnp.where(near_zero, 1.0, power))
     tangent = 0.5 + 0.5 * x * vnp.exp(-gammaln(1.0 + 1.0 / beta))
-    return vnp.where(near, tangent, vnp.where(x < 0, tail, 1.0 - tail))
+    return vnp.where(near_zero, tangent, vnp.where(x < 0, tail, 1.0 - tail))
 
 
 @distribution
@@ -287,13 +283,13 @@ class gennorm:
     Array([0.5642, 0.2076], dtype=float32)
     """
 
-    _standard = Continuous(_gennorm_parameters, valid=lambda beta: beta > 0)
+    _standard = Continuous(_gennorm_signature, valid=lambda beta: beta > 0)
     logpdf = _standard.logpdf(_gennorm_log_density)
     pdf = _standard.pdf()
     cdf = _standard.cdf(_gennorm_probability)
 
 
-def _gamma_parameters(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _gamma_signature(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value and the shape."""
 
 
@@ -306,12 +302,12 @@ def _gamma_log_density(z: Array, a: Array) -> Array:
 
 def _gamma_log_distribution(z: Array, a: Array) -> Array:
     """Return the log of the distribution function in standard form, for z > 0."""
-    return log_or_tail(gammainc(a, z), gammaincc(a, z), log_lower_gamma, (a, z), (300.0, 20.0))
+    return log_with_tail(gammainc(a, z), gammaincc(a, z), log_lower_gamma, (a, z), (300.0, 20.0))
 
 
 def _gamma_log_survival(z: Array, a: Array) -> Array:
     """Return the log of the survival function in standard form, for z > 0."""
-    return log_or_tail(gammaincc(a, z), gammainc(a, z), log_upper_gamma, (a, z), (1.0, 80.0))
+    return log_with_tail(gammaincc(a, z), gammainc(a, z), log_upper_gamma, (a, z), (1.0, 80.0))
 
 
 @distribution
@@ -325,7 +321,7 @@ class gamma:
     Array([0.    , 0.3679, 0.2707], dtype=float32)
     """
 
-    _standard = Continuous(_gamma_parameters, support=POSITIVE, valid=lambda a: a > 0)
+    _standard = Continuous(_gamma_signature, support=POSITIVE, valid=lambda a: a > 0)
     logpdf = _standard.logpdf(_gamma_log_density)
     pdf = _standard.pdf(special.gamma_pdf)
     cdf = _standard.cdf(lambda z, a: gammainc(a, z))
@@ -334,18 +330,18 @@ class gamma:
     logsf = _standard.logsf(_gamma_log_survival)
 
 
-#: Of so few degrees of freedom the density is a multiple.
+#: For fewer degrees of freedom than this, the density is proportional to them.
 _CHI2_TINY = 1e-30
 
 
-def _chi2_parameters(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _df_signature(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value and the degrees of freedom."""
 
 
 def _chi2_density(x: Array, df: Array, loc: Array, scale: Array) -> Array:
-    """Return that of the gamma distribution.
+    """Return the density of the gamma distribution with shape df / 2.
 
-    It is proportional to a tiny `df`, half of which may be no number.
+    Half of a tiny `df` may underflow, so `df` is the shape there: the density is proportional to it.
     """
     tiny = df < _CHI2_TINY
     return vnp.where(tiny, 0.5, 1.0) * special.gamma_pdf(x, vnp.where(tiny, df, 0.5 * df), loc, 2.0 * scale)
@@ -355,14 +351,14 @@ def _chi2_density(x: Array, df: Array, loc: Array, scale: Array) -> Array:
 class chi2:
     """The chi-squared distribution of x >= loc, with `df` > 0 degrees of freedom.
 
-    It is that of the sum of `df` squared standard normal numbers, the gamma distribution of z / 2 with shape df / 2, for
+    The sum of `df` squared standard normal numbers has this distribution: the gamma distribution of z / 2 with shape df / 2, for
     z = (x - loc) / scale >= 0. All arguments broadcast; integers become floats.
 
     >>> vf.scipy.stats.chi2.sf(vf.numpy.array([3.841, 6.635]), 1).round(3)
     Array([0.05, 0.01], dtype=float32)
     """
 
-    _standard = Continuous(_chi2_parameters, support=POSITIVE, valid=lambda df: df > 0)
+    _standard = Continuous(_df_signature, support=POSITIVE, valid=lambda df: df > 0)
     logpdf = _standard.logpdf(lambda z, df: _gamma_log_density(0.5 * z, 0.5 * df) - math.log(2.0))
     pdf = _standard.pdf(_chi2_density)
     cdf = _standard.cdf(lambda z, df: gammainc(0.5 * df, 0.5 * z))
@@ -371,15 +367,11 @@ class chi2:
     logsf = _standard.logsf(lambda z, df: _gamma_log_survival(0.5 * z, 0.5 * df))
 
 
-def _t_parameters(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> None:
-    """Take a value and the degrees of freedom."""
-
-
 def _t_log_density(z: Array, df: Array) -> Array:
     finite = vnp.isfinite(df)
     degrees = vnp.where(finite, df, 1.0)
-    level = log_rise(0.5 * degrees, vnp.full_like(degrees, 0.5)) - 0.5 * vnp.log(math.pi * degrees)
-    student = level - 0.5 * (degrees + 1.0) * log1p_square(z / vnp.sqrt(degrees))
+    log_constant = log_rise(0.5 * degrees, vnp.full_like(degrees, 0.5)) - 0.5 * vnp.log(math.pi * degrees)
+    student = log_constant - 0.5 * (degrees + 1.0) * log1p_square(z / vnp.sqrt(degrees))
     return vnp.where(finite, student, -0.5 * (z * z) - 0.5 * math.log(2.0 * math.pi))
 
 
@@ -394,12 +386,12 @@ class t:
     Array([0.3183, 0.1592], dtype=float32)
     """
 
-    _standard = Continuous(_t_parameters, valid=lambda df: df > 0)
+    _standard = Continuous(_df_signature, valid=lambda df: df > 0)
     logpdf = _standard.logpdf(_t_log_density)
     pdf = _standard.pdf(special.t_pdf)
 
 
-def _beta_parameters(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _beta_signature(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value and the shapes."""
 
 
@@ -415,11 +407,11 @@ def _beta_survival(z: Array, a: Array, b: Array) -> Array:
 
 
 def _beta_log_distribution(z: Array, a: Array, b: Array) -> Array:
-    return log_or_tail(betainc(a, b, z), _beta_survival(z, a, b), log_lower_beta, (a, b, z), (300.0, 300.0, 0.1))
+    return log_with_tail(betainc(a, b, z), _beta_survival(z, a, b), log_lower_beta, (a, b, z), (300.0, 300.0, 0.1))
 
 
 def _beta_log_survival(z: Array, a: Array, b: Array) -> Array:
-    return log_or_tail(_beta_survival(z, a, b), betainc(a, b, z), log_upper_beta, (a, b, z), (300.0, 300.0, 0.9))
+    return log_with_tail(_beta_survival(z, a, b), betainc(a, b, z), log_upper_beta, (a, b, z), (300.0, 300.0, 0.9))
 
 
 @distribution
@@ -433,7 +425,7 @@ class beta:
     Array([0.   , 1.125, 1.5  ], dtype=float32)
     """
 
-    _standard = Continuous(_beta_parameters, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
+    _standard = Continuous(_beta_signature, support=UNIT, valid=lambda a, b: (a > 0) & (b > 0))
     logpdf = _standard.logpdf(_beta_log_density)
     pdf = _standard.pdf(special.beta_pdf)
     cdf = _standard.cdf(lambda z, a, b: betainc(a, b, z))
@@ -445,7 +437,7 @@ class beta:
 _TRUNCNORM_HALF_ROOT = math.sqrt(0.5)
 
 
-def _truncnorm_parameters(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
+def _truncnorm_signature(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value and the standardised ends of the interval."""
 
 
@@ -460,21 +452,24 @@ def _truncnorm_log_mass(a: Array, b: Array) -> Array:
     right = a > 0
     low, high = vnp.where(right, -b, a), vnp.where(right, -a, b)
     in_tail = high < -1
-    centre = _truncnorm_log_of_central_mass(vnp.where(in_tail, -1.0, low), vnp.where(in_tail, 1.0, high))
-    tail = _truncnorm_log_of_left_mass(vnp.where(in_tail, low, -2.0), vnp.where(in_tail, high, -1.0))
+    centre = _truncnorm_log_central_mass(vnp.where(in_tail, -1.0, low), vnp.where(in_tail, 1.0, high))
+    tail = _truncnorm_log_tail_mass(vnp.where(in_tail, low, -2.0), vnp.where(in_tail, high, -1.0))
     return vnp.where(in_tail, tail, centre)
 
 
-def _truncnorm_log_of_central_mass(low: Array, high: Array) -> Array:
-    """Return it for low <= 0 and high >= -1, where erf does not cancel."""
+def _truncnorm_log_central_mass(low: Array, high: Array) -> Array:
+    """Return the log of the probability of [low, high] by differences of erf.
+
+    They do not cancel for low <= 0 and high >= -1.
+    """
     inside = 0.5 * (erf(_TRUNCNORM_HALF_ROOT * high) - erf(_TRUNCNORM_HALF_ROOT * low))
     small = inside < 0.5
     outside = vnp.where(small, 0.0, ndtr(low) + ndtr(-high))
     return vnp.where(small, vnp.log(vnp.where(small, inside, 1.0)), vnp.log1p(-outside))
 
 
-def _truncnorm_log_of_left_mass(low: Array, high: Array) -> Array:
-    """Return it for low < high < -1."""
+def _truncnorm_log_tail_mass(low: Array, high: Array) -> Array:
+    """Return the log of the probability of [low, high] for low < high < -1."""
     finite = low > -np.inf
     top = log_ndtr(high)
     gap = top - log_ndtr(vnp.where(finite, low, high - 1.0))
@@ -482,13 +477,13 @@ def _truncnorm_log_of_left_mass(low: Array, high: Array) -> Array:
 
 
 def _truncnorm_log_share(mass: Array, rest: Array, total: Array) -> Array:
-    """Return log(mass / total), given logs of two masses and of their sum.
+    """Return log(mass / total) from the logs of two masses and of their sum.
 
-    Where it is near 0 it is computed from the rest.
+    A share near 1 is computed from the other one, which keeps the precision of a log near 0.
     """
     share, other = mass - total, rest - total
-    near = share > -0.1
-    return vnp.where(near, vnp.log1p(-vnp.exp(vnp.where(near, other, -1.0))), share)
+    near_one = share > -0.1
+    return vnp.where(near_one, vnp.log1p(-vnp.exp(vnp.where(near_one, other, -1.0))), share)
 
 
 def _truncnorm_log_probability(z: Array, a: Array, b: Array) -> Array:
@@ -510,7 +505,7 @@ class truncnorm:
     Array([0.   , 0.417, 1.   ], dtype=float32)
     """
 
-    _standard = Continuous(_truncnorm_parameters, support=_truncnorm_support, valid=lambda a, b: a < b)
+    _standard = Continuous(_truncnorm_signature, support=_truncnorm_support, valid=lambda a, b: a < b)
     logpdf = _standard.logpdf(lambda z, a, b: -0.5 * (z * z) - 0.5 * math.log(2.0 * math.pi) - _truncnorm_log_mass(a, b))
     pdf = _standard.pdf()
     cdf = _standard.cdf(lambda z, a, b: vnp.exp(_truncnorm_log_probability(z, a, b)))
@@ -519,7 +514,7 @@ class truncnorm:
     logsf = _standard.logsf(_truncnorm_log_survival)
 
 
-def _vonmises_parameters(x: Any, kappa: Any) -> None:
+def _vonmises_signature(x: Any, kappa: Any) -> None:
     """Take a value and the concentration."""
 
 
@@ -538,12 +533,12 @@ class vonmises:
     Array([0.5159, 0.2057], dtype=float32)
     """
 
-    _standard = Continuous(_vonmises_parameters, valid=lambda kappa: kappa >= 0)
+    _standard = Continuous(_vonmises_signature, valid=lambda kappa: kappa >= 0)
     logpdf = _standard.logpdf(_vonmises_log_density)
     pdf = _standard.pdf()
 
 
-def _wrapcauchy_parameters(x: Any, c: Any) -> None:
+def _wrapcauchy_signature(x: Any, c: Any) -> None:
     """Take a value and the shape."""
 
 
@@ -563,6 +558,6 @@ class wrapcauchy:
     Array([0.4775, 0.1682], dtype=float32)
     """
 
-    _standard = Continuous(_wrapcauchy_parameters, support=Interval(0.0, 2.0 * math.pi, 1.0), valid=lambda c: (c > 0) & (c < 1))
+    _standard = Continuous(_wrapcauchy_signature, support=Interval(0.0, 2.0 * math.pi, 1.0), valid=lambda c: (c > 0) & (c < 1))
     logpdf = _standard.logpdf(_wrapcauchy_log_density)
     pdf = _standard.pdf()

@@ -1,7 +1,7 @@
-"""How distributions are declared: by formulas of their functions in standard form.
+"""Declarations of distributions by formulas of their functions in standard form.
 
-`Continuous` and `Discrete` make SciPy's functions of the formulas. Before them come public functions with signatures, and logarithms of
-probabilities that would underflow.
+`Continuous` and `Discrete` turn the formulas into SciPy's functions. The sections before them give public functions their signatures, and
+compute logarithms of probabilities that would underflow.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from volta_fn.core.array import Array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
 
 # ------------------------------------------------------------------------------
-# Public functions of formulas: with a signature, promotion and a docstring.
+# Public functions: signature, promotion and docstring of a formula.
 #
 # A distribution's signature is written once, as a function that does nothing, so that type checkers and `help` know the names and
-# defaults of its parameters; every function of the distribution has that signature, or another that is declared like it.
+# defaults of its parameters. `ppf` and `isf` take a probability instead of a value, and so have a signature of their own.
 # ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
@@ -44,23 +44,23 @@ SENTENCES = {
 }
 
 
-def of_value(x: Any, loc: Any = 0, scale: Any = 1) -> None:
+def value_signature(x: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a value, for distributions without shape parameters."""
 
 
-def of_probability(q: Any, loc: Any = 0, scale: Any = 1) -> None:
+def probability_signature(q: Any, loc: Any = 0, scale: Any = 1) -> None:
     """Take a probability, for distributions without shape parameters."""
 
 
-def parameters(signature: Callable[..., None]) -> list[str]:
+def parameter_names(signature: Callable[..., None]) -> list[str]:
     """Return the names of a signature's parameters."""
     return list(inspect.signature(signature).parameters)
 
 
-def promoting(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
-    """Let a function of arrays of one dtype take any, like `composite`.
+def with_promotion(evaluate: Callable[..., Array], name: str) -> Callable[..., Array]:
+    """Return a function that promotes its arguments to one dtype, like `composite`.
 
-    Errors call it `name`. The result is weakly typed if and only if all arguments are: it may depend on some by comparisons alone.
+    Errors call it `name`. The result is weakly typed if and only if all arguments are, since some of them may only be compared.
     """
 
     def function(*values: Array) -> Array:
@@ -75,7 +75,7 @@ C = TypeVar("C")
 
 
 def distribution(namespace: C) -> C:
-    """Return a module with the functions of a class, under the distribution's name.
+    """Return a module with the functions of a class.
 
     The class is a declaration that type checkers read. The module is registered under its path, so that
     ``from volta_fn.scipy.stats.norm import pdf`` finds it.
@@ -93,23 +93,25 @@ def distribution(namespace: C) -> C:
     return result
 
 
-def publish(name: str, evaluate: Callable[..., Array], signature: Callable[P, None], namespace: Mapping[str, Any]) -> Callable[P, Array]:
+def public_function(
+    name: str, evaluate: Callable[..., Array], signature: Callable[P, None], namespace: Mapping[str, Any]
+) -> Callable[P, Array]:
     """Return a public function of a distribution.
 
     Args:
-        name: its name.
-        evaluate: computes it, given arrays of one dtype, float32 or float64, by position.
-        signature: has its parameters.
+        name: the function's name.
+        evaluate: computes the function of arrays of one dtype, float32 or float64, passed by position.
+        signature: a function with its parameters.
         namespace: the variables of the distribution's class, whose docstring describes it.
     """
     declared = inspect.signature(signature)
-    compute = promoting(evaluate, f"{namespace['__qualname__']}.{name}")
+    compute = with_promotion(evaluate, f"{namespace['__qualname__']}.{name}")
 
     @functools.wraps(signature)
     def function(*args: P.args, **kwargs: P.kwargs) -> Array:
-        given = declared.bind(*args, **kwargs)
-        given.apply_defaults()
-        return compute(*given.args)
+        bound = declared.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return compute(*bound.args)
 
     function.__name__ = function.__qualname__ = name
     function.__signature__ = declared.replace(return_annotation="Array")  # type: ignore[attr-defined]
@@ -153,7 +155,7 @@ def log_power(x: Array, power: Array) -> Array:
 
 
 def log_probability(p: Array, complement: Array) -> Array:
-    """Return log(p) of a probability, given 1 - p as well."""
+    """Return log(p) of a probability from p and 1 - p."""
     small = p < 0.5
     none = p <= 0
     low = vnp.log(vnp.where(small & ~none, p, 1.0))
@@ -163,33 +165,33 @@ def log_probability(p: Array, complement: Array) -> Array:
 # ------------------------------------------------------------------------------
 # Logs of probabilities that underflow, for the gamma and the beta distribution.
 #
-# A tail is the density's weight times a continued fraction. So far out 32 terms of it are exact to the last bit of float64.
+# A tail is the density's weight times a continued fraction, of which 32 terms are exact to the last bit of float64 that far out.
 # ------------------------------------------------------------------------------
 
 _TERMS = 32
-#: Probabilities below this are those of a tail.
-_DEEP = 1e-30
+#: Probabilities below this are computed as a tail.
+_TAIL_PROBABILITY = 1e-30
 
 Term = Callable[[Array, Array], tuple[Array, Array]]
 
 
-def log_or_tail(p: Array, complement: Array, tail: Callable[..., Array], arguments: tuple[Array, ...], typical: tuple[float, ...]) -> Array:
-    """Return log(p), by `tail(*arguments)` where p is tiny.
+def log_with_tail(p: Array, complement: Array, tail: Callable[..., Array], arguments: tuple[Array, ...], safe: tuple[float, ...]) -> Array:
+    """Return log(p), as `tail(*arguments)` where p is tiny.
 
-    Elsewhere the tail is evaluated at the `typical` arguments, which are in one.
+    Elsewhere the tail is evaluated at the `safe` arguments, where it has no NaN that would spoil the derivatives.
     """
-    deep = p < _DEEP
-    out = tail(*[vnp.where(deep, argument, value) for argument, value in zip(arguments, typical, strict=True)])
-    return vnp.where(deep, out, log_probability(vnp.where(deep, 0.5, p), vnp.where(deep, 0.5, complement)))
+    in_tail = p < _TAIL_PROBABILITY
+    out = tail(*[vnp.where(in_tail, argument, value) for argument, value in zip(arguments, safe, strict=True)])
+    return vnp.where(in_tail, out, log_probability(vnp.where(in_tail, 0.5, p), vnp.where(in_tail, 0.5, complement)))
 
 
 def _fraction(first: Array, term: Term) -> Array:
-    """Return a_1 / (b_1 + a_2 / (b_2 + …)), given a_n and b_n by n and by n // 2."""
+    """Return a_1 / (b_1 + a_2 / (b_2 + …)); `term` maps n and n // 2 to a_n, b_n."""
 
     def step(i: Any, value: Array) -> Array:
         n = (_TERMS - i).astype(first.dtype)
-        top, bottom = term(n, vnp.floor(0.5 * n))
-        return top / (bottom + value)
+        numerator, denominator = term(n, vnp.floor(0.5 * n))
+        return numerator / (denominator + value)
 
     return lax.fori_loop(0, _TERMS, step, vnp.zeros_like(first))
 
@@ -239,8 +241,8 @@ def _log_beta_ratio(a: Array, b: Array, x: Array) -> Array:
 # ------------------------------------------------------------------------------
 # Continuous distributions, declared by formulas in standard form.
 #
-# A formula is a function of z = (x - loc) / scale inside the support, and of the shape parameters. `Continuous` makes SciPy's function of
-# it: x moved and stretched by `loc` and `scale`, the values outside the support, and NaN for parameters outside their domain.
+# A formula is a function of z = (x - loc) / scale inside the support, and of the shape parameters. `Continuous` derives SciPy's
+# function from it: with `loc` and `scale`, with values outside the support, and with NaN for parameters outside their domain.
 # ------------------------------------------------------------------------------
 
 Q = ParamSpec("Q")
@@ -250,7 +252,7 @@ Formula = Callable[..., Array]
 class Interval(NamedTuple):
     """A support, and a point inside.
 
-    Formulas are evaluated at that point where z lies outside: a NaN there would spoil the derivatives.
+    Where z lies outside, formulas are evaluated at that point: a NaN would spoil the derivatives.
     """
 
     low: Any
@@ -279,12 +281,12 @@ class _Standard(NamedTuple):
 
 
 class Continuous(Generic[P]):
-    """A distribution, whose methods make its public functions.
+    """A continuous distribution, whose methods return its public functions.
 
     Args:
         signature: the parameters: x, the shape parameters, and `loc` and `scale` if it has them.
         support: an interval of z, or a function of the shape parameters that returns one.
-        valid: a function of the shape parameters that tells where they are valid (default: everywhere).
+        valid: a function of the shape parameters that returns where they are valid (default: everywhere).
     """
 
     def __init__(
@@ -298,49 +300,50 @@ class Continuous(Generic[P]):
         self._valid = valid
         self._namespace = sys._getframe(1).f_locals
         self._formulas: dict[str, Formula] = {}
-        self._is_scaled = parameters(signature)[-2:] == ["loc", "scale"]
+        self._is_scaled = parameter_names(signature)[-2:] == ["loc", "scale"]
 
     def logpdf(self, formula: Formula) -> Callable[P, Array]:
-        """Make the log density of its formula."""
+        """Return the log density with this formula."""
         self._formulas["logpdf"] = formula
         return self._public("logpdf", self._log_density)
 
     def pdf(self, formula: Formula | None = None) -> Callable[P, Array]:
-        """Make the density, of that of its log, or of its formula.
+        """Return the density with this formula.
 
-        That is a function of x, the shape parameters, and `loc` and `scale` if there are any: an exponential of a rounded logarithm, or
-        of a rounded z, has an error of as many units as that is large.
+        By default it is the exponential of the log density. A formula is a function of x, the shape parameters, and `loc` and `scale` if
+        there are any. It is more precise: the relative error of the exponential of a rounded logarithm, or of a rounded z, grows with the
+        size of that number.
         """
         if formula is None:
             return self._public("pdf", lambda *args: vnp.exp(self._log_density(*args)))
         return self._public("pdf", lambda *args: self._density(formula, *args))
 
     def cdf(self, formula: Formula) -> Callable[P, Array]:
-        """Make the distribution function of its formula."""
+        """Return the distribution function with this formula."""
         return self._cumulative("cdf", formula, 0.0, 1.0)
 
     def sf(self, formula: Formula) -> Callable[P, Array]:
-        """Make the survival function of its formula."""
+        """Return the survival function with this formula."""
         return self._cumulative("sf", formula, 1.0, 0.0)
 
     def logcdf(self, formula: Formula | None = None) -> Callable[P, Array]:
-        """Make the log of the distribution function, by default of `cdf` and `sf`."""
+        """Return the log of the distribution function, by default from `cdf` and `sf`."""
         return self._cumulative("logcdf", formula or self._log_of("cdf", "sf"), -np.inf, 0.0)
 
     def logsf(self, formula: Formula | None = None) -> Callable[P, Array]:
-        """Make the log of the survival function, by default of `cdf` and `sf`."""
+        """Return the log of the survival function, by default from `cdf` and `sf`."""
         return self._cumulative("logsf", formula or self._log_of("sf", "cdf"), 0.0, -np.inf)
 
     def ppf(self, formula: Formula, signature: Callable[Q, None]) -> Callable[Q, Array]:
-        """Make the inverse of the distribution function of its formula."""
+        """Return the inverse of the distribution function with this formula."""
         return self._quantile("ppf", formula, signature, lambda support: (support.low, support.high))
 
     def isf(self, formula: Formula, signature: Callable[Q, None]) -> Callable[Q, Array]:
-        """Make the inverse of the survival function of its formula."""
+        """Return the inverse of the survival function with this formula."""
         return self._quantile("isf", formula, signature, lambda support: (support.high, support.low))
 
     def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
-        return publish(name, evaluate, self._signature, self._namespace)
+        return public_function(name, evaluate, self._signature, self._namespace)
 
     def _log_of(self, name: str, complement: str) -> Formula:
         return lambda z, *shapes: log_probability(self._formulas[name](z, *shapes), self._formulas[complement](z, *shapes))
@@ -354,26 +357,26 @@ class Continuous(Generic[P]):
         return _Standard((x - loc) / scale, shapes, loc, scale, self._support(*shapes), self._valid(*shapes) & (scale > 0))
 
     def _log_density(self, *args: Array) -> Array:
-        given = self._standardize(*args)
-        z, (low, high, point) = given.z, given.support
+        standard = self._standardize(*args)
+        z, (low, high, point) = standard.z, standard.support
         inside = (z >= low) & (z <= high) & vnp.isfinite(z)
-        value = self._formulas["logpdf"](vnp.where(inside, z, point), *given.shapes)
-        return given.checked(vnp.where(inside, value, -np.inf) - (vnp.log(given.scale) if self._is_scaled else 0.0))
+        value = self._formulas["logpdf"](vnp.where(inside, z, point), *standard.shapes)
+        return standard.checked(vnp.where(inside, value, -np.inf) - (vnp.log(standard.scale) if self._is_scaled else 0.0))
 
     def _density(self, formula: Formula, *args: Array) -> Array:
-        given = self._standardize(*args)
-        z, (low, high, point) = given.z, given.support
+        standard = self._standardize(*args)
+        z, (low, high, point) = standard.z, standard.support
         inside = (z >= low) & (z <= high) & vnp.isfinite(z)
-        x = vnp.where(inside, args[0], point * given.scale + given.loc)
-        return given.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
+        x = vnp.where(inside, args[0], point * standard.scale + standard.loc)
+        return standard.checked(vnp.where(inside, formula(x, *args[1:]), 0.0))
 
     def _cumulative(self, name: str, formula: Formula, below: float, above: float) -> Callable[P, Array]:
         def evaluate(*args: Array) -> Array:
-            given = self._standardize(*args)
-            z, (low, high, point) = given.z, given.support
+            standard = self._standardize(*args)
+            z, (low, high, point) = standard.z, standard.support
             inside = (z > low) & (z < high)
-            value = formula(vnp.where(inside, z, point), *given.shapes)
-            return given.checked(vnp.where(inside, value, vnp.where(z <= low, below, above)))
+            value = formula(vnp.where(inside, z, point), *standard.shapes)
+            return standard.checked(vnp.where(inside, value, vnp.where(z <= low, below, above)))
 
         self._formulas[name] = formula
         return self._public(name, evaluate)
@@ -382,14 +385,14 @@ class Continuous(Generic[P]):
         self, name: str, formula: Formula, signature: Callable[Q, None], ends: Callable[[Interval], tuple[Any, Any]]
     ) -> Callable[Q, Array]:
         def evaluate(q: Array, *rest: Array) -> Array:
-            given = self._standardize(q, *rest)
+            standard = self._standardize(q, *rest)
             inside = (q > 0) & (q < 1)
-            first, last = ends(given.support)
-            value = formula(vnp.where(inside, q, 0.5), *given.shapes)
+            first, last = ends(standard.support)
+            value = formula(vnp.where(inside, q, 0.5), *standard.shapes)
             end = vnp.where(q == 0, first, vnp.where(q == 1, last, np.nan))
-            return given.checked(vnp.where(inside, value, end) * given.scale + given.loc)
+            return standard.checked(vnp.where(inside, value, end) * standard.scale + standard.loc)
 
-        return publish(name, evaluate, signature, self._namespace)
+        return public_function(name, evaluate, signature, self._namespace)
 
 
 # ------------------------------------------------------------------------------
@@ -397,18 +400,18 @@ class Continuous(Generic[P]):
 # ------------------------------------------------------------------------------
 
 
-def from_zero(*shapes: Array) -> tuple[Any, Any]:
-    """Return the support of 0, 1, 2, …."""
+def nonnegative_support(*shapes: Array) -> tuple[Any, Any]:
+    """Return the support 0, 1, 2, …."""
     return 0.0, np.inf
 
 
 class Discrete(Generic[P]):
-    """A distribution of integers, whose methods make its public functions.
+    """A distribution of integers, whose methods return its public functions.
 
     Args:
         signature: the parameters: k, the shape parameters, and `loc` if it has one.
         support: a function of the shape parameters that returns the least and the largest integer.
-        valid: a function of the shape parameters that tells where they are valid.
+        valid: a function of the shape parameters that returns where they are valid.
     """
 
     def __init__(self, signature: Callable[P, None], support: Callable[..., tuple[Any, Any]], valid: Callable[..., Any]) -> None:
@@ -416,25 +419,25 @@ class Discrete(Generic[P]):
         self._support = support
         self._valid = valid
         self._namespace = sys._getframe(1).f_locals
-        self._moves = parameters(signature)[-1] == "loc"
+        self._has_loc = parameter_names(signature)[-1] == "loc"
         self._formula: Formula
 
     def logpmf(self, formula: Formula) -> Callable[P, Array]:
-        """Make the log of the probability function of its formula."""
+        """Return the log of the probability function with this formula."""
         self._formula = formula
         return self._public("logpmf", self._log_mass)
 
     def pmf(self, formula: Formula | None = None) -> Callable[P, Array]:
-        """Make the probability function of its formula, or of that of its log."""
+        """Return the probability function, by default the exponential of its log."""
         if formula is None:
             return self._public("pmf", lambda *args: vnp.exp(self._log_mass(*args)))
         return self._public("pmf", lambda *args: self._mass(formula, 0.0, *args))
 
     def cdf(self, formula: Formula) -> Callable[P, Array]:
-        """Make the distribution function of its formula."""
+        """Return the distribution function with this formula."""
 
         def evaluate(*args: Array) -> Array:
-            k, shapes = self._moved(*args)
+            k, shapes = self._without_loc(*args)
             low, high = self._support(*shapes)
             inside = (k >= low) & (k < high)
             value = formula(vnp.where(inside, vnp.floor(k), low), *shapes)
@@ -443,12 +446,12 @@ class Discrete(Generic[P]):
         return self._public("cdf", evaluate)
 
     def _public(self, name: str, evaluate: Formula) -> Callable[P, Array]:
-        return publish(name, evaluate, self._signature, self._namespace)
+        return public_function(name, evaluate, self._signature, self._namespace)
 
-    def _moved(self, *args: Array) -> tuple[Array, list[Array]]:
-        """Return k without its offset, and the shape parameters."""
+    def _without_loc(self, *args: Array) -> tuple[Array, list[Array]]:
+        """Return k - loc and the shape parameters."""
         k, *shapes = args
-        return (k - shapes[-1], shapes[:-1]) if self._moves else (k, shapes)
+        return (k - shapes[-1], shapes[:-1]) if self._has_loc else (k, shapes)
 
     def _checked(self, k: Array, shapes: list[Array], value: Array) -> Array:
         return vnp.where(self._valid(*shapes) & ~vnp.isnan(k), value, np.nan)
@@ -456,9 +459,9 @@ class Discrete(Generic[P]):
     def _log_mass(self, *args: Array) -> Array:
         return self._mass(self._formula, -np.inf, *args)
 
-    def _mass(self, formula: Formula, elsewhere: float, *args: Array) -> Array:
-        k, shapes = self._moved(*args)
+    def _mass(self, formula: Formula, outside: float, *args: Array) -> Array:
+        k, shapes = self._without_loc(*args)
         low, high = self._support(*shapes)
         inside = (k >= low) & (k <= high) & (k == vnp.floor(k)) & vnp.isfinite(k)
         value = formula(vnp.where(inside, k, low), *shapes)
-        return self._checked(k, shapes, vnp.where(inside, value, elsewhere))
+        return self._checked(k, shapes, vnp.where(inside, value, outside))

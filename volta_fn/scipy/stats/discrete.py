@@ -12,14 +12,14 @@ from volta_fn.core.array import Array
 from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.exponential import xlog1py
 from volta_fn.scipy.special.gamma_family import betaln, composite, gammaincc, log_beta_weight, log_gamma_weight, rising
-from volta_fn.scipy.stats.declarations import Discrete, distribution, from_zero, log_power, promoting
+from volta_fn.scipy.stats.declarations import Discrete, distribution, log_power, nonnegative_support, with_promotion
 
 
-def _bernoulli_parameters(k: Any, p: Any, loc: Any = 0) -> None:
+def _probability_signature(k: Any, p: Any, loc: Any = 0) -> None:
     """Take an integer and a probability."""
 
 
-def _bernoulli_not_moved(k: Any, p: Any) -> None:
+def _bernoulli_cdf_signature(k: Any, p: Any) -> None:
     """Take an integer and a probability."""
 
 
@@ -37,12 +37,12 @@ def _bernoulli_log_mass(k: Array, p: Array) -> Array:
     return vnp.where(one, vnp.log(vnp.where(one, p, 1.0)), vnp.log1p(-vnp.where(one, 0.0, p)))
 
 
-def _bernoulli_standard_quantile(q: Array, p: Array) -> Array:
+def _bernoulli_quantile_formula(q: Array, p: Array) -> Array:
     value = vnp.where(q == 0, -1.0, vnp.where(q <= 1.0 - p, 0.0, 1.0))
     return vnp.where((q >= 0) & (q <= 1) & _bernoulli_is_probability(p), value, np.nan)
 
 
-_bernoulli_quantile = promoting(_bernoulli_standard_quantile, "bernoulli.ppf")
+_bernoulli_quantile = with_promotion(_bernoulli_quantile_formula, "bernoulli.ppf")
 
 
 @distribution
@@ -55,10 +55,10 @@ class bernoulli:
     Array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
-    _standard = Discrete(_bernoulli_parameters, support=_bernoulli_support, valid=_bernoulli_is_probability)
+    _standard = Discrete(_probability_signature, support=_bernoulli_support, valid=_bernoulli_is_probability)
     logpmf = _standard.logpmf(_bernoulli_log_mass)
     pmf = _standard.pmf(lambda k, p: vnp.where(k == 1, p, 1.0 - p))
-    cdf = Discrete(_bernoulli_not_moved, support=_bernoulli_support, valid=_bernoulli_is_probability).cdf(lambda k, p: 1.0 - p)
+    cdf = Discrete(_bernoulli_cdf_signature, support=_bernoulli_support, valid=_bernoulli_is_probability).cdf(lambda k, p: 1.0 - p)
 
     @staticmethod
     def ppf(q: Any, p: Any) -> Array:
@@ -72,10 +72,6 @@ class bernoulli:
         return _bernoulli_quantile(q, p)
 
 
-def _geom_parameters(k: Any, p: Any, loc: Any = 0) -> None:
-    """Take an integer and a probability."""
-
-
 @distribution
 class geom:
     """The geometric distribution of the number of trials up to the first success.
@@ -86,17 +82,20 @@ class geom:
     Array([0.  , 0.5 , 0.25], dtype=float32)
     """
 
-    _standard = Discrete(_geom_parameters, support=lambda p: (1.0, np.inf), valid=lambda p: (p > 0) & (p <= 1))
+    _standard = Discrete(_probability_signature, support=lambda p: (1.0, np.inf), valid=lambda p: (p > 0) & (p <= 1))
     logpmf = _standard.logpmf(lambda k, p: xlog1py(k - 1.0, -p) + vnp.log(p))
     pmf = _standard.pmf(lambda k, p: special.beta_density(vnp.ones_like(k), k, p) * p / k)
 
 
-def _binom_parameters(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
+def _binom_signature(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
     """Take an integer, the number of trials and their probability."""
 
 
 def _binom_log_mass(k: Array, n: Array, p: Array) -> Array:
-    """Return it by p^(k+1) (1 - p)^(n-k+1) / B(k + 1, n - k + 1), without large terms."""
+    """Return the log of the probability.
+
+    The log of p^(k+1) (1 - p)^(n-k+1) / B(k + 1, n - k + 1) has no large terms that cancel.
+    """
     certain = (p == 0) | (p == 1)
     inside = vnp.where(certain, 0.5, p)
     weight = log_beta_weight(k + 1.0, n - k + 1.0, inside) - vnp.log1p(n) - vnp.log(inside) - vnp.log1p(-inside)
@@ -118,17 +117,20 @@ class binom:
     Array([0.125, 0.375, 0.375, 0.125], dtype=float32)
     """
 
-    _standard = Discrete(_binom_parameters, support=lambda n, p: (0.0, n), valid=_binom_is_valid)
+    _standard = Discrete(_binom_signature, support=lambda n, p: (0.0, n), valid=_binom_is_valid)
     logpmf = _standard.logpmf(_binom_log_mass)
     pmf = _standard.pmf(lambda k, n, p: special.beta_density(k + 1.0, n - k + 1.0, p) / (n + 1.0))
 
 
-def _nbinom_parameters(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
+def _nbinom_signature(k: Any, n: Any, p: Any, loc: Any = 0) -> None:
     """Take an integer, the number of successes and their probability."""
 
 
 def _nbinom_log_mass(k: Array, n: Array, p: Array) -> Array:
-    """Return it by p^n (1 - p)^(k+1) / B(n, k + 1), without large terms."""
+    """Return the log of the probability.
+
+    The log of p^n (1 - p)^(k+1) / B(n, k + 1) has no large terms that cancel.
+    """
     certain = p == 1
     inside = vnp.where(certain, 0.5, p)
     weight = log_beta_weight(n, k + 1.0, inside) - vnp.log(n + k) - vnp.log1p(-inside)
@@ -146,12 +148,12 @@ class nbinom:
     Array([0.25  , 0.25  , 0.1875], dtype=float32)
     """
 
-    _standard = Discrete(_nbinom_parameters, support=from_zero, valid=lambda n, p: (n > 0) & (p > 0) & (p <= 1))
+    _standard = Discrete(_nbinom_signature, support=nonnegative_support, valid=lambda n, p: (n > 0) & (p > 0) & (p <= 1))
     logpmf = _standard.logpmf(_nbinom_log_mass)
     pmf = _standard.pmf(special.nbinom_pmf)
 
 
-def _betabinom_parameters(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> None:
+def _betabinom_signature(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> None:
     """Take an integer, the number of trials and the shapes."""
 
 
@@ -174,33 +176,36 @@ class betabinom:
     Array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
 
-    _standard = Discrete(_betabinom_parameters, support=lambda n, a, b: (0.0, n), valid=_betabinom_is_valid)
+    _standard = Discrete(_betabinom_signature, support=lambda n, a, b: (0.0, n), valid=_betabinom_is_valid)
     logpmf = _standard.logpmf(_betabinom_log_mass)
     pmf = _standard.pmf()
 
 
-def _poisson_parameters(k: Any, mu: Any, loc: Any = 0) -> None:
+def _poisson_signature(k: Any, mu: Any, loc: Any = 0) -> None:
     """Take an integer and the mean."""
 
 
 def _poisson_log_mass(k: Array, mu: Array) -> Array:
-    """Return it by mu^k exp(-mu) / Γ(k), without large terms."""
-    plain = (k == 0) | (mu == 0)
-    count, mean = vnp.where(plain, 1.0, k), vnp.where(plain, 1.0, mu)
-    return vnp.where(plain, log_power(mu, k) - mu, log_gamma_weight(count, mean) - vnp.log(count))
+    """Return the log of the probability.
+
+    The log of mu^k exp(-mu) / Γ(k) has no large terms that cancel.
+    """
+    has_zero = (k == 0) | (mu == 0)
+    count, mean = vnp.where(has_zero, 1.0, k), vnp.where(has_zero, 1.0, mu)
+    return vnp.where(has_zero, log_power(mu, k) - mu, log_gamma_weight(count, mean) - vnp.log(count))
 
 
 def _poisson_probability(k: Array, mu: Array) -> Array:
-    """Return an incomplete gamma function; at mu = 0 its tangent, for the derivative."""
+    """Return the probability of at most k; at mu = 0 its tangent."""
     tangent = 1.0 - vnp.where(k == 0, mu, 0.0)
     return vnp.where(mu == 0, tangent, gammaincc(k + 1.0, vnp.where(mu == 0, 1.0, mu)))
 
 
-#: From here on the entropy is that of its asymptotic series.
+#: Means from which the entropy is computed by its asymptotic series.
 _POISSON_LARGE = 50.0
 
 
-#: Counts that a mean below `_POISSON_LARGE` does not exceed but with probability 1e-22.
+#: The number of counts that are summed for smaller means; a larger count has probability 1e-22.
 _POISSON_COUNTS = 150
 
 
@@ -212,11 +217,11 @@ _POISSON_SERIES = (0.0, 1 / 12, 1 / 24, 19 / 360, 9 / 80, 863 / 2520, 1375 / 100
 def _poisson_entropy(mu: Any, loc: Any) -> Array:
     mean, _ = vnp.broadcast_arrays(mu, loc)
     large = mean >= _POISSON_LARGE
-    few, many = vnp.where(large, 1.0, mean)[..., None], vnp.where(large, mean, _POISSON_LARGE)
+    small_mean, large_mean = vnp.where(large, 1.0, mean)[..., None], vnp.where(large, mean, _POISSON_LARGE)
     counts = vnp.arange(_POISSON_COUNTS, dtype=mean.dtype)
-    logs = _poisson_log_mass(*vnp.broadcast_arrays(counts, vnp.where(few > 0, few, 1.0)))
-    summed = vnp.where(few[..., 0] == 0, 0.0, -vnp.sum(vnp.exp(logs) * logs, -1))
-    series = 0.5 * vnp.log(2.0 * math.pi * math.e * many) - rising(1.0 / many, _POISSON_SERIES)
+    logs = _poisson_log_mass(*vnp.broadcast_arrays(counts, vnp.where(small_mean > 0, small_mean, 1.0)))
+    summed = vnp.where(small_mean[..., 0] == 0, 0.0, -vnp.sum(vnp.exp(logs) * logs, -1))
+    series = 0.5 * vnp.log(2.0 * math.pi * math.e * large_mean) - rising(1.0 / large_mean, _POISSON_SERIES)
     return vnp.where(mean >= 0, vnp.where(large, series, summed), np.nan)
 
 
@@ -230,7 +235,7 @@ class poisson:
     Array([0.3679, 0.3679, 0.1839], dtype=float32)
     """
 
-    _standard = Discrete(_poisson_parameters, support=from_zero, valid=lambda mu: mu >= 0)
+    _standard = Discrete(_poisson_signature, support=nonnegative_support, valid=lambda mu: mu >= 0)
     logpmf = _standard.logpmf(_poisson_log_mass)
     pmf = _standard.pmf(lambda k, mu: special.gamma_density(k + 1.0, mu))
     cdf = _standard.cdf(_poisson_probability)

@@ -28,9 +28,9 @@ def _multivariate_normal_log_density(x: Any, mean: Any, cov: Any) -> Array:
     if cov.ndim == 0:
         return -0.5 * (vnp.sum(y * y, -1) / cov + size * vnp.log(2.0 * math.pi * cov))
     factor = lax.linalg.cholesky(cov)
-    log_root = vnp.sum(vnp.log(vnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
-    white = whiten(factor, y)
-    return -0.5 * vnp.sum(white * white, -1) - log_root - 0.5 * size * math.log(2.0 * math.pi)
+    half_log_det = vnp.sum(vnp.log(vnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    whitened = whiten(factor, y)
+    return -0.5 * vnp.sum(whitened * whitened, -1) - half_log_det - 0.5 * size * math.log(2.0 * math.pi)
 
 
 def whiten(factor: Array, y: Array) -> Array:
@@ -83,14 +83,14 @@ class multivariate_normal:
         return vnp.exp(multivariate_normal.logpdf(x, mean, cov))
 
 
-def _multinomial_is_wrong(p: Array) -> Array:
+def _is_no_probability(p: Array) -> Array:
     return ~((p >= 0) & (p <= 1))
 
 
 @composite
 def _multinomial_log_mass(x: Any, p: Any) -> Array:
     out = gammaln(vnp.sum(x, -1) + 1.0) + vnp.sum(log_power(p, x) - gammaln(x + 1.0), -1)
-    return vnp.where(vnp.any(_multinomial_is_wrong(p), -1), np.nan, out)
+    return vnp.where(vnp.any(_is_no_probability(p), -1), np.nan, out)
 
 
 @distribution
@@ -120,8 +120,8 @@ class multinomial:
             raise DTypeError(f"multinomial.logpmf: x and n must be integers, got {counts.dtype.name}; convert them with astype")
         (probabilities,) = promote_args("multinomial.logpmf", (p,), dtypes.FLOATS)
         possible = vnp.all(counts >= 0, -1) & (vnp.sum(counts, -1) == trials)
-        known = vnp.where(possible[..., None], counts, 0).astype(dtypes.accumulator(probabilities.dtype))
-        return vnp.where(possible | vnp.any(_multinomial_is_wrong(probabilities), -1), _multinomial_log_mass(known, probabilities), -np.inf)
+        safe = vnp.where(possible[..., None], counts, 0).astype(dtypes.accumulator(probabilities.dtype))
+        return vnp.where(possible | vnp.any(_is_no_probability(probabilities), -1), _multinomial_log_mass(safe, probabilities), -np.inf)
 
     @staticmethod
     def pmf(x: Any, n: Any, p: Any) -> Array:
@@ -157,8 +157,7 @@ class dirichlet:
 
         Args:
             x: shares, of shape (k, ...) or (k - 1, ...), to which the last share is added. Where they are negative or do not sum to 1
-            (within
-                1e-6, or twice their dtype's precision), the density is 0.
+                (within 1e-6, or twice their dtype's precision), the density is 0.
             alpha: positive numbers, of shape (k,); NaN for others.
 
         Returns an array of shape (...). Raises `ShapeError` if the shapes do not fit.

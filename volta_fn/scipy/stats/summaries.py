@@ -215,7 +215,7 @@ class gaussian_kde:  # SciPy's name
         self._set(covariance=covariance * factor**2, inv_cov=inv(covariance) / factor**2)
 
     def _set(self, **fields: Any) -> None:
-        """Set fields while the frozen object is made."""
+        """Set fields of the frozen object under construction."""
         self.__dict__.update(fields)
 
     def _factor(self, method: Any) -> Any:
@@ -305,8 +305,7 @@ class gaussian_kde:  # SciPy's name
 
 
 def _points_and_weights(dataset: Any, weights: Any) -> tuple[Array, Array]:
-    given = (dataset,) if weights is None else (dataset, weights)
-    values = promote_args("gaussian_kde", given, dtypes.FLOATS)
+    values = promote_args("gaussian_kde", (dataset,) if weights is None else (dataset, weights), dtypes.FLOATS)
     wide = dtypes.accumulator(values[0].dtype)
     points, *rest = (lax.convert_element_type(v, wide) for v in values)
     points = vnp.atleast_2d(points)
@@ -321,14 +320,14 @@ def _points_and_weights(dataset: Any, weights: Any) -> tuple[Array, Array]:
 
 
 def _log_mixture(covariance: Array, points: Array, centres: Array, weights: Array) -> Array:
-    """Return the log of the sum of weighted normal densities.
+    """Return the log of a sum of weighted normal densities at points (d, m).
 
-    It is taken at `points` (d, m), and the densities are around `centres` (d, n).
+    Their means are `centres` (d, n), and they have one covariance (d, d).
     """
     factor = lax.linalg.cholesky(covariance)
     x, y = whiten(factor, points.T), whiten(factor, centres.T)
     distances = vnp.zeros((x.shape[0], y.shape[0]), x.dtype)
     for axis in range(x.shape[1]):  # a difference of squares would cancel
         distances = distances + (x[:, axis, None] - y[None, :, axis]) ** 2
-    log_root = vnp.sum(vnp.log(vnp.diagonal(factor))) + 0.5 * x.shape[1] * math.log(2.0 * math.pi)
-    return logsumexp(-0.5 * distances, 1, b=weights) - log_root
+    log_constant = vnp.sum(vnp.log(vnp.diagonal(factor))) + 0.5 * x.shape[1] * math.log(2.0 * math.pi)
+    return logsumexp(-0.5 * distances, 1, b=weights) - log_constant

@@ -39,10 +39,10 @@ def heads_first(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: function(*[x.swapaxes(1, 2) for x in arrays])
 
 
-def by_einsum(q: Any, k: Any, v: Any, fill: float = -np.inf, kept: Any = None) -> Any:
+def by_einsum(q: Any, k: Any, v: Any, fill: float = -np.inf, mask: Any = None) -> Any:
     """Attention as one writes it down."""
     logits = jnp.einsum("bthd,bshd->bhts", q, k) / 2.8
-    logits = jnp.where(jnp.tril(jnp.ones((T, S), bool)) if kept is None else kept, logits, fill)
+    logits = jnp.where(jnp.tril(jnp.ones((T, S), bool)) if mask is None else mask, logits, fill)
     return jnp.einsum("bhts,bshd->bthd", nn.softmax(logits), v)
 
 
@@ -55,23 +55,23 @@ def by_hand(q: Any, k: Any, v: Any) -> Any:
 def programs(function: Callable[..., Any], *arrays: Any) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """A function's program, and that with attention."""
     closed = vf.jit(function).lower(*arrays).jaxpr
-    kept = keep_attention(closed, lambda avals, form: True)
-    return simplify(closed), simplify(replace_attention(simplify(kept), lambda avals, form: True))
+    retained = keep_attention(closed, lambda avals, form: True)
+    return simplify(closed), simplify(replace_attention(simplify(retained), lambda avals, form: True))
 
 
-def check(function: Callable[..., Any], found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
+def check(function: Callable[..., Any], result: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
     """Compare the values, and how many instructions of each kind there are; with both, no array is as large as weights."""
-    compare(*programs(function, *arrays), found, *arrays, tolerance=tolerance)
+    compare(*programs(function, *arrays), result, *arrays, tolerance=tolerance)
 
 
-def compare(old: ClosedJaxpr, new: ClosedJaxpr, found: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
+def compare(old: ClosedJaxpr, new: ClosedJaxpr, actual: dict[str, int], *arrays: Any, tolerance: float = 2e-6) -> None:
     """Do the same for two programs."""
     counts = Counter(eqn.primitive.name for eqn in new.eqns)
-    assert {name: counts[name] for name in BOTH if counts[name]} == found
+    assert {name: counts[name] for name in BOTH if counts[name]} == actual
     large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.ndim > 2 and v.aval.shape[-2:] == (T, S)]
-    assert not large or found != BOTH
-    wanted, given = (NumpyBackend().compile(closed, (), pipeline)(False, *arrays) for closed in (old, new))
-    for x, y in zip(given, wanted, strict=True):
+    assert not large or actual != BOTH
+    wanted, arguments = (NumpyBackend().compile(closed, (), pipeline)(False, *arrays) for closed in (old, new))
+    for x, y in zip(arguments, wanted, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         difference = np.abs(x.astype(np.float64) - y.astype(np.float64)).max()
         assert difference <= tolerance * max(np.abs(y.astype(np.float64)).max(), 1)
@@ -120,18 +120,18 @@ def test_recomputed_attention() -> None:
 )
 def test_calls_are_kept(function: Callable[..., Any]) -> None:
     """Replace calls by routines, which read operands before they are transposed."""
-    for run, found in ((function, {"attention_routine": 1}), (gradient(function), BOTH)):
+    for run, result in ((function, {"attention_routine": 1}), (gradient(function), BOTH)):
         closed = vf.jit(run).lower(Q, K, V).jaxpr
-        kept = simplify(keep_attention(closed, lambda avals, form: True))
-        compare(simplify(closed), kept, found, Q, K, V)
-        transposed = {v for e in kept.eqns if e.primitive.name == "transpose" for v in e.outvars}
-        assert not [v for e in kept.eqns if e.primitive.name in BOTH for v in e.invars if v in transposed]
+        retained = simplify(keep_attention(closed, lambda avals, form: True))
+        compare(simplify(closed), retained, result, Q, K, V)
+        transposed = {v for e in retained.eqns if e.primitive.name == "transpose" for v in e.outvars}
+        assert not [v for e in retained.eqns if e.primitive.name in BOTH for v in e.invars if v in transposed]
 
 
 def test_calls_that_are_not_worthwhile_are_expanded() -> None:
     closed = vf.jit(gradient(dot_product())).lower(Q, K, V).jaxpr
-    kept = simplify(keep_attention(closed, lambda avals, form: False))
-    assert [e.primitive for e in kept.eqns] == [e.primitive for e in simplify(closed).eqns]
+    retained = simplify(keep_attention(closed, lambda avals, form: False))
+    assert [e.primitive for e in retained.eqns] == [e.primitive for e in simplify(closed).eqns]
 
 
 def test_some_of_the_gradients() -> None:
@@ -150,16 +150,16 @@ def test_what_is_left_as_it_is() -> None:
     key = vf.random.key(0)
     check(gradient(dot_product(bias=RNG.standard_normal((T, S), np.float32))), {}, Q, K, V)
     check(gradient(heads_first(lambda *a: nn.scaled_dot_product_attention(*a, dropout_p=0.5, key=key))), {}, Q, K, V)
-    check(gradient(lambda *a: by_einsum(*a, kept=MASK | (np.arange(S) == 0))), {}, Q, K, V)  # minus infinity, by a mask of any kind
+    check(gradient(lambda *a: by_einsum(*a, mask=MASK | (np.arange(S) == 0))), {}, Q, K, V)  # minus infinity, by a mask of any kind
     check(lambda q, k, v: vf.jvp(lambda q: nn.dot_product_attention(q, k, v), (q,), (q,)), {"attention_routine": 1}, Q, K, V)
     check(by_hand, {"attention_routine": 1}, Q, K, V)
     check(gradient(by_hand), {}, Q, K, V)
 
 
 def test_masks_of_other_numbers() -> None:
-    kept = MASK | (np.arange(S) == 0)
+    retained = MASK | (np.arange(S) == 0)
     check(by_einsum, {"attention_routine": 1}, Q, K, V)
-    check(lambda *arrays: by_einsum(*arrays, fill=-3.0, kept=kept), {"attention_routine": 1}, Q, K, V)
+    check(lambda *arrays: by_einsum(*arrays, fill=-3.0, mask=retained), {"attention_routine": 1}, Q, K, V)
     check(lambda *arrays: by_einsum(*arrays, fill=-3.0), {"attention_routine": 1}, Q, K, V)  # causal, and yet all keys count
     check(gradient(by_einsum), {}, Q, K, V)  # the gradient needs the weights
 
@@ -208,8 +208,8 @@ def wrapped_mask(logits: Any) -> Any:
 )
 def test_what_is_almost_attention(weights: tuple[str, Callable[..., Any]]) -> None:
     old, new = programs(almost(weights[1]), Q, Q + 1, V[:, :T])
-    wanted, given = (np.asarray(NumpyBackend().compile(closed, (), pipeline)(False, Q, Q + 1, V[:, :T])[0]) for closed in (old, new))
-    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=1e-5)
+    wanted, arguments = (np.asarray(NumpyBackend().compile(closed, (), pipeline)(False, Q, Q + 1, V[:, :T])[0]) for closed in (old, new))
+    np.testing.assert_allclose(arguments, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_logits_of_another_order_are_left_as_they_are() -> None:

@@ -31,10 +31,10 @@ def divided(function: Callable[..., Any], *args: Any) -> list[list[str]]:
     vf.check_jaxpr(after)
     vf.check_jaxpr(move_products_out(simplify(before)))
     values = [as_value(x) for x in vf.tree.leaves(args)]
-    for found, expected in zip(eval_jaxpr(after, *values), eval_jaxpr(before, *values), strict=True):
-        assert found.dtype == expected.dtype
-        tolerance = 1e-5 if found.dtype.itemsize > 2 else 2e-2
-        np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64), tolerance, tolerance)
+    for actual, expected in zip(eval_jaxpr(after, *values), eval_jaxpr(before, *values), strict=True):
+        assert actual.dtype == expected.dtype
+        tolerance = 1e-5 if actual.dtype.itemsize > 2 else 2e-2
+        np.testing.assert_allclose(np.asarray(actual, np.float64), np.asarray(expected, np.float64), tolerance, tolerance)
     assert all(e.source is not None for e in after.eqns)
     return [names(after), *[names(e.params["jaxpr"]) for e in after.eqns if e.primitive.name == "scan"]]
 

@@ -41,8 +41,8 @@ def test_solutions(name: str, dtype: str) -> None:
     a, b, tol = matrix(dtype, is_hermitian), sample((SIZE,), dtype, 1), TOLERANCE[dtype]
     wanted = np.linalg.solve(a, b)
     for more in ({}, {"x0": wanted * 0.9}, {"M": np.diag(1 / np.diag(a))}, {"M": lambda r: r / np.diag(a)}):
-        for given in (a, lambda x: vnp.asarray(a) @ x):
-            x, info = vf.jit(lambda b, g=given, m=more: solver(g, b, tol=tol, **options, **m))(b)
+        for arguments in (a, lambda x: vnp.asarray(a) @ x):
+            x, info = vf.jit(lambda b, g=arguments, m=more: solver(g, b, tol=tol, **options, **m))(b)
             assert info is None
             assert x.dtype == dtype
             np.testing.assert_allclose(x, wanted, rtol=20 * tol, atol=20 * tol)
@@ -68,8 +68,8 @@ def test_trees(name: str) -> None:
     b = {"p": np.ones((2, 2), np.float32), "q": [np.arange(3), np.float32(2)]}
     x, _ = solver(lambda x: vf.tree.map(lambda leaf: 4 * leaf, x), b, **options)
     assert vf.tree.structure(x) == vf.tree.structure(b)
-    for solved, given in zip(vf.tree.leaves(x), vf.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(solved, given / 4, rtol=1e-4)
+    for solved, arguments in zip(vf.tree.leaves(x), vf.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(solved, arguments / 4, rtol=1e-4)
 
 
 @pytest.mark.wide

@@ -157,11 +157,11 @@ def test_rotations_are_frozen_pytrees():
 @pytest.mark.parametrize("convert", ["from_rotvec", "from_mrp", "from_quat", "from_matrix"])
 def test_slopes(convert):
     """Differentiate through every representation, also at the identity."""
-    there, back = getattr(Rotation, convert), f"as_{convert[5:]}"
+    to_rotation, back = getattr(Rotation, convert), f"as_{convert[5:]}"
     vector = np.array([1.0, -2.0, 0.5])
 
     def function(x: np.ndarray) -> vf.Array:
-        rotation = there(x)
+        rotation = to_rotation(x)
         return rotation.apply(vector) + rotation.as_rotvec() + rotation.as_mrp() * rotation.magnitude() + rotation.as_euler("xyz")
 
     points = [np.asarray(getattr(MINE[i], back)()) for i in (0, 3)]
@@ -171,7 +171,9 @@ def test_slopes(convert):
         expected = np.stack([(function(x + s) - function(x - s)) / 2e-6 for s in steps], -1)
         np.testing.assert_allclose(slopes.reshape(expected.shape), expected, rtol=1e-6, atol=1e-7)
     identity = np.asarray(getattr(Rotation.identity(dtype=np.float64), back)())
-    assert np.isfinite(vf.jacrev(lambda x: there(x).apply(vector) + there(x).as_rotvec() + there(x).as_mrp())(identity)).all()
+    assert np.isfinite(
+        vf.jacrev(lambda x: to_rotation(x).apply(vector) + to_rotation(x).as_rotvec() + to_rotation(x).as_mrp())(identity)
+    ).all()
 
 
 def test_dtypes():

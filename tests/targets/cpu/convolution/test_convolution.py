@@ -28,10 +28,10 @@ def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dt
     routine = maker((ShapedArray(lhs, x.dtype), ShapedArray(rhs, w.dtype)), params)
     assert routine is not None
     assert routine.workspace <= 32 << 20
-    known = {k: v for k, v in params.items() if k != "algorithm"}
-    expected = conv_general_dilated(x.astype(np.float64), w.astype(np.float64), **known)
-    (found,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)], chunks)
-    error = np.abs(found.astype(np.float64) - expected).max()
+    conv_params = {k: v for k, v in params.items() if k != "algorithm"}
+    expected = conv_general_dilated(x.astype(np.float64), w.astype(np.float64), **conv_params)
+    (actual,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)], chunks)
+    error = np.abs(actual.astype(np.float64) - expected).max()
     assert error <= tolerance * max(np.abs(expected).max(), 1e-30)
 
 
@@ -81,8 +81,8 @@ def test_infinity_stays_where_its_windows_are() -> None:
     params = params_of(1, padding=((1, 1),))
     routine = maker((ShapedArray(x.shape, x.dtype), ShapedArray(w.shape, w.dtype)), params)
     assert routine is not None
-    (found,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
-    np.testing.assert_array_equal(found[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
+    (result,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
+    np.testing.assert_array_equal(result[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
 
 
 @given(

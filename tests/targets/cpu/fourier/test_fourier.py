@@ -43,22 +43,22 @@ def test_transforms_are_numpys(kind: str, wide: bool) -> None:
         avals = (ShapedArray(x.shape, x.dtype),)
         routine, result = ROUTINES["fft"](avals, params), fft_p.result_avals(avals, params)
         assert routine is not None
-        (found,) = run_routine(routine, [x], [(result.shape, result.dtype)])
+        (actual,) = run_routine(routine, [x], [(result.shape, result.dtype)])
         (again,) = run_routine(routine, [x], [(result.shape, result.dtype)], chunks=3)
-        assert found.tobytes() == again.tobytes()
+        assert actual.tobytes() == again.tobytes()
         wanted = KINDS[kind](x.astype(np.longdouble if kind == "RFFT" else np.clongdouble), shape[axis], axis)
         eps = np.finfo(x.dtype).eps
         # an eps for each pass, of which the lengths have five at most
-        assert np.abs(found - wanted).max() <= 5 * eps * np.abs(wanted).max(), (shape, axis)
+        assert np.abs(actual - wanted).max() <= 5 * eps * np.abs(wanted).max(), (shape, axis)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_signal_meets_another(kind: str) -> None:
     x = signals(kind, (33, 20), 1, False)
     x[5, 3] = np.nan
-    found = np.asarray(vf.jit(lambda v: vf.lax.fft(v, kind, (20,)))(x))
-    assert np.isnan(found[5]).all()
-    assert np.isfinite(np.delete(found, 5, 0)).all()
+    result = np.asarray(vf.jit(lambda v: vf.lax.fft(v, kind, (20,)))(x))
+    assert np.isnan(result[5]).all()
+    assert np.isfinite(np.delete(result, 5, 0)).all()
 
 
 def test_what_is_left_to_the_host() -> None:

@@ -100,18 +100,18 @@ def test_openblas_has_its_threads_back() -> None:
     set_threads(2)
     try:
         wanted = openblas_threads()
-        found: list[bool] = []
+        results: list[bool] = []
 
         def work() -> None:
             for _ in range(10):
-                found.append(all(np.array_equal(a, b) for a, b in zip(map(np.asarray, function(x)), expected, strict=True)))
+                results.append(all(np.array_equal(a, b) for a, b in zip(map(np.asarray, function(x)), expected, strict=True)))
 
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert all(found) and len(found) == 30
+        assert all(results) and len(results) == 30
         assert openblas_threads() == wanted
         assert not machine._threads[0] and not machine._threads[machine._COUNTS].any(), "a routine did not give its lock or its count back"
     finally:
@@ -132,8 +132,8 @@ def openblas_threads_during(steps: str, most: int) -> list[int]:
     routine = writer.routine()
     entries(routine.text, tuple(launch.symbol for launch in routine.launches), routine.shared)  # binds the record, which sets the most
     machine._threads[machine._MOST] = most
-    (found,) = run_routine(routine, [], [((len(steps),), np.dtype(np.int32))])
-    return [int(count) for count in found]
+    (result,) = run_routine(routine, [], [((len(steps),), np.dtype(np.int32))])
+    return [int(count) for count in result]
 
 
 def test_single_large_matrices_have_the_programs_threads() -> None:
@@ -178,6 +178,6 @@ def test_results_in_the_memory_of_operands(shape: tuple[int, ...]) -> None:
     first, second = map(np.asarray, vf.jit(function)(square, b))
     np.testing.assert_allclose(np.linalg.cholesky(square) @ first, b + 1, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(second @ np.linalg.cholesky(2 * square), b, rtol=1e-9, atol=1e-9)
-    factor, given = np.linalg.cholesky(square), vf.device_put(b)
+    factor, arguments = np.linalg.cholesky(square), vf.device_put(b)
     solve = vf.jit(lambda y: vf.lax.linalg.triangular_solve(vnp.asarray(factor), y, left_side=True, lower=True), donate_argnums=0)
-    np.testing.assert_allclose(factor @ np.asarray(solve(given)), b, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(factor @ np.asarray(solve(arguments)), b, rtol=1e-9, atol=1e-9)

@@ -48,9 +48,9 @@ def uses_one_routine(function: Callable[..., Any], *args: Any) -> bool:
 
 def check(loop: Callable[..., Any], expected: Any, *args: Any, eps: float = 0.0) -> None:
     assert uses_one_routine(loop, *args)
-    found = vf.jit(loop)(*args)
-    assert tree.structure(found) == tree.structure(expected)
-    for ours, theirs in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+    actual = vf.jit(loop)(*args)
+    assert tree.structure(actual) == tree.structure(expected)
+    for ours, theirs in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
         np.testing.assert_allclose(np.asarray(ours, complex), np.asarray(theirs, complex), rtol=8 * eps, atol=8 * eps)
 
@@ -124,8 +124,8 @@ def test_loops_over_arrays_are_not_of_numbers(loop: Callable[..., Any]) -> None:
 
 def test_constants_are_told_apart() -> None:
     for addend in (0.1, np.nextafter(np.float32(0.1), np.float32(1)), -0.0, 0.0):
-        found = vf.jit(lambda x, a=np.float32(addend): lax.fori_loop(0, 3, lambda i, c: c * 0.5 + a, x))(jnp.float32(-0.0))
+        actual = vf.jit(lambda x, a=np.float32(addend): lax.fori_loop(0, 3, lambda i, c: c * 0.5 + a, x))(jnp.float32(-0.0))
         expected = np.float32(-0.0)
         for _ in range(3):
             expected = np.float32(expected * np.float32(0.5)) + np.float32(addend)
-        assert np.asarray(found).tobytes() == np.float32(expected).tobytes()
+        assert np.asarray(actual).tobytes() == np.float32(expected).tobytes()

@@ -17,11 +17,11 @@ def run_kernel(
     kernel: Kernel, inputs: Sequence[np.ndarray], chunks: int = 1, places: Mapping[int, int] | None = None
 ) -> list[np.ndarray] | None:
     """The outputs of the kernel's machine code; None if it has none."""
-    made = routine(kernel)
-    if made is None:
+    compiled = routine(kernel)
+    if compiled is None:
         return None
     outputs = [(store.shape, kernel.nodes[store.value].dtype) for store in kernel.stores]
-    return run_routine(made, inputs, outputs, chunks, places)
+    return run_routine(compiled, inputs, outputs, chunks, places)
 
 
 def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: float = 1.0) -> bool:
@@ -31,13 +31,15 @@ def agrees(kernel: Kernel, inputs: Sequence[np.ndarray], what: str, factor: floa
         return False
     again = run_kernel(kernel, inputs, chunks=3)
     assert again is not None
-    for here, there, wanted in zip(actual, again, interpret(kernel, *inputs), strict=True):
-        assert here.tobytes() == there.tobytes(), f"{what}: results depend on who does the tasks"
+    for here, repeated, wanted in zip(actual, again, interpret(kernel, *inputs), strict=True):
+        assert here.tobytes() == repeated.tobytes(), f"{what}: results depend on who does the tasks"
         assert_close(here, wanted, factor * ROUNDING.get(wanted.dtype.name, 0.0), what)
     for output in range(len(kernel.stores)):
         for operand in overwritable(kernel, output):
             placed = run_kernel(kernel, inputs, places={output: operand})
             assert placed is not None
-            for here, there in zip(actual, placed, strict=True):
-                assert here.tobytes() == there.tobytes(), f"{what}: result {output} in the memory of operand {operand} gives other results"
+            for here, repeated in zip(actual, placed, strict=True):
+                assert here.tobytes() == repeated.tobytes(), (
+                    f"{what}: result {output} in the memory of operand {operand} gives other results"
+                )
     return True

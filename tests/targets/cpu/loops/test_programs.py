@@ -60,18 +60,18 @@ def test_copies_go_along_all_axes() -> None:
 def test_whole_arrays_are_reduced_in_chunks() -> None:
     f = lambda x, y: ((x * y).sum() / 7.0, x.max())
     (kernel,) = kernels_of(f, shaped(700_001), shaped(700_001))
-    made = routine(kernel)
-    assert made is not None
-    assert [phase.tasks > 1 for phase in made.launches] == [True, False]
+    compiled = routine(kernel)
+    assert compiled is not None
+    assert [phase.tasks > 1 for phase in compiled.launches] == [True, False]
     assert agrees(kernel, inputs_of(kernel), "a sum", 4.0)
 
 
 @pytest.mark.parametrize("columns", [3, 24, 64, 100])
 def test_few_columns_are_reduced_in_chunks(columns: int) -> None:
     (kernel,) = kernels_of(lambda x, b: (x.sum(0) * b, x.min(0)), shaped(120_001, columns), shaped(columns))
-    made = routine(kernel)
-    assert made is not None
-    assert len(made.launches) == 2
+    compiled = routine(kernel)
+    assert compiled is not None
+    assert len(compiled.launches) == 2
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
 
 
@@ -92,11 +92,11 @@ def test_sums_are_as_exact_as_those_of_pairs(axis: int | None) -> None:
     (kernel,) = kernels_of(lambda x: x.sum(axis), shaped(1000, 3000))
     rng = np.random.default_rng(0)
     x = rng.random((1000, 3000)).astype(np.float32)
-    found = run_kernel(kernel, [x])
-    assert found is not None
+    result = run_kernel(kernel, [x])
+    assert result is not None
     exact = x.astype(np.float64).sum(axis)
     worst = lambda y: np.max(np.abs(y.reshape(exact.shape) - exact) / exact)
-    assert worst(found[0]) <= worst(x.sum(axis)) + 1e-7
+    assert worst(result[0]) <= worst(x.sum(axis)) + 1e-7
 
 
 def test_nan_wins_and_the_first_of_equals() -> None:
@@ -137,8 +137,8 @@ def test_transposes_in_the_memory_of_another_ones_operand() -> None:
         return x.T + y, twice
 
     x, y = np.random.default_rng(0).normal(size=(2, 80, 80)).astype(np.float32)
-    found = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("cpu")[0]))
-    for result, wanted in zip(found, function(x, y), strict=True):
+    actual = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("cpu")[0]))
+    for result, wanted in zip(actual, function(x, y), strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 
@@ -164,9 +164,9 @@ def test_indices_of_extremes_in_rows(dtype: str, size: int) -> None:
     for turned in (x, x.T):
         axis = 1 if turned is x else 0
         f = lambda x, axis=axis: (lax.argmax(x, axis, narrow), lax.argmin(x, axis, narrow))
-        found = vf.jit(f)(jnp.asarray(turned))
-        assert np.array_equal(found[0], wide.argmax(1))
-        assert np.array_equal(found[1], wide.argmin(1))
+        result = vf.jit(f)(jnp.asarray(turned))
+        assert np.array_equal(result[0], wide.argmax(1))
+        assert np.array_equal(result[1], wide.argmin(1))
 
 
 def test_an_optimizer_step() -> None:
@@ -192,18 +192,18 @@ def test_random_programs(steps: Any) -> None:
 def test_parts_of_long_rows() -> None:
     """Tasks begin and end in the middle of the parts of a concatenation."""
     (kernel,) = kernels_of(lambda x, y: jnp.concatenate([x, y, x]), shaped(50_001), shaped(100_003))
-    made = routine(kernel)
-    assert made is not None
-    assert made.launches[0].tasks > 1
+    compiled = routine(kernel)
+    assert compiled is not None
+    assert compiled.launches[0].tasks > 1
     assert agrees(kernel, inputs_of(kernel), "a concatenation")
 
 
 def test_many_columns_are_read_by_rows() -> None:
     f = lambda x, w, c: ((x * w[:, None]).sum(0) + c, x.max(0))
     (kernel,) = kernels_of(f, shaped(3001, 203), shaped(3001), shaped(203))
-    made = routine(kernel)
-    assert made is not None
-    assert [phase.symbol for phase in made.launches] == ["chunks", "rows"]
+    compiled = routine(kernel)
+    assert compiled is not None
+    assert [phase.symbol for phase in compiled.launches] == ["chunks", "rows"]
     assert agrees(kernel, inputs_of(kernel), "sums of columns", 4.0)
 
 
@@ -225,9 +225,9 @@ def test_numbers_a_few_apart(dtype: str, stride: int) -> None:
 
 
 def outputs_of(kernel: Kernel, *inputs: np.ndarray) -> list[np.ndarray]:
-    found = run_kernel(kernel, inputs)
-    assert found is not None
-    return found
+    result = run_kernel(kernel, inputs)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("size", [3, 1000, 70_003])
@@ -261,8 +261,8 @@ def test_rows_are_searched_each() -> None:
     (kernel,) = kernels_of(lambda x: x.any(1), shaped(40, 5000, dtype="bool"))
     x = np.zeros((40, 5000), bool)
     x[np.arange(0, 40, 3), np.arange(0, 40, 3) * 120] = True
-    (found,) = outputs_of(kernel, x)
-    np.testing.assert_array_equal(found, x.any(1))
+    (result,) = outputs_of(kernel, x)
+    np.testing.assert_array_equal(result, x.any(1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bool", "complex64", "bfloat16"])

@@ -63,9 +63,9 @@ def test_dtypes(dtype: Any, columns: int) -> None:
 
 
 def test_operands_are_read_and_results_stored_through_index_maps() -> None:
-    found = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if contracts(kernel)]
-    assert len(found) == 2
-    for kernel in found:
+    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)], np.float32) if contracts(kernel)]
+    assert len(results) == 2
+    for kernel in results:
         check(kernel, chunks=2)
 
 

@@ -72,9 +72,9 @@ def test_one_that_is_gone_from_the_disk_is_made_again(compiled: list[str], tmp_p
     assert shared
     for path in shared:
         path.unlink()
-    found = compile.CodeCache().load([product(48, 40, COLUMNS)])
+    result = compile.CodeCache().load([product(48, 40, COLUMNS)])
     assert len(compiled) > before
-    assert found[0] is not None
+    assert result[0] is not None
 
 
 def test_one_that_cannot_be_compiled_is_tried_again(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

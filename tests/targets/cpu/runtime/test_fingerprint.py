@@ -23,9 +23,9 @@ W = np.full((2, 3), 0.5, np.float32)
 
 
 def text(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = (False,)) -> str:
-    found = fingerprint_of(vf.make_jaxpr(function)(*args), donated)
-    assert found is not None
-    return found.text
+    result = fingerprint_of(vf.make_jaxpr(function)(*args), donated)
+    assert result is not None
+    return result.text
 
 
 def both(x: Any) -> Any:
@@ -128,6 +128,6 @@ def test_what_primitives_of_the_user_do_has_no_text(evaluate: Any, has_text: boo
 
 
 def test_constants_are_given_in_order() -> None:
-    found = fingerprint_of(vf.make_jaxpr(lambda x: (x + W) * jnp.asarray(X) - W)(X), [False])
-    assert found is not None
-    assert [c.tolist() for c in found.constants] in ([W.tolist(), X.tolist()], [W.tolist(), X.tolist(), W.tolist()])
+    result = fingerprint_of(vf.make_jaxpr(lambda x: (x + W) * jnp.asarray(X) - W)(X), [False])
+    assert result is not None
+    assert [c.tolist() for c in result.constants] in ([W.tolist(), X.tolist()], [W.tolist(), X.tolist(), W.tolist()])

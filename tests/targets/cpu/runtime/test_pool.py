@@ -121,10 +121,10 @@ def test_workers_wake_up_beside_who_wakes_them(monkeypatch: pytest.MonkeyPatch) 
             while True:
                 time.sleep(0.002)  # by then, workers sleep, unless the machine is busy
                 share(task, buffers.address, len(counts))
-                found = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
-                if found == [allowed - {cpu} or allowed] * 2:
+                results = [os.sched_getaffinity(thread) for thread in threads_of_process() - threads_before]
+                if results == [allowed - {cpu} or allowed] * 2:
                     break
-                assert time.monotonic() < deadline, (cpu, found)
+                assert time.monotonic() < deadline, (cpu, results)
     finally:
         os.sched_setaffinity(0, allowed)
     assert workers is not None

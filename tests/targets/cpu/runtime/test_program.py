@@ -30,9 +30,9 @@ def check(function: Callable[..., Any], *args: np.ndarray) -> Program:
     program = compiled(function, *args)
     expected = vf.tree.leaves(function(*[jnp.asarray(a) for a in args]))
     for _ in range(2):  # the second call finds a table and an arena
-        for found, wanted in zip(program(False, *args), expected, strict=True):
-            assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-            np.testing.assert_allclose(found, np.asarray(wanted), rtol=1e-5, atol=1e-6)
+        for actual, wanted in zip(program(False, *args), expected, strict=True):
+            assert (actual.shape, actual.dtype) == (wanted.shape, wanted.dtype)
+            np.testing.assert_allclose(actual, np.asarray(wanted), rtol=1e-5, atol=1e-6)
     return program
 
 
@@ -152,11 +152,11 @@ def test_an_exception_in_a_callback_ends_the_program() -> None:
 
 
 def test_a_callback_may_keep_what_it_gets() -> None:
-    kept = []
-    program = compiled(lambda x: vf.pure_callback(lambda v: kept.append(v) or v, x * 2, x * 2) * 3, X[0])
+    retained = []
+    program = compiled(lambda x: vf.pure_callback(lambda v: retained.append(v) or v, x * 2, x * 2) * 3, X[0])
     for row in (X[0], X[1]):
         program(False, row)
-    np.testing.assert_array_equal(kept, X[:2] * 2)
+    np.testing.assert_array_equal(retained, X[:2] * 2)
 
 
 def test_threads_call_one_program_at_once() -> None:
@@ -165,8 +165,8 @@ def test_threads_call_one_program_at_once() -> None:
     expected = [program(False, x)[0] for x in inputs]
     with ThreadPoolExecutor(8) as threads:
         for _ in range(20):
-            for found, wanted in zip(threads.map(lambda x: program(False, x)[0], inputs), expected, strict=True):
-                np.testing.assert_array_equal(found, wanted)
+            for actual, wanted in zip(threads.map(lambda x: program(False, x)[0], inputs), expected, strict=True):
+                np.testing.assert_array_equal(actual, wanted)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

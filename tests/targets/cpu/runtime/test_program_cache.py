@@ -39,15 +39,15 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The programs that are compiled."""
-    found: list[Any] = []
+    results: list[Any] = []
     build = compile.build
 
     def counted(closed: Any, donated: Any, pipeline: Any) -> Any:
-        found.append(closed)
+        results.append(closed)
         return build(closed, donated, pipeline)
 
     monkeypatch.setattr(compile, "build", counted)
-    return found
+    return results
 
 
 def of(function: Callable[..., Any], *args: Any, donated: tuple[bool, ...] = ()) -> Program:
@@ -78,10 +78,10 @@ KEPT = sorted(set(PROGRAMS) - {"empty"})
 def test_a_program_that_was_kept_is_not_compiled_and_gives_the_same(name: str, builds: list[Any]) -> None:
     expected = of(PROGRAMS[name], X)(False, X)
     forget_loaded()
-    found = of(PROGRAMS[name], X)(False, X)
+    actual = of(PROGRAMS[name], X)(False, X)
     assert len(builds) == 1
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_array_equal(one, other)
 
@@ -115,9 +115,9 @@ def test_constants(builds: list[Any]) -> None:
 
     expected = of(function, LARGE)(False, LARGE)
     forget_loaded()
-    found = of(function, LARGE)(False, LARGE)
+    actual = of(function, LARGE)(False, LARGE)
     assert len(builds) == 1
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -254,8 +254,8 @@ def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     def run(cache: str) -> list[Any]:
         environment = os.environ | {"PYTHONPATH": str(root), "VOLTA_CACHE_DIR": cache}
         done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
-        found: list[Any] = json.loads(done.stdout)
-        return found
+        result: list[Any] = json.loads(done.stdout)
+        return result
 
     first, second, without = run(str(tmp_path)), run(str(tmp_path)), run("")
     assert first[0] > 1 and first[1]

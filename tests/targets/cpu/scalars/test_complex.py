@@ -145,6 +145,6 @@ def test_components_where_formulas_change(dtype):
             wanted = np.array(
                 [complex(getattr(mpmath, op)(complex(v)) if op != "log1p" else mpmath.log(1 + mpmath.mpc(complex(v)))) for v in z]
             )
-            found = run(op, z, out_dtype=dtype)
-            for got, want in ((found.real, wanted.real), (found.imag, wanted.imag)):
+            completed = run(op, z, out_dtype=dtype)
+            for got, want in ((completed.real, wanted.real), (completed.imag, wanted.imag)):
                 np.testing.assert_allclose(got, want, rtol=8 * np.finfo(dtype).eps, atol=2 * float(tiny), err_msg=op)

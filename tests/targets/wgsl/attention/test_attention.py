@@ -79,9 +79,9 @@ def test_workgroup_memory(monkeypatch: pytest.MonkeyPatch, width: int, many: int
     monkeypatch.setattr(problem, "_MANY", many)
     rows, limits = ShapedArray((1, 1, 256, width), np.dtype(np.float32)), TargetCapabilities(workgroup_memory=memory)
     a = attention_of((rows,) * 6, Form(HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, HEADS_FIRST, 1.0, LEAST, causal=True, masked=False))
-    for found, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
-        assert 16 * found.memory(width, transposed=transposed) <= memory
-        assert found.y <= found.value_rows <= 4 * min(found.x, found.y) // found.passes
+    for result, transposed in ((problem.forward_schedule(a, limits), False), (problem.backward_schedule(a, limits), True)):
+        assert 16 * result.memory(width, transposed=transposed) <= memory
+        assert result.y <= result.value_rows <= 4 * min(result.x, result.y) // result.passes
 
 
 @pytest.mark.usefixtures("little_unrolled")
@@ -138,12 +138,12 @@ def test_a_training_step_has_no_array_of_all_weights() -> None:
     step = vf.jit(case.functional(library("volta_fn")))
     lowered = step.lower(*case.inputs).jaxpr
     items = lower(lowered, GPU.backend.gpu.target).items
-    made = [v.aval for item in items for v in item.results]
-    assert not [a for a in made if a.shape[-2:] == (tokens, tokens)]
+    avals = [v.aval for item in items for v in item.results]
+    assert not [a for a in avals if a.shape[-2:] == (tokens, tokens)]
     names = [item.key.key[0] for item in items if item.key is not None]
     assert (names.count("attention_routine"), names.count("attention_gradient_routine")) == (1, 1)
     expected_ = arrays_in(contestant("volta_fn", case).call())
     with vf.default_device(GPU):
-        found = arrays_in(contestant("volta_fn", case).call())
-    for x, y in zip(found, expected_, strict=True):
+        result = arrays_in(contestant("volta_fn", case).call())
+    for x, y in zip(result, expected_, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)

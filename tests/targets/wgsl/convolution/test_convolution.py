@@ -35,11 +35,11 @@ def check(lhs: tuple[int, ...], rhs: tuple[int, ...], params: dict[str, Any], dt
     exact = x.dtype.kind in "iub"
     wide = x.dtype if exact else np.dtype(np.complex128 if x.dtype.kind == "c" else np.float64)
     expected = conv_general_dilated(x.astype(wide), w.astype(wide), **params)
-    (found,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)])
+    (actual,) = run_routine(routine, [x, w], [(expected.shape, x.dtype)])
     if exact:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
     else:
-        assert np.abs(found.astype(wide) - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30)
+        assert np.abs(actual.astype(wide) - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-30)
 
 
 @given(configurations(9, 5))
@@ -174,8 +174,8 @@ def test_infinity_stays_where_its_windows_are() -> None:
     x[0, 0, 4] = np.inf
     routine = maker((ShapedArray(x.shape, x.dtype), ShapedArray(w.shape, w.dtype)), params_of(1, padding=((1, 1),)), PLAIN)
     assert routine is not None
-    (found,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
-    np.testing.assert_array_equal(found[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
+    (result,) = run_routine(routine, [x, w], [((1, 1, 9), x.dtype)])
+    np.testing.assert_array_equal(result[0, 0], [0, 0, 0, 0, np.inf, np.inf, 0, 0, 0])
 
 
 def test_empty_operands_and_results() -> None:

@@ -17,30 +17,30 @@ from volta_fn.targets.wgsl.routine import Routine
 
 def least_capabilities() -> TargetCapabilities:
     """What every device can do; 64-bit numbers are there if this device has them, as runtimes refuse them otherwise."""
-    known = capabilities()
-    return TargetCapabilities(float64=known.float64, int64=known.int64)
+    actual = capabilities()
+    return TargetCapabilities(float64=actual.float64, int64=actual.int64)
 
 
-def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: TargetCapabilities) -> Routine:
+def routine_of(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], target: TargetCapabilities) -> Routine:
     """The routine, which binds no more than the device can."""
     avals = tuple([ShapedArray(x.shape, x.dtype) for x in inputs])
-    routine = ROUTINES[name](avals, params, known)
+    routine = ROUTINES[name](avals, params, target)
     assert routine is not None, f"no routine of {name} for {avals}, {params}"
-    assert all(len(d.buffers) <= known.buffers for d in routine.dispatches), "more buffers than the device binds"
+    assert all(len(d.buffers) <= target.buffers for d in routine.dispatches), "more buffers than the device binds"
     return routine
 
 
 def results(
-    name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], known: TargetCapabilities, like: Sequence[np.ndarray]
+    name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], target: TargetCapabilities, like: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """What the routine gives."""
-    return run_routine(routine_of(name, inputs, params, known), inputs, [(x.shape, x.dtype) for x in like])
+    return run_routine(routine_of(name, inputs, params, target), inputs, [(x.shape, x.dtype) for x in like])
 
 
 def check(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any], exact: bool = True) -> None:
     """The routine agrees with the primitive's NumPy function."""
     expected = reference(name, inputs, params)
     outputs = [(x.shape, x.dtype) for x in expected]
-    for routine in {routine_of(name, inputs, params, known) for known in (least_capabilities(), capabilities())}:
+    for routine in {routine_of(name, inputs, params, target) for target in (least_capabilities(), capabilities())}:
         for got, wanted in zip(run_routine(routine, inputs, outputs), expected, strict=True):
             assert_same(got, wanted, exact)

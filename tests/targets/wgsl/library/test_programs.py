@@ -32,8 +32,8 @@ def test_in_place(function: Any, dtype: str) -> None:
     args = (x, rng.integers(0, 50, 40).astype(np.int32), v)
     expected = host(function(*map(jnp.asarray, args)))
     with vf.default_device(GPU):
-        run, given = vf.jit(function), vf.device_put(args, GPU)
+        run, arguments = vf.jit(function), vf.device_put(args, GPU)
         for _ in range(2):
-            for got, wanted in zip(vf.tree.leaves(run(*given)), expected, strict=True):
+            for got, wanted in zip(vf.tree.leaves(run(*arguments)), expected, strict=True):
                 np.testing.assert_array_equal(np.asarray(got), wanted)
-    np.testing.assert_array_equal(np.asarray(given[0]), x)
+    np.testing.assert_array_equal(np.asarray(arguments[0]), x)

@@ -75,10 +75,10 @@ def test_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_ballots(operands: list[np.ndarray], axis: int = 0, keys: int = 1) -> None:
     """Elements sorted by ballots are those that the primitive means."""
-    given = params(axis, keys)
-    routine = routine_of("sort", operands, given, known_width())
+    arguments = params(axis, keys)
+    routine = routine_of("sort", operands, arguments, known_width())
     assert any("subgroupBallot" in dispatch.source for dispatch in routine.dispatches)
-    expected = reference("sort", operands, given)
+    expected = reference("sort", operands, arguments)
     for got, wanted in zip(run_routine(routine, operands, [(x.shape, x.dtype) for x in expected]), expected, strict=True):
         assert_same(got, wanted)
 

@@ -154,11 +154,11 @@ def test_a_split_kernel_binds_no_more_buffers_than_there_are() -> None:
     f = lambda a, b, c, d, e, g: a * b + c * d + e * g - (a * b).max(1, keepdims=True)
     (kernel,) = kernels_of(f, *[shaped(2, 50_000)] * 6)
     for buffers in (7, 8, 16):
-        made = routine(kernel, TargetCapabilities(buffers=buffers))
-        assert max(len(d.buffers) for d in made.dispatches) <= buffers
+        compiled = routine(kernel, TargetCapabilities(buffers=buffers))
+        assert max(len(d.buffers) for d in compiled.dispatches) <= buffers
         inputs = inputs_of(kernel)
-        (found,) = run_routine(made, inputs, [((2, 50_000), np.float32)])
-        np.testing.assert_allclose(found, interpret(kernel, *inputs)[0].reshape(2, 50_000), rtol=1e-4, atol=1e-5)
+        (result,) = run_routine(compiled, inputs, [((2, 50_000), np.float32)])
+        np.testing.assert_allclose(result, interpret(kernel, *inputs)[0].reshape(2, 50_000), rtol=1e-4, atol=1e-5)
 
 
 TRANSPOSES: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
@@ -195,9 +195,9 @@ def test_transposes_go_through_workgroup_memory() -> None:
 def test_large_arrays(size: int, dtype: str) -> None:
     (kernel,) = kernels_of(lambda x, y: x + y, shaped(size, dtype=dtype), shaped(size, dtype=dtype))
     inputs = inputs_of(kernel)
-    (found,) = run_kernel(kernel, inputs)
+    (actual,) = run_kernel(kernel, inputs)
     (wanted,) = interpret(kernel, *inputs)
-    assert found.tobytes() == wanted.tobytes()
+    assert actual.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1])
@@ -234,8 +234,8 @@ def test_a_result_in_the_memory_of_another_ones_operand() -> None:
         return x.T + y, twice
 
     x, y = np.random.default_rng(0).normal(size=(2, 256, 256)).astype(np.float32)
-    found = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("gpu")[0]))
-    for result, wanted in zip(found, function(x, y), strict=True):
+    actual = vf.jit(function, donate_argnums=1)(*vf.device_put((x, y.copy()), vf.devices("gpu")[0]))
+    for result, wanted in zip(actual, function(x, y), strict=True):
         np.testing.assert_array_equal(result, wanted)
 
 
@@ -258,8 +258,8 @@ PROGRAMS: list[Callable[..., Any]] = [
 def test_shapes(shape: list[int], program: Callable[..., Any], device: TargetCapabilities) -> None:
     for kernel in fuse_function(program, vf.ShapeDtypeStruct(tuple(shape), "float32")).kernels:
         inputs = inputs_of(kernel)
-        for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
-            np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-4)
+        for actual, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+            np.testing.assert_allclose(actual.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-4)
 
 
 def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +303,8 @@ def test_compilers_do_not_rearrange(function: Callable[..., Any]) -> None:
     """Constant factors stay apart, common terms do not cancel, NaN times a zero that is chosen is NaN."""
     with np.errstate(all="ignore"):
         expected = np.asarray(vf.jit(function)(_X, _Y))
-    found = np.asarray(vf.jit(function)(*vf.device_put((_X, _Y), vf.devices("gpu")[0])))
-    np.testing.assert_allclose(found, expected, rtol=3e-7, atol=1e-37)
+    actual = np.asarray(vf.jit(function)(*vf.device_put((_X, _Y), vf.devices("gpu")[0])))
+    np.testing.assert_allclose(actual, expected, rtol=3e-7, atol=1e-37)
 
 
 def test_zeros_out_of_bounds_are_unknown() -> None:

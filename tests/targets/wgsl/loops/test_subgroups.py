@@ -43,8 +43,8 @@ def test_rows(dtype: str, function: Callable[[Any], Any], size: str, monkeypatch
             sources = "".join(dispatch.source for dispatch in routine(kernel, device).dispatches)
             assert "subgroupShuffleXor" in sources or (size != "of several" and device == capabilities())
             assert not UNRELIABLE.search(sources)
-            for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
-                np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
+            for actual, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+                np.testing.assert_array_equal(actual.reshape(-1), wanted.reshape(-1))
 
 
 @pytest.mark.parametrize("shape", [(5000, 4), (700, 64), (20000, 64)], ids=str)
@@ -53,22 +53,22 @@ def test_columns(shape: tuple[int, int]) -> None:
     for kernel in kernels_of(lambda x: (x.sum(0), x.max(0)), shaped(*shape, dtype="int32")):
         inputs = inputs_of(kernel)
         for device in (capabilities(), known_width()):
-            for found, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
-                np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
+            for actual, wanted in zip(run_kernel(kernel, inputs, device), interpret(kernel, *inputs), strict=True):
+                np.testing.assert_array_equal(actual.reshape(-1), wanted.reshape(-1))
 
 
 def test_everyone_has_the_same_bits() -> None:
     (kernel,) = kernels_of(lambda x: x * 0 + x.sum(1, keepdims=True), shaped(3, 1000))
     for device in (capabilities(), known_width()):
-        (found,) = run_kernel(kernel, [np.random.default_rng(0).random((3, 1000), np.float32)], device)
-        assert [len(np.unique(row)) for row in found.reshape(3, 1000)] == [1, 1, 1]
+        (result,) = run_kernel(kernel, [np.random.default_rng(0).random((3, 1000), np.float32)], device)
+        assert [len(np.unique(row)) for row in result.reshape(3, 1000)] == [1, 1, 1]
 
 
 def test_sorting() -> None:
     params = {"dimension": 0, "is_stable": True, "num_keys": 1}
     keys, places = np.random.default_rng(0).integers(0, 1000, 400) / 1000, np.arange(400, dtype=np.int32)
-    _, found = results("sort", [keys, places], params, known_width(), [keys, places])
-    np.testing.assert_array_equal(found, np.argsort(keys, kind="stable"))
+    _, result = results("sort", [keys, places], params, known_width(), [keys, places])
+    np.testing.assert_array_equal(result, np.argsort(keys, kind="stable"))
     for times in (1, 20):
         sources = "".join(d.source for d in routine_of("sort", [np.tile(keys, times)], params, known_width()).dispatches)
         assert "subgroupExclusiveAdd" in sources

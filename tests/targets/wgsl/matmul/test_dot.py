@@ -185,6 +185,6 @@ def test_few_rows_or_few_columns_of_other_dtypes(dtype: Any) -> None:
 def test_all_candidates_fit_what_every_device_has(dtype: Any) -> None:
     aval = ShapedArray((300, 300), np.dtype(dtype), False)
     c = of_problem(problem_of(aval.shape, aval.shape, MATRICES, (aval.dtype,) * 3))
-    found = candidates(c, working(aval.dtype), PLAIN, 100)
-    assert len(found) > 3
-    assert all(schedule.fits(working(aval.dtype), TargetCapabilities()) for schedule in found)
+    result = candidates(c, working(aval.dtype), PLAIN, 100)
+    assert len(result) > 3
+    assert all(schedule.fits(working(aval.dtype), TargetCapabilities()) for schedule in result)

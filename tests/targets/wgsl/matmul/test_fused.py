@@ -79,9 +79,9 @@ def test_results_of_narrow_dtypes_are_packed() -> None:
 
 
 def test_operands_are_read_and_results_stored_through_index_maps() -> None:
-    found = [kernel for kernel in kernels_of(attention, [(2, 21, 72)]) if contracts(kernel, PLAIN)]
-    assert len(found) == 2
-    for kernel in found:
+    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)]) if contracts(kernel, PLAIN)]
+    assert len(results) == 2
+    for kernel in results:
         check(kernel)
 
 

@@ -49,8 +49,8 @@ class Machine:
 def test_the_fastest_of_those_that_are_right_is_remembered(tmp_path: Path) -> None:
     c, work, path = product(40, 36, 50), working(FLOAT), tmp_path / "tuned.json"
     tried = candidates(c, work, FACTS, 3)
-    found = contract.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
-    assert [timing.schedule for timing in found] == [tried[2], tried[0], contract.SIMPLE]
+    result = contract.tune(c, work, FACTS, Machine({1: 0.3, 2: 0.1, 3: 0.2}, wrong=2).trial, path=path, count=3)
+    assert [timing.schedule for timing in result] == [tried[2], tried[0], contract.SIMPLE]
     assert choose(c, work, FACTS) == tried[2]
     assert choose(c, work, FACTS._replace(adapter="another")) == tried[0]
     assert choose(product(44, 36, 50), work, FACTS) == candidates(product(44, 36, 50), work, FACTS, 1)[0]
@@ -77,7 +77,7 @@ def test_files_that_are_none_of_ours(tmp_path: Path, text: str) -> None:
 def test_the_file_that_comes_with_the_package_is_one_of_ours() -> None:
     assert tuned_schedules.SHIPPED.exists()
     assert tuned_schedules.shipped()
-    assert all(schedule.invocations <= 1024 for known in tuned_schedules.shipped().values() for schedule in known.values())
+    assert all(schedule.invocations <= 1024 for by_problem in tuned_schedules.shipped().values() for schedule in by_problem.values())
 
 
 BAD = [
@@ -116,4 +116,6 @@ def test_all_schedules_that_are_tried_or_shipped_are_valid() -> None:
     for m, n, k in ((40, 36, 50), (1000, 1000, 1000), (1, 4096, 4096), (8, 12, 50)):
         assert all(map(tuned_schedules.is_valid, candidates(product(m, n, k), working(FLOAT), FACTS, 50)))
     shipped = json.loads(tuned_schedules.SHIPPED.read_text())
-    assert {name: set(known) for name, known in tuned_schedules.shipped().items()} == {name: set(known) for name, known in shipped.items()}
+    assert {name: set(by_problem) for name, by_problem in tuned_schedules.shipped().items()} == {
+        name: set(by_problem) for name, by_problem in shipped.items()
+    }

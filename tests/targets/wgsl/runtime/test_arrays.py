@@ -23,11 +23,11 @@ def on_gpu(x: Any) -> Any:
 @pytest.mark.parametrize("shape", [(), (3,), (5, 7), (0, 2), (31, 33)])
 def test_there_and_back(dtype: str, shape: tuple[int, ...]) -> None:
     values = np.random.default_rng(0).integers(0, 100, shape).astype(dtypes.as_dtype(dtype))
-    there = on_gpu(values)
-    assert there.device is GPU
-    assert there.dtype == values.dtype
-    assert_same_bits(np.asarray(there), values, dtype)
-    assert_same_bits(np.asarray(jnp.reshape(there, (-1,))), values.reshape(-1), dtype)
+    on_device = on_gpu(values)
+    assert on_device.device is GPU
+    assert on_device.dtype == values.dtype
+    assert_same_bits(np.asarray(on_device), values, dtype)
+    assert_same_bits(np.asarray(jnp.reshape(on_device, (-1,))), values.reshape(-1), dtype)
 
 
 def both(function: Any, *args: Any) -> None:
@@ -35,11 +35,11 @@ def both(function: Any, *args: Any) -> None:
     expected = host(function(*args))
     run = vf.jit(function)
     with vf.default_device(GPU):
-        given = on_gpu(args)
+        operands = on_gpu(args)
         for _ in range(2):
-            found = vf.tree.leaves(run(*given))
-            assert all(x.device is GPU for x in found)
-            for one, other in zip(found, expected, strict=True):
+            actual = vf.tree.leaves(run(*operands))
+            assert all(x.device is GPU for x in actual)
+            for one, other in zip(actual, expected, strict=True):
                 np.testing.assert_allclose(np.asarray(one), other, rtol=1e-5, atol=1e-6)
 
 
@@ -54,9 +54,9 @@ def test_scans(length: int, width: int) -> None:
 
     def run(xs: Any, small: Any, reverse: bool) -> Any:
         def step(carry: Any, row: Any) -> Any:
-            kept, moving, a, b = carry
+            retained, moving, a, b = carry
             x, byte = row
-            return (kept, moving * 0.5 + x + kept, b, a), (moving, byte, x.sum())
+            return (retained, moving * 0.5 + x + retained, b, a), (moving, byte, x.sum())
 
         start = (jnp.ones(width), jnp.zeros(width), jnp.arange(2.0), jnp.arange(2.0) + 5)
         return lax.scan(step, start, (xs, small), reverse=reverse)
@@ -211,18 +211,18 @@ def test_programs_on_the_cpu_have_constants_of_a_gpu(native: bool, monkeypatch: 
             scanned = lax.scan(lambda carry, y: (carry + y * 2.0, row * y), 1.0, x)
             return x + 3, jnp.float32(4.0), computed, scanned
 
-        found = vf.tree.leaves(vf.jit(run)(vf.device_put(values, cpu)))
-    assert all(x.device is cpu for x in found)
-    for one, expected in zip(found, (values + 3, 4.0, np.sin(values), 7.0, np.outer(values, values)), strict=True):
+        actual = vf.tree.leaves(vf.jit(run)(vf.device_put(values, cpu)))
+    assert all(x.device is cpu for x in actual)
+    for one, expected in zip(actual, (values + 3, 4.0, np.sin(values), 7.0, np.outer(values, values)), strict=True):
         np.testing.assert_allclose(np.asarray(one), expected, rtol=1e-6)
 
 
 def test_scalars_go_where_arrays_are() -> None:
     x = on_gpu(np.arange(3.0, dtype=np.float32))
     y = vf.device_put(np.arange(3.0, dtype=np.float32), vf.devices("cpu")[0])
-    for found in (x * 2.0, 2.0 * x, vf.jit(lambda x, s: x * s)(x, 2.0), vf.jit(lambda x: x * 2.0)(x)):
-        assert found.device is GPU
-        np.testing.assert_array_equal(np.asarray(found), [0.0, 2.0, 4.0])
+    for result in (x * 2.0, 2.0 * x, vf.jit(lambda x, s: x * s)(x, 2.0), vf.jit(lambda x: x * 2.0)(x)):
+        assert result.device is GPU
+        np.testing.assert_array_equal(np.asarray(result), [0.0, 2.0, 4.0])
     with pytest.raises(vf.errors.DeviceError, match="different devices"):
         x + y
     with pytest.raises(vf.errors.DeviceError, match="different devices"):

@@ -34,19 +34,19 @@ def cost(function: Callable[..., Any], *args: Any) -> Counters:
 
 
 def test_a_loop_with_its_carry_in_place_is_one_dispatch_a_step() -> None:
-    found = cost(lambda x: lax.fori_loop(0, STEPS, lambda i, c: c * 0.5 + 1, x), jnp.ones(1024))
-    assert (found.reads, found.dispatches) == (0, STEPS)
+    result = cost(lambda x: lax.fori_loop(0, STEPS, lambda i, c: c * 0.5 + 1, x), jnp.ones(1024))
+    assert (result.reads, result.dispatches) == (0, STEPS)
 
 
 def test_a_scan_reads_its_rows_where_they_are() -> None:
-    found = cost(lambda xs: lax.scan(lambda c, x: (c * 0.5 + x, None), xs[0], xs)[0], jnp.ones((STEPS, 1024)))
-    assert found.reads == 0
-    assert found.dispatches <= STEPS + 1  # the carry at first is a row, too
+    result = cost(lambda xs: lax.scan(lambda c, x: (c * 0.5 + x, None), xs[0], xs)[0], jnp.ones((STEPS, 1024)))
+    assert result.reads == 0
+    assert result.dispatches <= STEPS + 1  # the carry at first is a row, too
 
 
 def test_a_branch_is_chosen_without_the_host() -> None:
-    found = cost(lambda x: lax.cond(x[0] > 0, lambda x: x + 1, lambda x: x * 2, x), jnp.ones(1024))
-    assert found.reads == 0
+    result = cost(lambda x: lax.cond(x[0] > 0, lambda x: x + 1, lambda x: x * 2, x), jnp.ones(1024))
+    assert result.reads == 0
 
 
 def test_the_end_of_a_while_is_asked_for_ever_less_often() -> None:

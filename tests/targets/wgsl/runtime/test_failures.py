@@ -214,14 +214,14 @@ def test_arrays_larger_than_all_bindings(device: Device) -> None:
 def test_memory_that_grows_from_step_to_step_is_warned_of_before_it_is_exhausted(device: Device) -> None:
     step = vf.jit(lambda x: (x * 0.5, x + 1))
     vf.set_memory_limit(1 << 22, device)
-    x, kept = jnp.ones(1000), []
+    x, retained = jnp.ones(1000), []
     with pytest.warns(vf.errors.MemoryGrowthWarning, match=r"more of the GPU's memory in use at each call.*4194304 at most.*float\(loss\)"):
         for _ in range(1000):
             x, more = step(x)
-            kept.append(more)
-            if len(kept) % 10 == 0 and vf.device_memory_stats(device).in_use > 3 << 20:
+            retained.append(more)
+            if len(retained) % 10 == 0 and vf.device_memory_stats(device).in_use > 3 << 20:
                 break
-    kept.clear()
+    retained.clear()
     for _ in range(1000):  # memory that does not grow is no matter
         x, more = step(x)
 

@@ -33,12 +33,12 @@ def run(function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], in
 
 def both(monkeypatch: pytest.MonkeyPatch, function: Any, *args: Any, **options: Any) -> tuple[list[np.ndarray], int, int]:
     """The results, the same bits with independent dispatches fused and without, and how many dispatches there are with and without."""
-    found, few = run(function, *args, **options)
+    actual, few = run(function, *args, **options)
     monkeypatch.setattr(target, "fuse_horizontally", lambda commands, *_: list(commands))
     wanted, many = run(function, *args, **options)
-    for x, y in zip(found, wanted, strict=True):
+    for x, y in zip(actual, wanted, strict=True):
         np.testing.assert_array_equal(x, y)
-    return found, few, many
+    return actual, few, many
 
 
 def test_products_of_one_operand_are_one_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,9 +46,9 @@ def test_products_of_one_operand_are_one_dispatch(monkeypatch: pytest.MonkeyPatc
     x, u, v = (rng.standard_normal((48, 48), np.float32) for _ in range(3))
     (a, b, c), few, many = both(monkeypatch, lambda x, u, v: (x @ u, x @ v, (x @ u) @ (x @ v)), x, u, v)
     assert few < many
-    for found, wanted in ((a, x @ u), (b, x @ v), (c, (x @ u) @ (x @ v))):
+    for actual, wanted in ((a, x @ u), (b, x @ v), (c, (x @ u) @ (x @ v))):
         # Sums of 48 products of sums of 48: up to some 1000, and float32 has 1e-7 of each term.
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_a_step_of_training_has_fewer_dispatches_and_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ def test_a_step_of_training_has_fewer_dispatches_and_the_same_bits(monkeypatch: 
         value, grads = vf.value_and_grad(loss)(params, x)
         return vf.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
-    found, few, many = both(monkeypatch, step, params, x, donate_argnums=0)
+    result, few, many = both(monkeypatch, step, params, x, donate_argnums=0)
     assert few < many
-    for x_, y_ in zip(found, vf.tree.leaves(vf.jit(step)(params, x)), strict=True):
+    for x_, y_ in zip(result, vf.tree.leaves(vf.jit(step)(params, x)), strict=True):
         # The CPU's: sums in another order, in float32, forward and backward.
         np.testing.assert_allclose(x_, np.asarray(y_), rtol=1e-3, atol=1e-5)
 
@@ -80,8 +80,8 @@ def test_who_writes_over_what_others_read_comes_after_them(monkeypatch: pytest.M
     def swapped(x: Any, y: Any) -> Any:
         return x @ y, (x @ x)[::-1], x.sum(0), y * 2 + x
 
-    found, _, _ = both(monkeypatch, swapped, x, y, donate_argnums=(0, 1))
-    for got, wanted in zip(found, (x @ y, (x @ x)[::-1], x.sum(0), y * 2 + x), strict=True):
+    actual, _, _ = both(monkeypatch, swapped, x, y, donate_argnums=(0, 1))
+    for got, wanted in zip(actual, (x @ y, (x @ x)[::-1], x.sum(0), y * 2 + x), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
@@ -111,11 +111,11 @@ def test_late_dispatches_fill_a_gpu_and_do_nothing_beside_that_needs_more_memory
 def test_the_first_sort_of_a_scatter_runs_beside_the_zeros_that_it_adds_to(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     rows, updates = rng.integers(0, 6000, 3000, np.int32), rng.standard_normal((3000, 128), np.float32)
-    (found,), few, many = both(monkeypatch, lambda i, u: jnp.zeros((6000, 128)).at[i].add(u), rows, updates)
+    (actual,), few, many = both(monkeypatch, lambda i, u: jnp.zeros((6000, 128)).at[i].add(u), rows, updates)
     assert few == many - 1
     wanted = np.zeros((6000, 128))
     np.add.at(wanted, rows, updates)
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("groups", "elements", "dispatches"), [(8, 4096, 1), (17, 4096, 2), (8, 4097, 2)])

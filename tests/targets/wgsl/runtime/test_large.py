@@ -75,9 +75,9 @@ def least() -> Device:
 def test_arrays_larger_than_a_binding(name: str, least: Device) -> None:
     function, arguments, reference = CASES[name]
     with vf.default_device(least):
-        found = vf.tree.leaves(vf.jit(function)(*map(jnp.asarray, arguments)))
+        result = vf.tree.leaves(vf.jit(function)(*map(jnp.asarray, arguments)))
     wanted = vf.tree.leaves(reference(*arguments))
-    for actual, expected in zip(found, wanted, strict=True):
+    for actual, expected in zip(result, wanted, strict=True):
         # Numbers of 16 bits, rounded to 1 in 2048 after each operation; else float32's sums in another order.
         rtol, atol = (2e-3, 2e-2) if name == "halves" else (1e-5, 1e-4)
         np.testing.assert_allclose(np.asarray(actual), expected, rtol=rtol, atol=atol)
@@ -88,10 +88,10 @@ def test_long_columns_of_an_array_larger_than_a_binding() -> None:
     """The columns of a piece are cut into chunks, whose sums need memory of their own."""
     x = normal(512, 400, 4)
     with vf.default_device(seeing(1 << 21)):
-        found = vf.jit(lambda x: (x.sum(1), x.argmax(1)))(x)
+        result = vf.jit(lambda x: (x.sum(1), x.argmax(1)))(x)
     # 400 numbers are added in another order, and sums may be near 0; seen: 5e-5.
-    np.testing.assert_allclose(np.asarray(found[0]), x.sum(1), rtol=1e-5, atol=1e-3)
-    np.testing.assert_array_equal(np.asarray(found[1]), x.argmax(1))
+    np.testing.assert_allclose(np.asarray(result[0]), x.sum(1), rtol=1e-5, atol=1e-3)
+    np.testing.assert_array_equal(np.asarray(result[1]), x.argmax(1))
 
 
 def test_arrays_of_more_elements_than_can_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:

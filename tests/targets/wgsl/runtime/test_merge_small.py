@@ -45,8 +45,8 @@ def test_an_update_of_many_parameters_is_few_dispatches(dtype: Any) -> None:
 
     results, dispatches = run(update, params, grads)
     assert dispatches <= few(2, 4)
-    for found, wanted in zip(results, update(params, grads), strict=True):
-        np.testing.assert_array_equal(found, wanted.astype(dtype))
+    for actual, wanted in zip(results, update(params, grads), strict=True):
+        np.testing.assert_array_equal(actual, wanted.astype(dtype))
 
 
 def test_donated_parameters_are_updated_in_place() -> None:
@@ -60,8 +60,8 @@ def test_donated_parameters_are_updated_in_place() -> None:
     results, dispatches = run(update, (params, moments), grads, donate_argnums=0)
     assert dispatches <= few(2, 4)
     expected = update((params, moments), grads)
-    for found, wanted in zip(results, [*expected[0], *expected[1]], strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for actual, wanted in zip(results, [*expected[0], *expected[1]], strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.float16], ids=lambda d: d.__name__)
@@ -75,8 +75,8 @@ def test_sums_and_extremes_of_several_arrays_are_one_dispatch(dtype: Any) -> Non
 
     results, dispatches = run(reduced, x, y, z)
     assert dispatches == few(1, 2)
-    for found, wanted in zip(results, reduced(x, y, z), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(results, reduced(x, y, z), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def test_sums_wait_for_each_other_across_what_is_large() -> None:
@@ -90,8 +90,8 @@ def test_sums_wait_for_each_other_across_what_is_large() -> None:
     x, w, v = (np.random.default_rng(n).integers(-3, 3, (32, 32)).astype(np.float32) for n in range(3))
     results, dispatches = run(backward, x, w, v)
     assert dispatches == few(3, 4)
-    for found, wanted in zip(results, backward(x, w, v), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for actual, wanted in zip(results, backward(x, w, v), strict=True):
+        np.testing.assert_array_equal(actual, wanted)
 
 
 def test_what_waits_for_another_is_a_dispatch_of_its_own() -> None:
@@ -106,8 +106,8 @@ def test_what_waits_for_another_is_a_dispatch_of_its_own() -> None:
 
     x, y = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 3), np.float32)
     results, _ = run(chain, x, y)
-    for found, wanted in zip(results, chain(x, y), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for actual, wanted in zip(results, chain(x, y), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
 
 
 def test_each_turn_of_a_loop_updates_all() -> None:
@@ -121,8 +121,8 @@ def test_each_turn_of_a_loop_updates_all() -> None:
     for x in xs:
         carry, total = ((carry[0] + x, carry[1][::-1] * 2 - x, np.where(carry[2] > 0, carry[2] - x, carry[2])), carry[0].sum())
         sums.append(total)
-    for found, wanted in zip(results, [*carry, np.array(sums)], strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for actual, wanted in zip(results, [*carry, np.array(sums)], strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-6)
 
 
 def test_what_a_scan_stacks_of_its_carry_is_not_copied() -> None:
@@ -132,11 +132,11 @@ def test_what_a_scan_stacks_of_its_carry_is_not_copied() -> None:
         return lax.scan(lambda h, row: (jnp.tanh(h + row), (h, jnp.tanh(h + row), 2 * h)), h, x)
 
     x = np.random.default_rng(0).standard_normal((12, 8, 32)).astype(np.float32)
-    found, dispatches = run(recurrence, x, x[0])
+    actual, dispatches = run(recurrence, x, x[0])
     state, want = x[0], []
     for row in x:
         want.append(state)
         state = np.tanh(state + row)
-    for result, wanted in zip(found, [state, np.stack(want), np.stack([*want[1:], state]), 2 * np.stack(want)], strict=True):
+    for result, wanted in zip(actual, [state, np.stack(want), np.stack([*want[1:], state]), 2 * np.stack(want)], strict=True):
         np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
     assert dispatches <= len(x) + 1  # a kernel for each step, and one that moves the stack on

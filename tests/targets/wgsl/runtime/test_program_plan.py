@@ -83,9 +83,9 @@ def compared(workloads: list[Workload]) -> Iterator[tuple[str, int, int]]:
 
 
 def test_the_planned_peak_is_what_the_runtime_reports() -> None:
-    found = list(compared(WORKLOADS[::8]))
-    assert len(found) >= 3
-    for name, planned, reported in found:
+    result = list(compared(WORKLOADS[::8]))
+    assert len(result) >= 3
+    for name, planned, reported in result:
         assert planned == pytest.approx(reported, rel=0.02), name
 
 
@@ -115,8 +115,8 @@ def test_results_take_the_memory_of_the_argument_at_the_same_place() -> None:
         if output.result in plan.reuse:
             assert paths[plan.reuse[output.result]] == named[outs[number]]
     expected = step(*args)
-    for found, wanted in zip(vf.tree.leaves(vf.jit(step, donate_argnums=(0, 1))(*args)), vf.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    for actual, wanted in zip(vf.tree.leaves(vf.jit(step, donate_argnums=(0, 1))(*args)), vf.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-5)
 
 
 def test_what_does_not_fit_is_named_with_the_users_line() -> None:

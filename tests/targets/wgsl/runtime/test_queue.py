@@ -37,7 +37,7 @@ def test_two_threads_and_a_reader() -> None:
         for _ in range(20):
             x = step(x)
         expected.append(np.asarray(x))
-    found: list[Any] = [start, start]
+    actual: list[Any] = [start, start]
     failures: list[BaseException] = []
     done = threading.Event()
 
@@ -45,14 +45,14 @@ def test_two_threads_and_a_reader() -> None:
         try:
             with vf.default_device(GPU):
                 for _ in range(20):
-                    found[number] = steps[number](found[number])
+                    actual[number] = steps[number](actual[number])
         except BaseException as error:
             failures.append(error)
 
     def read() -> None:
         try:
             while not done.is_set():
-                assert all(np.isfinite(np.asarray(x)).all() for x in list(found))
+                assert all(np.isfinite(np.asarray(x)).all() for x in list(actual))
         except BaseException as error:
             failures.append(error)
 
@@ -65,7 +65,7 @@ def test_two_threads_and_a_reader() -> None:
     done.set()
     reader.join()
     assert not failures
-    for x, wanted in zip(found, expected, strict=True):
+    for x, wanted in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(np.asarray(x), wanted)
 
 
@@ -92,11 +92,11 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
         return lax.cond(x[0, 0] < 0.5, lambda x: jnp.cumsum(x, 0) / 7, lambda x: x @ x / 9, jnp.sort(x) + 0.25)
 
     def results() -> list[np.ndarray]:
-        found, x, run = [], jnp.arange(20.0 * 20).reshape(20, 20) / 400, vf.jit(step)
+        result, x, run = [], jnp.arange(20.0 * 20).reshape(20, 20) / 400, vf.jit(step)
         for _ in range(5):
             x = run(x)
-            found.append(np.asarray(x))
-        return found
+            result.append(np.asarray(x))
+        return result
 
     assert command_lists.compiled() is not None
     calls: list[int] = []

@@ -35,13 +35,13 @@ def test_states_are_given_back_in_the_buffers_that_they_came_in() -> None:
     step = vf.jit(lambda w, x: (w + x, x * 2), donate_argnums=0)
     w, x = jnp.ones(16), jnp.arange(16.0)
     w, _ = step(w, x)
-    own = id(w.buffer()), w.buffer().lease.block.number  # to hold the buffer itself would keep it from being overwritten
+    buffer_ids = id(w.buffer()), w.buffer().lease.block.number  # to hold the buffer itself would keep it from being overwritten
     w, twice = step(w, x)
-    assert (id(w.buffer()), w.buffer().lease.block.number) == own
+    assert (id(w.buffer()), w.buffer().lease.block.number) == buffer_ids
     np.testing.assert_array_equal(np.asarray(w), 1 + 2 * np.arange(16, dtype=np.float32))
     np.testing.assert_array_equal(np.asarray(twice), 2 * np.arange(16, dtype=np.float32))
     doubled = vf.jit(lambda w: (w * 2).reshape(2, 8), donate_argnums=0)(w)  # another shape: another buffer in the same memory
-    assert doubled.buffer().lease.block.number == own[1]
+    assert doubled.buffer().lease.block.number == buffer_ids[1]
     np.testing.assert_array_equal(np.asarray(doubled), 2 + 4 * np.arange(16, dtype=np.float32).reshape(2, 8))
 
 

@@ -42,12 +42,12 @@ def run(calls: Sequence[Call], arrays: Sequence[np.ndarray], capabilities: Targe
                 assert supports(call.op, dtypes, call.params, capabilities), f"{call} is not supported"
                 out.store(index, apply(shader, call.op, [loaded[i] for i in call.operands], call.result, call.params))
         dispatch = shader.dispatch(-(-size // shader.invocations))
-        found = running.run_routine(Routine((dispatch,)), [arrays[i] for i in used], [((size,), call.result) for call in some])
-        results += found
+        result = running.run_routine(Routine((dispatch,)), [arrays[i] for i in used], [((size,), call.result) for call in some])
+        results += result
     return results
 
 
 def assert_reference(actual: np.ndarray, reference: Callable[..., Any], operands: Sequence[np.ndarray]) -> None:
     """What a function gives, to the last bit; where the device keeps no subnormal numbers, they may count as zeros."""
     with np.errstate(all="ignore"):
-        assert_same_bits(actual, subnormals.expected(actual, reference, operands, kept=running.capabilities().subnormals))
+        assert_same_bits(actual, subnormals.expected(actual, reference, operands, preserved=running.capabilities().subnormals))

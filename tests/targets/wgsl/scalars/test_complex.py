@@ -93,8 +93,8 @@ def test_components_at_all_exponents():
     x = exponent_pairs(DTYPES[0], 7)
     x = x[np.minimum(np.abs(x.real), np.abs(x.imag)) > 1e-37]
     calls = [Call(op, (0,), np.dtype(np.float32 if op == "abs" else np.complex64), params) for op, params in COMPONENTWISE]
-    for call, found in zip(calls, run(calls, [x]), strict=True):
-        part = found.real.dtype
-        subnormal = (np.abs(found.real) < 1e-36) | (np.abs(found.imag) < 1e-36) if call.op != "abs" else np.zeros(len(x), bool)
+    for call, result in zip(calls, run(calls, [x]), strict=True):
+        part = result.real.dtype
+        subnormal = (np.abs(result.real) < 1e-36) | (np.abs(result.imag) < 1e-36) if call.op != "abs" else np.zeros(len(x), bool)
         assert part == np.float32
-        assert_components(call.op, call.params, x[~subnormal], found[~subnormal], 6)
+        assert_components(call.op, call.params, x[~subnormal], result[~subnormal], 6)

@@ -20,5 +20,5 @@ Z = np.array([complex(np.nan, 1), complex(np.inf, 2), complex(3, -np.inf), compl
 )
 def test_parts_are_numpys(function: Callable[[np.ndarray], np.ndarray]) -> None:
     with vf.default_device(vf.devices("gpu")[0]):
-        found = np.asarray(vf.jit(function)(Z))
-    np.testing.assert_array_equal(found, function(Z))
+        result = np.asarray(vf.jit(function)(Z))
+    np.testing.assert_array_equal(result, function(Z))

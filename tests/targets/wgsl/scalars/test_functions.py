@@ -194,7 +194,7 @@ def test_narrow_floats(name):
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     for op, actual in results(["exp", "log", "tanh", "logistic", "erf", "sin"], x):
         reference = lambda v, op=op: {**ORACLES, **SPECIAL}[op](v.astype(np.float64)).astype(np.float32)
-        nearest = subnormals.expected(actual, reference, [x], kept=running.capabilities().subnormals)
+        nearest = subnormals.expected(actual, reference, [x], preserved=running.capabilities().subnormals)
         apart = np.abs(actual.view(np.int16).astype(int) - nearest.view(np.int16).astype(int))
         nan = np.isnan(actual) & np.isnan(nearest)
         assert (apart[~nan] <= 1).all(), op

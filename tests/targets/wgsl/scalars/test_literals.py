@@ -32,18 +32,20 @@ def results(ops, dtype, columns, literal):
     One invocation computes all of them: literals differ, and several numbers share a word of memory. Each number that is from memory, and
     fills words, has its own invocation, so that the code for it is compiled once.
     """
-    shader, read = Shader(running.capabilities()), [c for c, known in zip(columns, literal, strict=True) if not known]
+    shader, read = Shader(running.capabilities()), [c for c, is_literal in zip(columns, literal, strict=True) if not is_literal]
     inputs = [shader.buffer(i, dtype) for i in range(len(read))]
-    made = [np.asarray(PRIMITIVES[op].evaluate(*[c[:1] for c in columns])).dtype for op in ops]
-    outputs = [shader.buffer(len(read) + i, one, written=True) for i, one in enumerate(made)]
-    alone = any(literal) or min(d.itemsize for d in (dtype, *made)) < 4
+    result_dtypes = [np.asarray(PRIMITIVES[op].evaluate(*[c[:1] for c in columns])).dtype for op in ops]
+    outputs = [shader.buffer(len(read) + i, one, written=True) for i, one in enumerate(result_dtypes)]
+    alone = any(literal) or min(d.itemsize for d in (dtype, *result_dtypes)) < 4
     with shader.block(f"if ({shader.group} == 0u && {shader.local} < {1 if alone else len(columns[0])}u)"):
         for k in range(len(columns[0]) if alone else 1):
             place, loads = shader.let("u32", f"{shader.local} + {k}u"), iter(inputs)
-            numbers = [constant(dtype, c[k]) if known else next(loads).load(place) for c, known in zip(columns, literal, strict=True)]
-            for op, out, result in zip(ops, outputs, made, strict=True):
+            numbers = [
+                constant(dtype, c[k]) if is_literal else next(loads).load(place) for c, is_literal in zip(columns, literal, strict=True)
+            ]
+            for op, out, result in zip(ops, outputs, result_dtypes, strict=True):
                 out.store(place, apply(shader, op, numbers, result, {}))
-    return running.run_routine(Routine((shader.dispatch(1),)), read, [(columns[0].shape, one) for one in made])
+    return running.run_routine(Routine((shader.dispatch(1),)), read, [(columns[0].shape, one) for one in result_dtypes])
 
 
 def approximate(name):
@@ -65,8 +67,8 @@ def is_long(op, dtype, arity):
 @pytest.mark.parametrize("name", [*FLOATS, *WHOLE])
 def test_literals_are_as_numbers_from_memory(name, arity):
     dtype = np.dtype(dtypes.bfloat16 if name == "bfloat16" else name)
-    known = [op for op, one in CASES if one == dtype] + approximate(name)
-    ops = [op for op in known if PRIMITIVES[op].arity == arity and supports(op, [dtype] * arity, {}, running.capabilities())]
+    supported = [op for op, one in CASES if one == dtype] + approximate(name)
+    ops = [op for op in supported if PRIMITIVES[op].arity == arity and supports(op, [dtype] * arity, {}, running.capabilities())]
     long = [op for op in ops if PRIMITIVES[op].formula and is_long(op, dtype, arity)]
     short = [op for op in ops if op not in long]
     columns = [np.roll(few_values(dtype), -i) for i in range(arity)]
@@ -75,14 +77,14 @@ def test_literals_are_as_numbers_from_memory(name, arity):
         for some, numbers in [*groups, *[([op], [column[:1] for column in columns]) for op in long]]:
             wanted = results(some, dtype, numbers, [False] * arity)
             for literal in list(itertools.product([True, False], repeat=arity))[:-1]:
-                for op, found, right in zip(some, results(some, dtype, numbers, literal), wanted, strict=True):
-                    check(op, found, right)
+                for op, actual, right in zip(some, results(some, dtype, numbers, literal), wanted, strict=True):
+                    check(op, actual, right)
 
 
-def check(op, found, right):
+def check(op, result, right):
     """The same bits; of approximations, of which compilers may make other sums, nearly the same number."""
     if PRIMITIVES[op].formula and right.dtype in dtypes.FLOATS:
         close = 4 * dtypes.finfo(right.dtype).eps
-        np.testing.assert_allclose(found.astype(np.float64), right.astype(np.float64), rtol=float(close), atol=0, err_msg=op)
+        np.testing.assert_allclose(result.astype(np.float64), right.astype(np.float64), rtol=float(close), atol=0, err_msg=op)
     else:
-        assert_same_bits(found, right)
+        assert_same_bits(result, right)

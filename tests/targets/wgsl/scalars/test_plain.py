@@ -21,12 +21,12 @@ from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
 
 def check(calls, arrays):
     """Shaders against the evaluation rules. A call is (op, numbers of operands, parameters)."""
-    made, expected = [], []
+    call_list, expected = [], []
     for op, places, params in calls:
         expected.append(partial(PRIMITIVES[op].evaluate, **params))
         with np.errstate(all="ignore"):
-            made.append(Call(op, places, np.asarray(expected[-1](*[arrays[i] for i in places])).dtype, params))
-    for call, actual, reference in zip(made, run(made, arrays), expected, strict=True):
+            call_list.append(Call(op, places, np.asarray(expected[-1](*[arrays[i] for i in places])).dtype, params))
+    for call, actual, reference in zip(call_list, run(call_list, arrays), expected, strict=True):
         try:
             assert_reference(actual, reference, [arrays[i] for i in call.operands])
         except AssertionError as error:
@@ -115,10 +115,10 @@ def test_operations_with_constants(op):
     for value in (0.0, -0.0, 0.0625, -0.03, 0.004, 1e-30, 1.0, -1.0, float("inf")):
         for swapped in (False, True):
             shader = Shader(running.capabilities(), 256)
-            given, out = shader.buffer(0, x.dtype, size=x.size), shader.buffer(1, x.dtype, written=True, size=x.size)
+            arguments, out = shader.buffer(0, x.dtype, size=x.size), shader.buffer(1, x.dtype, written=True, size=x.size)
             with shader.block(f"if ({shader.local} < {x.size}u)"):
-                pair = [given.load(shader.local), constant(x.dtype, value)]
+                pair = [arguments.load(shader.local), constant(x.dtype, value)]
                 out.store(shader.local, apply(shader, op, pair[::-1] if swapped else pair, x.dtype, {}))
-            (found,) = running.run_routine(Routine((shader.dispatch(1),)), [x], [(x.shape, x.dtype)])
+            (result,) = running.run_routine(Routine((shader.dispatch(1),)), [x], [(x.shape, x.dtype)])
             both = [x, np.full_like(x, value)]
-            assert_reference(found, PRIMITIVES[op].evaluate, both[::-1] if swapped else both)
+            assert_reference(result, PRIMITIVES[op].evaluate, both[::-1] if swapped else both)

@@ -44,8 +44,8 @@ def test_combine(name):
         pairs = [combine(shader, reduction_of(op), *loaded) for op in ops]
         return pairs + [combine(shader, reduction_of(op), loaded[0], constant(dtype, reduction_of(op).start(dtype))) for op in ops]
 
-    found = run_steps(write, [x, y], [dtype] * (2 * len(ops)))
-    for op, actual, same in zip(ops, found, found[len(ops) :], strict=False):
+    result = run_steps(write, [x, y], [dtype] * (2 * len(ops)))
+    for op, actual, same in zip(ops, result, result[len(ops) :], strict=False):
         assert_reference(actual, {**STEPS, **BITS}[op], [x, y])
         zero = np.zeros((), dtype)
         assert_reference(
@@ -63,7 +63,7 @@ def test_places(name):
         a, b = [(number, Number(INT32, f"{k}i")) for k, number in enumerate(loaded)]
         return [combine_indexed(shader, reduction_of(op), *pair)[1] for op in ("argmax", "argmin") for pair in ((a, b), (b, a))]
 
-    found = run_steps(write, [x, y], [INT32] * 4)
+    actual = run_steps(write, [x, y], [INT32] * 4)
     both = np.stack([x, y])
     for k, expected in enumerate([np.argmax(both, 0), np.argmax(both, 0), np.argmin(both, 0), np.argmin(both, 0)]):
-        np.testing.assert_array_equal(found[k], expected)
+        np.testing.assert_array_equal(actual[k], expected)

@@ -56,11 +56,11 @@ def test_equal_shaders_are_one_text_that_chooses_its_buffers() -> None:
     arrays = [np.arange(n, dtype=np.float32) + k for k, n in enumerate((128, 192, 192, 192, 128))]
     order = tuple(n for k in range(5) for n in (k, 5 + k))
     routine = Routine((Dispatch(shader, order, frozenset(range(5, 10)), (13, 1, 1)),))
-    found = running.run_routine(routine, arrays, [((len(x),), F32) for x in arrays])
+    result = running.run_routine(routine, arrays, [((len(x),), F32) for x in arrays])
     for k in (1, 2, 3):
-        np.testing.assert_array_equal(found[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
+        np.testing.assert_array_equal(result[k], 3 * arrays[k].reshape(3, 64)[:, ::-1].ravel())
     for k in (0, 4):
-        np.testing.assert_array_equal(found[k][:68], 2 * arrays[k][:68])
+        np.testing.assert_array_equal(result[k][:68], 2 * arrays[k][:68])
 
 
 def cosines(invocations: int) -> ShaderModule:

@@ -13,14 +13,14 @@ def test_every_form_of_access() -> None:
   let m = atomicLoad(&b[0]) + arrayLength(&a);
 """
     shader = hand_written((Binding("a", "vec4<f32>"), Binding("b", "atomic<u32>", written=True)), body, {}, 1)
-    found = split_bindings(shader, (2, 3), 256).text
-    assert "@binding(1) var<storage, read> a_1: array<vec4<f32>>;" in found
-    assert "@binding(4) var<storage, read_write> b_2: array<atomic<u32>>;" in found
-    assert "fn a_at(i: u32) -> vec4<f32> { if (i < 16u) { return a_0[i]; } return a_1[i - 16u]; }" in found
-    assert "if (a_at(i).x == a_at(u32(a_at(j)[k])).y) { b1[0] = 1u; }" in found
-    assert "let n = b_atomicAdd(i + 1u, u32(a_at(0).x)); b_atomicStore(n, 0u);" in found
-    assert "let m = b_atomicLoad(0) + (arrayLength(&a_0) + arrayLength(&a_1));" in found
-    assert "else if (i < 128u) { atomicStore(&b_1[i - 64u], value); } else { atomicStore(&b_2[i - 128u], value); }" in found
+    result = split_bindings(shader, (2, 3), 256).text
+    assert "@binding(1) var<storage, read> a_1: array<vec4<f32>>;" in result
+    assert "@binding(4) var<storage, read_write> b_2: array<atomic<u32>>;" in result
+    assert "fn a_at(i: u32) -> vec4<f32> { if (i < 16u) { return a_0[i]; } return a_1[i - 16u]; }" in result
+    assert "if (a_at(i).x == a_at(u32(a_at(j)[k])).y) { b1[0] = 1u; }" in result
+    assert "let n = b_atomicAdd(i + 1u, u32(a_at(0).x)); b_atomicStore(n, 0u);" in result
+    assert "let m = b_atomicLoad(0) + (arrayLength(&a_0) + arrayLength(&a_1));" in result
+    assert "else if (i < 128u) { atomicStore(&b_1[i - 64u], value); } else { atomicStore(&b_2[i - 128u], value); }" in result
 
 
 def test_compound_assignment() -> None:

@@ -23,23 +23,23 @@ def test_cholesky_of_what_is_and_is_not_positive_definite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "known"), [((SQUARE, 70), least_capabilities()), ((60, 80), known_width()), ((80, 34), least_capabilities())]
+    ("shape", "target"), [((SQUARE, 70), least_capabilities()), ((60, 80), known_width()), ((80, 34), least_capabilities())]
 )
-def test_lu(shape: tuple[int, int], known: TargetCapabilities) -> None:
+def test_lu(shape: tuple[int, int], target: TargetCapabilities) -> None:
     m, n = shape
     x = matrices("float32", (2, m, n))
     x[1, :, 3] = 0  # singular
     x[0, 9], x[0, 5] = x[0, 5], x[0, 9] * 2  # equal candidates of a pivot do not matter, its place does
     like = [x, np.zeros((2, min(m, n)), np.int32), np.zeros((2, m), np.int32)]
-    factors, pivots, permutation = results("lu", [x], {}, known, like)
+    factors, pivots, permutation = results("lu", [x], {}, target, like)
     lower = np.tril(factors, -1)[..., : min(m, n)] + np.eye(m, min(m, n), dtype=x.dtype)
     close(lower @ np.triu(factors)[..., : min(m, n), :], np.take_along_axis(x, permutation[..., None].astype(int), -2))
     assert np.abs(lower).max() <= 1
-    for steps, found in zip(pivots, permutation, strict=True):
+    for steps, result in zip(pivots, permutation, strict=True):
         rows = np.arange(m)
         for i, p in enumerate(steps):
             rows[[i, p]] = rows[[p, i]]
-        np.testing.assert_array_equal(rows, found)
+        np.testing.assert_array_equal(rows, result)
 
 
 @pytest.mark.parametrize(("shape", "full"), [((70, SQUARE), True), ((SQUARE, 70), False)])
@@ -85,7 +85,7 @@ def test_svd_of_all_ranks(shape: tuple[int, int]) -> None:
     s, u, vt = results(
         "svd", [x], {"full_matrices": True, "compute_uv": True}, least_capabilities(), [expected[1], expected[0], expected[2]]
     )
-    assert all(np.isnan(found[2]).all() for found in (s, u, vt))
+    assert all(np.isnan(actual[2]).all() for actual in (s, u, vt))
     close(s[:2], expected[1][:2])
     close((u[:2, :, :k] * s[:2, None]) @ vt[:2, :k], x[:2])
     close(adjoint(u[:2]) @ u[:2], np.broadcast_to(np.eye(shape[0]), u[:2].shape))

@@ -40,9 +40,9 @@ def test_windows_of_very_many_elements(reduced: Callable[..., Any]) -> None:
     x = RNG.integers(-9, 9, 70_003).astype(np.float32)
     start = 0.0 if reduced is lax.add else -np.inf
     with vf.default_device(GPU):
-        found = lax.reduce_window(x, start, reduced, (70_000,), (1,), "VALID")
+        actual = lax.reduce_window(x, start, reduced, (70_000,), (1,), "VALID")
     wanted = [(np.sum if reduced is lax.add else np.max)(x[k : k + 70_000]) for k in range(4)]
-    np.testing.assert_array_equal(np.asarray(found), wanted)
+    np.testing.assert_array_equal(np.asarray(actual), wanted)
 
 
 #: Parameters of factorisations of square matrices, and which of their results are determined by the matrix.
@@ -58,18 +58,18 @@ FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", FACTORISATIONS)
 def test_the_largest_matrix_that_is_factored_in_so_many_turns(name: str) -> None:
     params, determined = FACTORISATIONS[name]
-    known = least_capabilities()._replace(iterations=TURNS)
+    limited = least_capabilities()._replace(iterations=TURNS)
     sizes = range(8, 128, 4)  # larger ones take a driver in software long
-    n = max(n for n in sizes if ROUTINES[name]((ShapedArray((n, n), np.dtype(np.float32)),), params, known) is not None)
+    n = max(n for n in sizes if ROUTINES[name]((ShapedArray((n, n), np.dtype(np.float32)),), params, limited) is not None)
     assert n >= 32
     x = RNG.normal(size=(n, n)).astype(np.float32)
     x = x @ x.T / n + np.eye(n, dtype=np.float32)
     expected = reference(name, [x], params)
-    found = results(name, [x], params, known, expected)
+    actual = results(name, [x], params, limited, expected)
     for number in determined:
         scale = np.abs(expected[number]).max()
         # Sums of up to n products in another order, in float32; seen: a third of what is allowed.
-        np.testing.assert_allclose(found[number], expected[number], rtol=2e-5, atol=2e-5 * scale)
+        np.testing.assert_allclose(actual[number], expected[number], rtol=2e-5, atol=2e-5 * scale)
 
 
 def test_larger_matrices_are_factored_all_the_same() -> None:
@@ -77,11 +77,11 @@ def test_larger_matrices_are_factored_all_the_same() -> None:
     x = RNG.normal(size=(150, 150)).astype(np.float32)
     before = GPU.backend.gpu.host_steps["svd"]
     with vf.default_device(GPU):
-        found = np.asarray(vf.numpy.linalg.svd(x, compute_uv=False))
+        actual = np.asarray(vf.numpy.linalg.svd(x, compute_uv=False))
     assert GPU.backend.gpu.host_steps["svd"] == before  # NumPy had no part in it
     expected = np.linalg.svd(x.astype(np.float64), compute_uv=False)
     # Of 1500 rotations of each element, most by small angles, few may be seen. Seen: a tenth of it, and 1.4e-5 by products with cosines.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6 * expected[0])
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=4e-6 * expected[0])
 
 
 @pytest.mark.parametrize("shape", [(70, 70), (90, 67)])

@@ -140,6 +140,6 @@ def test_svd(dtype: str, shape: tuple[int, ...], rank: int) -> None:
 def test_what_is_not_finite_has_nan() -> None:
     x = matrices("float32", (2, 4, 4))
     x[0, 1, 1], x[1, 2, 2] = np.nan, np.inf
-    found = results("eigh", [x], {"lower": True, "sort_eigenvalues": True}, least_capabilities(), [x, x[0, :2]])
-    found += results("svd", [x], {"full_matrices": True, "compute_uv": True}, least_capabilities(), [x[0, :2], x, x])
-    assert all(np.isnan(values).all() for values in found)
+    result = results("eigh", [x], {"lower": True, "sort_eigenvalues": True}, least_capabilities(), [x, x[0, :2]])
+    result += results("svd", [x], {"full_matrices": True, "compute_uv": True}, least_capabilities(), [x[0, :2], x, x])
+    assert all(np.isnan(values).all() for values in result)

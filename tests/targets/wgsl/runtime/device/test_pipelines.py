@@ -28,32 +28,32 @@ _SHADER = """@group(0) @binding(0) var<storage, read_write> x: array<u32>;
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The shaders that are compiled from now on, each with the thread that does it."""
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
     make = Pipelines.make
 
     def watched(self: Pipelines, source: str, *rest: Any) -> Any:
-        found.append((source, threading.get_ident()))
+        results.append((source, threading.get_ident()))
         return make(self, source, *rest)
 
     monkeypatch.setattr(Pipelines, "make", watched)
-    return found
+    return results
 
 
-def test_what_is_begun_is_there_in_the_end(made: list[tuple[str, int]]) -> None:
+def test_what_is_begun_is_there_in_the_end(compilations: list[tuple[str, int]]) -> None:
     pipelines = GPU.backend.gpu.pipelines
     keys = [(_SHADER.format(value=f"{value}u"), 1, frozenset([0])) for value in (71, 72, 71)]
     compiled: list[Pipeline] = []
     with pipelines.ahead(compiled) as begin:
         for key in keys:
             begin(*key)
-    assert sorted(source for source, _ in made) == sorted({source for source, _, _ in keys})
-    assert threading.get_ident() not in [thread for _, thread in made]
+    assert sorted(source for source, _ in compilations) == sorted({source for source, _, _ in keys})
+    assert threading.get_ident() not in [thread for _, thread in compilations]
     first, _, again = [pipelines.find(*key) for key in keys]
     assert first is again and set(compiled) == {first, pipelines.find(*keys[1])}
-    assert len(made) == 2
+    assert len(compilations) == 2
 
 
 def test_a_shader_that_cannot_be_compiled_is_an_error_in_the_end() -> None:
@@ -61,7 +61,7 @@ def test_a_shader_that_cannot_be_compiled_is_an_error_in_the_end() -> None:
         begin(_SHADER.format(value="nothing_like_it"), 1, frozenset([0]))
 
 
-def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_compiled_in_vain(compilations: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Shaders of convolutions are begun before it is known what else is done by the same dispatches."""
 
     def loss(w: Any, x: Any) -> Any:
@@ -74,7 +74,7 @@ def test_nothing_is_compiled_in_vain(made: list[tuple[str, int]], monkeypatch: p
     one = Call.step
     monkeypatch.setattr(Call, "step", lambda call, run: done.append(run.source) or one(call, run))
     vf.block_until_ready(step(w, x))
-    assert {source for source, _ in made} <= set(done)
+    assert {source for source, _ in compilations} <= set(done)
 
 
 def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_lost_gpus_are_freed():
         step = vf.jit(lambda p, x: (jnp.tanh(p - 0.1 * x @ p), jnp.sum(p * p)), donate_argnums=0)
         once = vf.jit(lambda x: jnp.cumsum(x) * 2)  # not called again after the first loss
         p, x = jnp.eye(16), jnp.ones((16, 16))
-        kept = once(jnp.arange(9.0))
+        retained = once(jnp.arange(9.0))
         for _ in range(10):
             p, total = step(p, x)
             gpus.append(weakref.ref(device.backend.gpu))
@@ -35,5 +35,5 @@ def test_lost_gpus_are_freed():
         gc.collect()
         assert len({id(gpu()) for gpu in gpus if gpu() is not None} | {id(device.backend.gpu)}) == 1
         assert max(counts) < 4 * counts[0]  # the one in use, the one before, and shaders that are compiled in the background
-        np.testing.assert_array_equal(np.asarray(kept), np.cumsum(np.arange(9.0)) * 2)
-        np.testing.assert_array_equal(np.asarray(once(jnp.arange(9.0))), np.asarray(kept))
+        np.testing.assert_array_equal(np.asarray(retained), np.cumsum(np.arange(9.0)) * 2)
+        np.testing.assert_array_equal(np.asarray(once(jnp.arange(9.0))), np.asarray(retained))

@@ -20,20 +20,20 @@ ROUNDED = 1e-5
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def shaders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The shaders that are compiled from now on; those of all products by matrices are long."""
     monkeypatch.setattr(contract, "LITTLE", 0)
     monkeypatch.setattr(schedule, "_LONG", 1)
-    found: list[str] = []
+    results: list[str] = []
     assert GPU.backend.gpu, "the device is open, for which some are compiled, too"
     make = Pipelines.make
 
     def watched(self: Pipelines, source: str, *rest: Any) -> Any:
-        found.append(source)
+        results.append(source)
         return make(self, source, *rest)
 
     monkeypatch.setattr(Pipelines, "make", watched)
-    return found
+    return results
 
 
 def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
@@ -44,34 +44,34 @@ def product(rows: int) -> tuple[Callable[[], np.ndarray], np.ndarray]:
     return lambda: np.asarray(jitted(*placed)), x.astype(np.float64) @ y * 0.5 + 1
 
 
-def test_a_better_shader_takes_the_place_of_the_first_one(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_better_shader_takes_the_place_of_the_first_one(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[Any] = []
     step = Call.step
     monkeypatch.setattr(Call, "step", lambda call, run: used.append(step(call, run)) or used[-1])
     call, wanted = product(44)
     first = call()
     np.testing.assert_allclose(first, wanted, atol=ROUNDED)
-    assert len(made) == 1, "who calls it once does not wait for more"
-    found = [call()]
+    assert len(shaders) == 1, "who calls it once does not wait for more"
+    results = [call()]
     GPU.backend.gpu.pipelines.upgrades.settle()
-    short, long = made
+    short, long = shaders
     assert long.count("fma(") > short.count("fma(") > 0
-    found += [call(), call()]
+    results += [call(), call()]
     assert used[-1].pipeline != used[0].pipeline
-    for x in found:
+    for x in results:
         assert x.tobytes() == first.tobytes()
-    assert len(made) == 2, "it is asked for once"
+    assert len(shaders) == 2, "it is asked for once"
 
 
-def test_equal_products_ask_for_it_once(made: list[str]) -> None:
+def test_equal_products_ask_for_it_once(shaders: list[str]) -> None:
     calls = [product(52)[0] for _ in range(2)]
     for call in (*calls, *calls):
         call()
         GPU.backend.gpu.pipelines.upgrades.settle()
-    assert len(made) == len({*made}) == 2
+    assert len(shaders) == len({*shaders}) == 2
 
 
-def test_the_first_one_stays_where_there_is_no_better_one(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_one_stays_where_there_is_no_better_one(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: Pipelines, key: Any, source: str) -> None:
         raise DeviceError("this shader is too long")
 
