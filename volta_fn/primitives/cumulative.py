@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
+from volta_fn.core.primitive import AxisData, Primitive, Reduction, RuleOf, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError
 from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
@@ -49,12 +49,11 @@ cumsum_p: Primitive = linear_primitive(
     "cumsum",
     _abstract("cumsum", dtypes.NUMBERS),
     None,
-    lambda *_, **__: None,
+    RuleOf(_batch),
     lambda ct, operand, *, axis, reverse: [bind(cumsum_p, ct, axis=axis, reverse=not reverse)],
     views=False,
+    combines=reduction_of("reduce_sum"),
 )
-cumsum_p.batch = _batch(cumsum_p)
-cumsum_p.combines = reduction_of("reduce_sum")
 
 
 def _recurrence(a: Array, b: Array, axis: int) -> Array:
@@ -81,7 +80,6 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
 
     ``derivatives(before, x, out)`` are its derivatives by before and by x.
     """
-    primitive = Primitive(name, _abstract(name, allowed))
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
@@ -99,9 +97,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
         tangents_out = rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
         return convert_element_type(out, narrow), convert_element_type(tangents_out, narrow)
 
-    primitive.jvp = jvp
-    primitive.batch = _batch(primitive)
-    primitive.combines = combines
+    primitive = Primitive(name, _abstract(name, allowed), jvp=jvp, batch=RuleOf(_batch), combines=combines)
     return primitive
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcast_in_dim_p, canonical_axes, linear_primitive, reshape
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, canonical_axes, linear_primitive, reshape
 from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
@@ -51,9 +51,6 @@ def reduction(
         tangent: ``(operand's tangent, operand, result, axes) -> result's tangent``; None where it is zero.
         doc: the function's docstring.
     """
-    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared))
-    primitive.batch = _batch(primitive)
-    primitive.reduction = declared
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
         (operand,), (operand_tangent,) = primals, tangents
@@ -62,7 +59,7 @@ def reduction(
             return out, Zero(out.aval.at_least_vspace())
         return out, tangent(operand_tangent, operand, out, axes)
 
-    primitive.jvp = jvp
+    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared), jvp=jvp, batch=RuleOf(_batch), reduction=declared)
 
     def reduce(operand: Any, axes: Sequence[int]) -> Array:
         value = as_value(operand)
@@ -166,17 +163,17 @@ def _sum_abstract(operand: ShapedArray, *, axes: Axes) -> ShapedArray:
     return aval
 
 
+_SUM = Reduction("add", lambda dtype: 0, rounds=True)
+
 reduce_sum_p = linear_primitive(
     "reduce_sum",
     _sum_abstract,
-    None,
-    lambda *_, **__: None,
+    _evaluate(_SUM),
+    RuleOf(_batch),
     lambda ct, operand, *, axes: [repeated(ct, operand.shape, axes)],
     views=False,
+    reduction=_SUM,
 )
-reduce_sum_p.reduction = Reduction("add", lambda dtype: 0, rounds=True)
-reduce_sum_p.evaluate = _evaluate(reduce_sum_p.reduction)
-reduce_sum_p.batch = _batch(reduce_sum_p)
 
 
 def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
@@ -191,15 +188,6 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
     value = as_value(operand)
     kept = canonical_axes(tuple(axes), value.ndim)
     return current_trace().process(reduce_sum_p, (value,), {"axes": kept}) if kept else value
-
-
-def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: Axes) -> list[Any]:
-    summed = [i for i in range(len(shape)) if i not in broadcast_dimensions]
-    summed += [d for n, d in zip(operand.shape, broadcast_dimensions, strict=True) if n == 1 and shape[d] != 1]
-    return [reshape(reduce_sum(ct, summed), operand.shape)]
-
-
-broadcast_in_dim_p.transpose = _broadcast_transpose
 
 
 # product

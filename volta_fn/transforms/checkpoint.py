@@ -176,10 +176,17 @@ def _batch(
 
 
 checkpoint_p = Primitive(
-    "checkpoint", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, holds_programs=True, views=True
+    "checkpoint",
+    _abstract,
+    multiple_results=True,
+    holds_programs=True,
+    call_param="jaxpr",
+    views=True,
+    jvp=_jvp,
+    transpose=_transpose,
+    partial_eval=_partial_eval,
+    batch=_batch,
 )
-checkpoint_p.partial_eval = _partial_eval
-checkpoint_p.call_param = "jaxpr"
 
 # Names and policies.
 

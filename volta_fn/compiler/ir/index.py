@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
 
 # ------------------------------------------------------------------------------
@@ -416,14 +416,12 @@ def _counted_from_the_start(operand: np.ndarray, indices: np.ndarray, dim: int) 
 
 def _gather(operand: np.ndarray, indices: np.ndarray, **params: Any) -> Any:
     (dim,) = params["dimension_numbers"].start_index_map
-    assert gather_p.evaluate is not None
-    return gather_p.evaluate(operand, _counted_from_the_start(operand, indices, dim), **params)
+    return evaluation_rules[gather_p](operand, _counted_from_the_start(operand, indices, dim), **params)
 
 
 def _scatter_add(operand: np.ndarray, indices: np.ndarray, updates: np.ndarray, **params: Any) -> Any:
     (dim,) = params["dimension_numbers"].scatter_dims_to_operand_dims
-    assert scatter_add_p.evaluate is not None
-    return scatter_add_p.evaluate(operand, _counted_from_the_start(operand, indices, dim), updates, **params)
+    return evaluation_rules[scatter_add_p](operand, _counted_from_the_start(operand, indices, dim), updates, **params)
 
 
 wrapped_gather_p = Primitive("wrapped_gather", gather_p.abstract, evaluate=_gather, listed=False)

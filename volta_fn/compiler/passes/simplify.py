@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.core.trace import EVAL
 from volta_fn.errors import BroadcastError
 from volta_fn.primitives.declare import broadcast_shapes
@@ -447,7 +447,7 @@ def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
 @cache
 def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
     """Return True if a reduction of one element is that element, even of -0.0."""
-    evaluate = primitive.evaluate
+    evaluate = evaluation_of(primitive)
     if dtype in dtypes.COMPLEX or evaluate is None:
         return False
     return dtype not in dtypes.FLOATS or bool(np.signbit(evaluate(np.asarray([-0.0], dtype), axes=(0,))))

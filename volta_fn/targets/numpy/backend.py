@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn.compiler.buffers import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError
 from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
 from volta_fn.primitives import convolution as _convolution  # noqa: F401
@@ -85,7 +85,7 @@ def make_kernel(
         return STRUCTURED[primitive.name](pipeline, **params)
     if primitive.name in TYPED:
         return TYPED[primitive.name](*avals, **params)
-    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
+    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else evaluation_of(primitive)
     if evaluate is None:
         raise VoltaError(f"the primitive {primitive} has no evaluation rule on the CPU")
     return partial(evaluate, **params) if params else evaluate
@@ -103,7 +103,7 @@ def written(eqn: Equation) -> Sequence[int]:
         return range(eqn.params["num_carry"], len(eqn.outvars))
     if primitive.overwrites is not None:
         return ()
-    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else primitive.evaluate
+    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else evaluation_of(primitive)
     return range(len(eqn.outvars)) if function is not None and _takes_out(function) else ()
 
 
@@ -369,5 +369,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
 TYPED["dot_general"] = contraction.typed_dot_general
 TYPED |= reductions.typed_reductions()
 
-for _name, _function in KERNELS.items():
-    PRIMITIVES[_name].evaluate = _function
+evaluation_rules.update({PRIMITIVES[name]: function for name, function in KERNELS.items()})

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import SlidingWindow, phases
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduction_of
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
@@ -111,7 +111,7 @@ def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: 
         if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
             return partial(_sum_by_axes, inner, outer)
         return partial(step.reduce, axis=axes)
-    evaluate: Any = primitive.evaluate
+    evaluate: Any = evaluation_of(primitive)
     return partial(evaluate, axes=axes)
 
 
