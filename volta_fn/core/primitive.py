@@ -71,7 +71,9 @@ class RuleOf(NamedTuple):
 
 
 class Primitive:
-    """An instruction and its rules: shape, evaluation, derivatives, batching and lowering.
+    """An instruction and its rules.
+
+    They are of five kinds: shape, evaluation, derivatives, batching and lowering.
 
     Creating one registers it under its name, unless it is not `listed`. It is complete then: attributes cannot be assigned later.
     Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
