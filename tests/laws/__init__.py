@@ -35,7 +35,7 @@ def missing(primitive: Primitive, covered: set[str]) -> list[str]:
 
 def _evaluated_otherwise(primitive: Primitive) -> bool:
     """Return True for calls, compiled by their program, and control flow."""
-    return primitive.call_param is not None or primitive.name in STRUCTURED
+    return primitive.call_param is not None or primitive in STRUCTURED
 
 
 def laws_for(sample: Sample) -> list[Law]:

@@ -65,15 +65,15 @@ def _accumulate_rows(ufunc: np.ufunc, x: np.ndarray, axis: int) -> np.ndarray:
     return out
 
 
-def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
+def typed_reductions() -> dict[Primitive, Callable[..., Callable[..., np.ndarray]]]:
     """Return makers of the kernels of reductions that NumPy computes precisely.
 
     Their step is a ufunc that rounds nothing, or adds (which NumPy does pairwise).
     """
-    steps: dict[str, Any] = {
-        name: PRIMITIVES[p.reduction.step].evaluate for name, p in PRIMITIVES.items() if p.reduction and not p.reduction.index_of
+    steps: dict[Primitive, Any] = {
+        p: PRIMITIVES[p.reduction.step].evaluate for p in PRIMITIVES.values() if p.reduction and not p.reduction.index_of
     }
-    return {name: partial(_typed, PRIMITIVES[name], step) for name, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
+    return {p: partial(_typed, p, step) for p, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
 
 #: So many rows are summed in blocks, so that rounding errors do not add up.
