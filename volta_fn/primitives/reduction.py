@@ -18,7 +18,8 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, canonical_axes, linear_primitive, reshape
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, canonical_axes, linear_primitive, reshape, transpose_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
@@ -197,7 +198,7 @@ def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Arr
     """Apply the product rule by halving, so that zeros divide nothing."""
     kept = [i for i in range(operand.ndim) if i not in axes]
     shape = (*[operand.shape[i] for i in kept], -1)
-    values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*kept, *axes)), shape) for v in (operand, tangent))
+    values, tangents = (reshape(bind(transpose_p, v, permutation=(*kept, *axes)), shape) for v in (operand, tangent))
     while values.shape[-1] > 1:
         values, tangents = _halve(values, tangents)
     return reshape(tangents, out.shape)
@@ -242,10 +243,10 @@ def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> A
     """Return the mean tangent of the elements that equal the extremum."""
     chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
     dtype = dtypes.accumulator(operand.dtype)  # the count and the sum may exceed float16
-    weights, wide = (bind(PRIMITIVES["convert_element_type"], x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
+    weights, wide = (bind(convert_element_type_p, x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
     total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], wide, weights), axes=axes)
     mean = bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
-    return bind(PRIMITIVES["convert_element_type"], mean, new_dtype=operand.dtype, weak_type=False)
+    return bind(convert_element_type_p, mean, new_dtype=operand.dtype, weak_type=False)
 
 
 reduce_max: Reducer = reduction(

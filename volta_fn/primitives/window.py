@@ -26,6 +26,7 @@ from volta_fn.primitives.data_movement.movement import broadcast, linear_primiti
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
 
 
 def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
@@ -80,11 +81,11 @@ reduce_window_sum_p = linear_primitive(
     RuleOf(_batch_of),
     _sum_transpose,
     views=False,
-    combines=reduction_of("reduce_sum"),
+    combines=reduce_sum_p.reduction,
 )
 
 
-def _extremum(name: str, winner: str, combines: Reduction) -> Primitive:
+def _extremum(name: str, winner: str, combines: Reduction | None) -> Primitive:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **geometry: Any) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, **geometry)
@@ -96,8 +97,8 @@ def _extremum(name: str, winner: str, combines: Reduction) -> Primitive:
     return primitive
 
 
-reduce_window_max_p = _extremum("reduce_window_max", "ge", reduction_of("reduce_max"))
-reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_min"))
+reduce_window_max_p = _extremum("reduce_window_max", "ge", reduce_max.primitive.reduction)
+reduce_window_min_p = _extremum("reduce_window_min", "le", reduce_min.primitive.reduction)
 
 
 # tangents to and from the winners

@@ -20,7 +20,7 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
 from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.primitive import Primitive as CorePrimitive
 from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
 from volta_fn.core.staging import trace_to_jaxpr
@@ -119,7 +119,7 @@ def add_tangents(x: Any, y: Any) -> Any:
 
 
 add_jaxvals = add
-add_jaxvals_p = PRIMITIVES["add"]
+add_jaxvals_p = add.primitive
 
 
 def deflinear(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero, reduction_of
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
@@ -31,6 +31,7 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
 # ------------------------------------------------------------------------------
 # Gather: reading many windows of an array at indices known at run time.
@@ -365,7 +366,7 @@ def _scatter_add_transpose(ct: Any, operand: Any, indices: Array, updates: Any, 
     return [ct if type(operand) is Linear else None, None, ct_updates]
 
 
-scatter_add_p = _declare("scatter_add", reduction_of("reduce_sum"), RuleOf(_linear_jvp), _scatter_add_transpose)
+scatter_add_p = _declare("scatter_add", reduce_sum_p.reduction, RuleOf(_linear_jvp), _scatter_add_transpose)
 
 
 # scatter_mul
@@ -395,13 +396,13 @@ def _scatter_mul_transpose(ct: Any, operand: Any, indices: Array, updates: Any, 
     return [bind(scatter_mul_p, ct, indices, updates, **params), None, None]
 
 
-scatter_mul_p = _declare("scatter_mul", reduction_of("reduce_prod"), _scatter_mul_jvp, _scatter_mul_transpose)
+scatter_mul_p = _declare("scatter_mul", reduce_prod.primitive.reduction, _scatter_mul_jvp, _scatter_mul_transpose)
 
 
 # scatter_min, scatter_max
 
 
-def _extreme(name: str, combines: Reduction) -> Primitive:
+def _extreme(name: str, combines: Reduction | None) -> Primitive:
     """Declare a scatter that keeps extremes.
 
     Equal extremes, of the operand and of updates, share the tangent equally.
@@ -428,8 +429,8 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
     return primitive
 
 
-scatter_min_p = _extreme("scatter_min", reduction_of("reduce_min"))
-scatter_max_p = _extreme("scatter_max", reduction_of("reduce_max"))
+scatter_min_p = _extreme("scatter_min", reduce_min.primitive.reduction)
+scatter_max_p = _extreme("scatter_max", reduce_max.primitive.reduction)
 
 
 # The functions.

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to
@@ -263,23 +263,22 @@ def _clamp_evaluate(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndar
 
 
 def _inside(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
-    lt, gt, both = PRIMITIVES["lt"], PRIMITIVES["gt"], PRIMITIVES["and"]
-    return select(bind(both, bind(gt, x, low), bind(lt, x, high)), g, as_value(np.zeros((), g.dtype)))
+    return select(bind(bitwise_and.primitive, bind(gt.primitive, x, low), bind(lt.primitive, x, high)), g, as_value(np.zeros((), g.dtype)))
 
 
-def _at_bound(comparison: str, position: int) -> Any:
+def _at_bound(comparison: Elementwise, position: int) -> Any:
     def derivative(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
         bound = (low, high)[position]
-        held = bind(PRIMITIVES[comparison], x, bound)
+        held = bind(comparison.primitive, x, bound)
         if position == 0:  # the upper bound has the last word
-            held = bind(PRIMITIVES["and"], held, bind(PRIMITIVES["lt"], low, high))
+            held = bind(bitwise_and.primitive, held, bind(lt.primitive, low, high))
         return select(held, g, as_value(np.zeros((), g.dtype)))
 
     return derivative
 
 
 _clamp: Elementwise = elementwise(
-    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
+    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound(lt, 0), _inside, _at_bound(gt, 1)],
     domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
 )  # fmt: skip
 
