@@ -116,7 +116,8 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
     """
 
     __slots__ = ("call_primitive", "lowering", "map_primitive")
-    __setattr__, __delattr__ = object.__setattr__, object.__delattr__  # its rules are given one by one
+    __setattr__ = object.__setattr__  # type: ignore[assignment]  # its rules are given one by one
+    __delattr__ = object.__delattr__
     #: The rule for compiled programs: `lowering(context, *operands, **params)` returns the results.
     lowering: Rule | None
 
