@@ -45,7 +45,7 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, output_arrays, tra
 from volta_fn.core.trace import ProcessAxis, ProcessGrid, bound_axis
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
-from volta_fn.primitives.collectives.exchanges import axis_index, psum
+from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum
 from volta_fn.primitives.collectives.exchanges import border_cast as pcast
 from volta_fn.primitives.data_movement.movement import broadcast, reshape, transpose
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -171,9 +171,7 @@ def _check_condition(eqn: Equation, condition: Variance, program: ClosedJaxpr) -
 
 def _axes_in(closed: ClosedJaxpr) -> Variance:
     """Return the axes of the collectives in a program that wait for others."""
-    axis_names = [
-        axis for eqn in closed.eqns if eqn.primitive.name not in ("axis_index", "pcast") for axis in eqn.params.get("axis_names", ())
-    ]
+    axis_names = [axis for eqn in closed.eqns if eqn.primitive not in (axis_index_p, pcast_p) for axis in eqn.params.get("axis_names", ())]
     return _union([frozenset(axis_names), *[_axes_in(inner) for eqn in closed.eqns for inner in sub_jaxprs(eqn.params)]])
 
 

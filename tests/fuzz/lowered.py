@@ -71,7 +71,7 @@ def _item(item: Item, operands: list[np.ndarray], target: Target) -> Sequence[np
     if isinstance(node, KernelCall):
         return interpret(node.kernel, *operands)
     name = node.primitive.name
-    if name in CONTROL_FLOW and not item.programs:  # a loop that is one routine
+    if node.primitive in CONTROL_FLOW and not item.programs:  # a loop that is one routine
         item = item._replace(programs=tuple([lower(p, target, True) for p in sub_jaxprs(node.params)]))
     if name == "scan":
         return _scan(item, operands, **node.params)

@@ -16,9 +16,8 @@ import numpy as np
 from tests.fuzz.routine_problems import Problem
 from tests.targets.products import expected as product_of
 from volta_fn import dtypes
-from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.primitive import PRIMITIVES, evaluation_of
 from volta_fn.primitives.call import Form
-from volta_fn.targets.numpy.backend import KERNELS
 from volta_fn.targets.numpy.convolution import conv_general_dilated
 
 _MOVED = frozenset({"gather", "scatter", "dynamic_slice", "dynamic_update_slice", "pad"})
@@ -74,7 +73,7 @@ def wanted(problem: Problem, inputs: list[np.ndarray]) -> list[Want] | Residual:
 
 def _evaluated(name: str, inputs: list[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
     """What the primitive's NumPy function gives."""
-    evaluate = KERNELS.get(name) or PRIMITIVES[name].evaluate
+    evaluate = evaluation_of(PRIMITIVES[name])
     assert evaluate is not None
     with np.errstate(all="ignore"):
         result = evaluate(*inputs, **params)

@@ -11,8 +11,10 @@ from tests.laws.transposition import transpose_is_adjoint
 from tests.laws.values import values_agree
 from tests.samples.sample import Sample
 from volta_fn import dtypes
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.targets.numpy.backend import STRUCTURED
+from volta_fn.transforms.linearize import jvp_rules
+from volta_fn.transforms.vmap import batching_rules
 
 Law = Callable[[Sample], None]
 
@@ -20,11 +22,11 @@ Law = Callable[[Sample], None]
 def missing(primitive: Primitive, covered: set[str]) -> list[str]:
     """List the rules that a primitive lacks, and samples if it is not in `covered`."""
     lacks = []
-    if primitive.evaluate is None and not _evaluated_otherwise(primitive):
+    if evaluation_of(primitive) is None and not _evaluated_otherwise(primitive):
         lacks.append("an evaluation rule")
-    if primitive.jvp is None:
+    if jvp_rules.get(primitive, primitive.jvp) is None:
         lacks.append("a derivative rule (jvp)")
-    if primitive.batch is None:
+    if batching_rules.get(primitive, primitive.batch) is None:
         lacks.append("a batching rule (batch)")
     if primitive.name not in covered:
         lacks.append("samples in tests/samples")
@@ -33,7 +35,7 @@ def missing(primitive: Primitive, covered: set[str]) -> list[str]:
 
 def _evaluated_otherwise(primitive: Primitive) -> bool:
     """Return True for calls, compiled by their program, and control flow."""
-    return primitive.call_param is not None or primitive.name in STRUCTURED
+    return primitive.call_param is not None or primitive in STRUCTURED
 
 
 def laws_for(sample: Sample) -> list[Law]:

@@ -12,7 +12,7 @@ from tests.samples import all_samples
 from tests.samples.sample import Sample
 from volta_fn import dtypes, jit
 from volta_fn.core.jaxpr import Literal
-from volta_fn.core.primitive import PRIMITIVES
+from volta_fn.core.primitive import PRIMITIVES, evaluation_of
 
 #: Relative to the largest number of a result, where a routine sums in another order than NumPy; complex products are NumPy's own affair,
 #: which contracts them where it has vectors.
@@ -21,7 +21,7 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e
 
 def reference(name: str, inputs: Sequence[np.ndarray], params: dict[str, Any]) -> list[np.ndarray]:
     """What the primitive's NumPy function gives."""
-    evaluate = PRIMITIVES[name].evaluate
+    evaluate = evaluation_of(PRIMITIVES[name])
     assert evaluate is not None
     with np.errstate(all="ignore"):
         result = evaluate(*inputs, **params)

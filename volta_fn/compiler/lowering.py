@@ -37,6 +37,8 @@ from volta_fn.compiler.ir.nodes import Node as ProgramNode
 from volta_fn.compiler.passes.simplify import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
+from volta_fn.primitives.data_movement.movement import reshape_p
+from volta_fn.primitives.data_movement.slicing import concatenate_p
 
 # ------------------------------------------------------------------------------
 # Kernels of equations: their values at each iteration of a loop as scalar nodes.
@@ -240,7 +242,7 @@ class _Lowering:
         if isinstance(atom, Literal):
             return self.element(atom, ())
         is_input = atom not in self.views and atom not in self.computed
-        if is_input and is_alias(eqn) and eqn.primitive.name == "reshape" and atom.aval.size:
+        if is_input and is_alias(eqn) and eqn.primitive is reshape_p and atom.aval.size:
             return self.load(atom, eqn.outvars[0].aval.shape, index)
         return self.element(atom, operand_index(eqn, index, self.sizes))
 
@@ -453,7 +455,7 @@ def split_concatenations(program: FusedProgram, most: int) -> FusedProgram:
 
 
 def _in_groups(node: ProgramNode, most: int) -> list[ProgramNode]:
-    if isinstance(node, KernelCall) or node.primitive.name != "concatenate" or len(node.invars) < most:
+    if isinstance(node, KernelCall) or node.primitive is not concatenate_p or len(node.invars) < most:
         return [node]
     groups = [node.invars[i : i + most - 1] for i in range(0, len(node.invars), most - 1)]
     joined = [Var(node.primitive.abstract(*[v.aval for v in group], **node.params)) for group in groups]

@@ -235,7 +235,7 @@ def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
 
 
 def _nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
-    if eqn.primitive.name not in CONTROL_FLOW:
+    if eqn.primitive not in CONTROL_FLOW:
         return []
     params = eqn.params
     if "branches" in params:

@@ -18,6 +18,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.memory import pairs_of
 from volta_fn.dtypes import STORAGE
+from volta_fn.primitives.callbacks import pure_callback_p
+from volta_fn.primitives.collectives.exchanges import psum_done_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 
 if TYPE_CHECKING:
     from volta_fn.compiler.buffers import Plan
@@ -244,7 +248,7 @@ RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]
 CALLS_PYTHON = "it calls a Python function"
 CALLS_PROCESSES = "it talks to other processes"
 
-CONTROL_FLOW = frozenset({"scan", "while", "cond"})
+CONTROL_FLOW = frozenset({scan_p, while_p, cond_p})
 
 
 class TargetCapabilities(NamedTuple):
@@ -404,15 +408,15 @@ class Target:
 
     def host_reason(self, item: Item) -> str | None:
         """Return the reason for running an item on the host; None if there is code."""
-        if item.key is None and isinstance(item.node, Equation) and item.node.primitive.name in CONTROL_FLOW:
+        if item.key is None and isinstance(item.node, Equation) and item.node.primitive in CONTROL_FLOW:
             return None
         return None if item.key is not None and item.key.make() is not None else self.explain_host(item)
 
     def explain_host(self, item: Item) -> str:
         """Explain why an item that the target generates no code for runs on the host."""
-        if isinstance(item.node, Equation) and (item.node.primitive.effectful or item.node.primitive.name == "pure_callback"):
+        if isinstance(item.node, Equation) and (item.node.primitive.effectful or item.node.primitive is pure_callback_p):
             return CALLS_PYTHON
-        if isinstance(item.node, Equation) and ("axis_names" in item.node.params or item.node.primitive.name == "psum_done"):
+        if isinstance(item.node, Equation) and ("axis_names" in item.node.params or item.node.primitive is psum_done_p):
             return CALLS_PROCESSES
         if item.key is None:
             return f"the {self.name} target has no routine for it"

@@ -170,7 +170,7 @@ if TYPE_CHECKING:
 else:
     ArrayMethods = object
 
-_ADVICE, _HTML = deferred("volta_fn.advice"), deferred("volta_fn.core.array")
+_ADVICE = deferred("volta_fn.advice")
 _DLPACK = deferred("volta_fn.core.memory")
 
 
@@ -443,7 +443,7 @@ class ConcreteArray(Array):
         return f"Array({body}, dtype={self.dtype.name}{weak})"
 
     def _repr_html_(self) -> str:
-        return _HTML.folded(repr(self), "") if self.is_deleted() else _HTML.array_html(f"Array {self.aval}", self.host(), repr(self))
+        return folded(repr(self), "") if self.is_deleted() else array_html(f"Array {self.aval}", self.host(), repr(self))
 
     def __str__(self) -> str:
         return repr(self) if self.is_deleted() else str(self.host())

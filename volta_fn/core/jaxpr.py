@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from volta_fn.core.array import Array, ConcreteArray
+from volta_fn.core.array import Array, ConcreteArray, folded
+from volta_fn.core.array import program as program_html
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
-from volta_fn.lazy_imports import deferred
 from volta_fn.source import SourceLocation, portable
 
 # ------------------------------------------------------------------------------
@@ -25,7 +25,6 @@ from volta_fn.source import SourceLocation, portable
 # A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
 # ------------------------------------------------------------------------------
 
-_HTML = deferred("volta_fn.core.array")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -165,7 +164,7 @@ class ClosedJaxpr:
 
     def _repr_html_(self) -> str:
         count = len(self.jaxpr.eqns)
-        return _HTML.folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", _HTML.program(repr(self)), opened=True)
+        return folded(f"jaxpr of {count:,} equation{'s' * (count != 1)}", program_html(repr(self)), opened=True)
 
     @property
     def in_avals(self) -> list[ShapedArray]:

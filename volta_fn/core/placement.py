@@ -35,7 +35,6 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import ProcessAxis, Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
-from volta_fn.lazy_imports import load
 
 # ------------------------------------------------------------------------------
 # Types that show how values are split between devices, for `typeof`.
@@ -562,7 +561,7 @@ def known_sharding(x: Any) -> NamedSharding | None:
     """Return a value's sharding; None if it is not split, or unknown."""
     if isinstance(x, Tracer):
         x = getattr(x, "primal", x)
-        sharding: NamedSharding | None = load("volta_fn.core.placement").of_tracer(x) if isinstance(x, JaxprTracer) else None
+        sharding: NamedSharding | None = of_tracer(x) if isinstance(x, JaxprTracer) else None
         return sharding
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 

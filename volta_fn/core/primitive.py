@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 
 Rule = Callable[..., Any]
+R = TypeVar("R", bound=Rule)
 
 #: Result types kept per primitive before all are dropped.
 _CACHE_LIMIT = 4096
@@ -63,10 +64,19 @@ class Reduction(NamedTuple):
         return self.rounds and dtype in INEXACT
 
 
+class RuleOf(NamedTuple):
+    """A rule that applies its own primitive: `make(primitive)` returns it."""
+
+    make: Callable[[Primitive], Rule]
+
+
 class Primitive:
     """An instruction and its rules.
 
-    Creating one registers it under its name, unless it is not `listed`.
+    They are of five kinds: shape, evaluation, derivatives, batching and lowering.
+
+    Creating one registers it under its name, unless it is not `listed`. It is complete then: attributes cannot be assigned later.
+    Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
 
     Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
     """
@@ -77,54 +87,64 @@ class Primitive:
         "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
-    # Given when it is declared.
-
     name: str
     #: The module that declares it, which programs that were pickled load.
     module: str
+
+    # Shape: types of operands and results, and what parameters hold.
+
     abstract: Rule
-    evaluate: Rule | None
-    jvp: Rule | None
-    transpose: Rule | None
-    batch: Rule | None
     multiple_results: bool
     #: Control flow: parameters hold programs that it runs.
     holds_programs: bool
-    #: It must run even if its results are unused (callbacks).
-    effectful: bool
-    #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
-    inplace: bool
-    #: The result may share memory with an operand.
-    views: bool
-
-    # Attributes that only some primitives have, set after construction.
-
-    partial_eval: Rule | None
     #: For calls of a sub-program: the parameter that holds it. The compiler inlines it.
     call_param: str | None
+    #: It must run even if its results are unused (callbacks).
+    effectful: bool
+    #: Number of operands of an elementwise primitive; 0 for any other.
+    arity: int
+    #: The dtypes of an elementwise primitive's operands, and where it may be sampled (see `volta_fn.primitives.declare`).
+    dtypes: frozenset[Any] | None
+    domain: Any
+
+    # Evaluation. What NumPy's target evaluates stands in `evaluation_rules`.
+
+    evaluate: Rule | None
+    #: `evaluate` is a NumPy ufunc that may write into a dead operand of the result's shape and dtype (``out=``).
+    inplace: bool
+    #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
+    ufunc_for: Callable[[Any], Any]
+    #: Position of the operand whose memory `evaluate` may reuse for the result if it is dead; it is passed as ``out=`` then.
+    overwrites: int | None
+    #: The result may share memory with an operand.
+    views: bool
     #: Of one that users define (`extend.Primitive`): the function of arrays that it is, eagerly, and the program that compilers inline,
     #: from the operands' types and the parameters.
     impl: Rule | None
     expand: Rule | None
-    #: Position of the operand whose memory `evaluate` may reuse for the result if it is dead; it is passed as ``out=`` then.
-    overwrites: int | None
-    #: The ufunc for operands of a dtype (of a primitive that is `inplace`).
-    ufunc_for: Callable[[Any], Any]
-    #: Number of operands of an elementwise primitive; 0 for any other.
-    arity: int
+
+    # Derivatives.
+
+    jvp: Rule | None
+    transpose: Rule | None
+    partial_eval: Rule | None
     #: For each operand of an elementwise primitive: a tangent or cotangent times the partial derivative.
     derivatives: tuple[Rule | None, ...]
     #: Operands in which an elementwise primitive is linear.
     linear: tuple[int, ...]
-    #: The dtypes of an elementwise primitive's operands, and where it may be sampled (see `volta_fn.primitives.declare`).
-    dtypes: frozenset[Any] | None
-    domain: Any
-    #: The formula of an elementwise primitive over `volta_fn.primitives.formulas.values.Values`, of real floats.
-    formula: Rule | None
     #: It has one operand and is linear: its tangent is the primitive of the operand's tangent.
     maps_tangent: bool
     #: It has two operands, and is linear in each.
     bilinear: bool
+
+    # Batching.
+
+    batch: Rule | None
+
+    # Lowering: what all targets make code from.
+
+    #: The formula of an elementwise primitive over `volta_fn.primitives.formulas.values.Values`, of real floats.
+    formula: Rule | None
     #: How a reduction along the axes of its parameter `axes` combines elements.
     reduction: Reduction | None
     #: How a cumulative operation, a reduction of windows or a scatter combines elements.
@@ -140,33 +160,63 @@ class Primitive:
         name: str,
         abstract: Rule,
         *,
-        evaluate: Rule | None = None,
-        jvp: Rule | None = None,
-        transpose: Rule | None = None,
-        batch: Rule | None = None,
         multiple_results: bool = False,
         holds_programs: bool = False,
+        call_param: str | None = None,
         effectful: bool = False,
+        arity: int = 0,
+        dtypes: frozenset[Any] | None = None,
+        domain: Any = None,
+        evaluate: Rule | None = None,
         inplace: bool = False,
+        ufunc_for: Callable[[Any], Any] | None = None,
+        overwrites: int | None = None,
         views: bool = False,
+        impl: Rule | None = None,
+        expand: Rule | None = None,
+        jvp: Rule | RuleOf | None = None,
+        transpose: Rule | RuleOf | None = None,
+        partial_eval: Rule | None = None,
+        derivatives: tuple[Rule | None, ...] = (),
+        linear: tuple[int, ...] = (),
+        maps_tangent: bool = False,
+        bilinear: bool = False,
+        batch: Rule | RuleOf | None = None,
+        formula: Rule | None = None,
+        reduction: Reduction | None = None,
+        combines: Reduction | None = None,
         listed: bool = True,
     ) -> None:
         if name in PRIMITIVES:
             raise VoltaError(f"a primitive named {name!r} exists already")
-        self.name, self.module = name, _module_being_imported()
-        self.abstract, self.evaluate = abstract, evaluate
-        self.jvp, self.transpose, self.batch = jvp, transpose, batch
-        self.multiple_results, self.holds_programs = multiple_results, holds_programs
-        self.effectful, self.inplace, self.views = effectful, inplace, views
-        self.partial_eval = self.call_param = self.overwrites = self.dtypes = self.domain = None
-        self.impl = self.expand = None
-        self.reduction = self.combines = self.formula = None
-        self.ufunc_for = lambda dtype: evaluate
-        self.arity, self.derivatives, self.linear = 0, (), ()
-        self.maps_tangent = self.bilinear = False
-        self.eager, self._results = {}, {}
+        attributes = {
+            "name": name, "module": _module_being_imported(),
+            "abstract": abstract, "multiple_results": multiple_results, "holds_programs": holds_programs, "call_param": call_param,
+            "effectful": effectful, "arity": arity, "dtypes": dtypes, "domain": domain,
+            "evaluate": evaluate, "inplace": inplace, "ufunc_for": ufunc_for or (lambda dtype: evaluate), "overwrites": overwrites,
+            "views": views, "impl": impl, "expand": expand,
+            "jvp": self._rule(jvp), "transpose": self._rule(transpose), "partial_eval": partial_eval, "derivatives": derivatives,
+            "linear": linear, "maps_tangent": maps_tangent, "bilinear": bilinear,
+            "batch": self._rule(batch),
+            "formula": formula, "reduction": reduction, "combines": combines,
+            "eager": {}, "_results": {},
+        }  # fmt: skip
+        for attribute, value in attributes.items():
+            _ASSIGN[attribute](self, value)
         if listed:
             PRIMITIVES[name] = self
+
+    def _rule(self, rule: Rule | RuleOf | None) -> Rule | None:
+        return rule.make(self) if isinstance(rule, RuleOf) else rule
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"the primitive {self.name} is complete, so its {name} cannot be assigned: give it where the primitive is made, or register "
+            "the rule in its layer's table"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"the primitive {self.name} is complete, so its {name} cannot be deleted")
 
     if TYPE_CHECKING:
 
@@ -199,8 +249,35 @@ class Primitive:
         return declared, (self.name, self.module)
 
 
+#: What assigns an attribute of a primitive that is being made: `object.__setattr__` would take three times as long.
+_ASSIGN: dict[str, Callable[[Primitive, Any], None]] = {name: getattr(Primitive, name).__set__ for name in Primitive.__slots__}
 #: Every primitive by its name, in the order of declaration.
 PRIMITIVES: dict[str, Primitive] = {}
+
+
+class RuleTable(dict[Primitive, Rule]):
+    """Rules of one kind, by primitive, of layers above the primitives'.
+
+    They precede the primitive's own.
+    """
+
+    def register(self, *primitives: Primitive) -> Callable[[R], R]:
+        """Return a decorator that registers a rule of primitives."""
+
+        def registered(rule: R) -> R:
+            self.update(dict.fromkeys(primitives, rule))
+            return rule
+
+        return registered
+
+
+#: Evaluation rules that NumPy's target has, of primitives that are more than one NumPy function.
+evaluation_rules = RuleTable()
+
+
+def evaluation_of(primitive: Primitive) -> Rule | None:
+    """Return a primitive as a function of NumPy arrays, or None if it runs programs."""
+    return evaluation_rules.get(primitive, primitive.evaluate)
 
 
 def _module_being_imported() -> str:

@@ -20,9 +20,8 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, deeper, set_trace
+from volta_fn.core.trace import Trace, Tracer, check_alive, check_leaks, current_trace, deeper, set_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, RefError
-from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
 from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
@@ -210,7 +209,7 @@ def trace_to_jaxpr(
         raise UsedRefsError(trace.name, [*trace.refs])
     if settings.check_tracer_leaks:
         del tracers, outs
-        load("volta_fn.core.trace").check_leaks(trace)
+        check_leaks(trace)
     full_inputs = trace.full_inputs or {}
     if in_full is not None:
         in_full += full_inputs

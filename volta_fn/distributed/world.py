@@ -132,7 +132,6 @@ def connected(limit: float, address: str | None = None) -> MpiWorld:
 # The beginning and the end of a program on several processes.
 # ------------------------------------------------------------------------------
 
-_mpi_world = deferred("volta_fn.distributed.world")
 _watch = deferred("volta_fn.distributed.watch")
 _control = deferred("volta_fn.distributed.watch")
 _variables = deferred("volta_fn.runtime.threads")
@@ -207,7 +206,7 @@ def _connect(count: int, limit: float, address: str | None) -> None:
         raise MissingDependencyError(
             f"{count} processes were started together, but mpi4py is not installed: pip install 'volta-fn[distributed]'"
         )
-    world = _mpi_world.connected(limit, address)
+    world = connected(limit, address)
     distribution.set_current(world)
     _end_all_after_exceptions(world)
     atexit.register(shutdown)

@@ -32,6 +32,8 @@ from volta_fn.errors import ArgumentTypeError, DTypeError
 from volta_fn.errors import CheckError as CheckError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, dynamic_update_slice_p
+from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.selection import select
@@ -306,12 +308,12 @@ def _user_check(eqn: Equation) -> Check:
 def _window_starts(eqn: Equation, ins: Sequence[Array]) -> tuple[Array, tuple[int, ...], tuple[int, ...]]:
     """Return the starts of windows (along the last dimension), their axes and sizes."""
     params, shape = eqn.params, eqn.invars[0].aval.shape
-    if eqn.primitive.name == "dynamic_slice":
+    if eqn.primitive is dynamic_slice_p:
         return _stacked(ins[1:]), tuple(range(len(shape))), params["slice_sizes"]
-    if eqn.primitive.name == "dynamic_update_slice":
+    if eqn.primitive is dynamic_update_slice_p:
         return _stacked(ins[2:]), tuple(range(len(shape))), eqn.invars[1].aval.shape
     numbers = params["dimension_numbers"]
-    if eqn.primitive.name == "gather":
+    if eqn.primitive is gather_p:
         axes = numbers.start_index_map
         return ins[1], axes, tuple([params["slice_sizes"][a] for a in axes])
     axes = numbers.scatter_dims_to_operand_dims

@@ -119,7 +119,7 @@ def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:
         return [[bind(primitive, c, **params) for c in ins[0]]]
     if primitive.bilinear:
         return [_product(lambda a, b: bind(primitive, a, b, **params), ins[0], ins[1], order)]
-    if primitive.name == "div":
+    if primitive is div.primitive:
         return [_quotient(ins[0], ins[1], order)]
     return _by_derivative(eqn, ins, varying, order)
 

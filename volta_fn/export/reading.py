@@ -24,7 +24,7 @@ from volta_fn import primitives
 from volta_fn.core.array import ConcreteArray, from_host
 from volta_fn.core.aval import Dimension, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, check_jaxpr
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.dtypes import as_dtype, float0
 from volta_fn.errors import ArgumentTypeError, CorruptFileError, SerializationError, ShapeError, VoltaError
 from volta_fn.io.files import LENGTH_BYTES, Header, header_length, parse_header, parse_json, serialized
@@ -131,7 +131,7 @@ def _names(primitive: Primitive) -> frozenset[str] | None:
     """
     if primitive.name in _NAMES:
         return _NAMES[primitive.name]
-    for rule in (primitive.abstract, primitive.evaluate):
+    for rule in (primitive.abstract, evaluation_of(primitive)):
         if rule is None:
             continue
         if isinstance(rule, np.ufunc):

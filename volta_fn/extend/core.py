@@ -116,14 +116,15 @@ class Primitive(core.Primitive, metaclass=_OfAnyKind):
     """
 
     __slots__ = ("call_primitive", "lowering", "map_primitive")
+    __setattr__ = object.__setattr__  # type: ignore[assignment]  # its rules are given one by one
+    __delattr__ = object.__delattr__
     #: The rule for compiled programs: `lowering(context, *operands, **params)` returns the results.
     lowering: Rule | None
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, self._no_rule, listed=False)
+        super().__init__(name, self._no_rule, impl=self._no_rule, expand=self._expanded, listed=False)
         self.call_primitive = self.map_primitive = False
         self.lowering = None
-        self.impl, self.expand = self._no_rule, self._expanded
 
     def __reduce__(self) -> Any:
         return self.name  # the variable that holds it
@@ -192,25 +193,26 @@ class LoweringContext:
 class Rules(dict[core.Primitive, Rule]):
     """A mapping from primitives to rules of one kind, in JAX's form.
 
-    `adapt` makes of a rule in JAX's form the one of `core.primitive`, which is stored in `attribute`.
+    `adapt` makes of a rule in JAX's form the one of `core.primitive`, which `table` stores. Primitives without an entry have their
+    own rule, in `attribute`.
     """
 
-    def __init__(self, attribute: str, adapt: Callable[[Rule], Rule]) -> None:
+    def __init__(self, table: core.RuleTable, attribute: str, adapt: Callable[[Rule], Rule]) -> None:
         super().__init__()
-        self.attribute, self.adapt = attribute, adapt
+        self.table, self.attribute, self.adapt = table, attribute, adapt
 
     def __setitem__(self, primitive: core.Primitive, rule: Rule) -> None:
         super().__setitem__(primitive, rule)
-        setattr(primitive, self.attribute, self.adapt(rule))
+        self.table[primitive] = self.adapt(rule)
 
     def __missing__(self, primitive: core.Primitive) -> Rule:
-        rule: Rule | None = getattr(primitive, self.attribute)
+        rule: Rule | None = self.table.get(primitive, getattr(primitive, self.attribute))
         if rule is None:
             raise KeyError(primitive)
         return rule
 
     def __contains__(self, primitive: object) -> bool:
-        return super().__contains__(primitive) or getattr(primitive, self.attribute, None) is not None
+        return super().__contains__(primitive) or primitive in self.table or getattr(primitive, self.attribute, None) is not None
 
     def get(self, primitive: core.Primitive, default: Any = None) -> Any:
         """Return a primitive's rule, or `default` if it has none."""

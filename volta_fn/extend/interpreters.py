@@ -16,7 +16,7 @@ from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, prune_inputs
 from volta_fn.core.jaxpr import dce_jaxpr as _dce_jaxpr
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.primitive import Primitive as CorePrimitive
 from volta_fn.core.staging import JaxprTracer as DynamicJaxprTracer
 from volta_fn.core.staging import trace_to_jaxpr
@@ -32,11 +32,11 @@ from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.linearize import JVPTrace as JVPTrace
 from volta_fn.transforms.linearize import JVPTracer as JVPTracer
-from volta_fn.transforms.linearize import LinearTrace
+from volta_fn.transforms.linearize import LinearTrace, jvp_rules, transpose_rules
 from volta_fn.transforms.linearize import LinearTracer as JaxprTracer
 from volta_fn.transforms.vmap import BatchTrace as BatchTrace
 from volta_fn.transforms.vmap import BatchTracer as BatchTracer
-from volta_fn.transforms.vmap import stack_at
+from volta_fn.transforms.vmap import batching_rules, stack_at
 
 __all__ = [
     "DynamicJaxprTracer",
@@ -97,8 +97,8 @@ def _adapted_transpose(rule: Rule) -> Rule:
     return transpose
 
 
-primitive_jvps = Rules("jvp", _adapted_jvp)
-primitive_transposes = Rules("transpose", _adapted_transpose)
+primitive_jvps = Rules(jvp_rules, "jvp", _adapted_jvp)
+primitive_transposes = Rules(transpose_rules, "transpose", _adapted_transpose)
 
 
 def instantiate_zeros(tangent: Any) -> Any:
@@ -119,7 +119,7 @@ def add_tangents(x: Any, y: Any) -> Any:
 
 
 add_jaxvals = add
-add_jaxvals_p = PRIMITIVES["add"]
+add_jaxvals_p = add.primitive
 
 
 def deflinear(primitive: Primitive, transpose_rule: Callable[..., Any]) -> None:
@@ -213,10 +213,10 @@ def _with_axis(rule: Rule) -> Rule:
     return lambda axis, args, dims, /, **params: rule(axis.size, axis.name, None, tuple(args), tuple(dims), **params)
 
 
-primitive_batchers = Rules("batch", _plain)
+primitive_batchers = Rules(batching_rules, "batch", _plain)
 #: Rules that are also told the axis: `rule(size, name, None, args, dims, **params)`, or `rule(axis_data, args, dims, **params)`.
-axis_primitive_batchers = Rules("batch", _with_axis)
-fancy_primitive_batchers = Rules("batch", lambda rule: rule)
+axis_primitive_batchers = Rules(batching_rules, "batch", _with_axis)
+fancy_primitive_batchers = Rules(batching_rules, "batch", lambda rule: rule)
 
 
 def bdim_at_front(x: Array, bdim: int | None, size: int) -> Array:

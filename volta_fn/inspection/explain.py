@@ -178,7 +178,7 @@ class _Steps:
 
 
 def _kind(program: LoweredProgram, item: Item) -> str:
-    if isinstance(item.node, Equation) and item.key is None and item.node.primitive.name in CONTROL_FLOW:
+    if isinstance(item.node, Equation) and item.key is None and item.node.primitive in CONTROL_FLOW:
         return "control flow"
     if program.target.host_reason(item) is not None:
         return "host"

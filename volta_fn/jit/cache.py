@@ -24,7 +24,7 @@ from volta_fn.core.staging import argument_labels, function_name
 from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
 from volta_fn.jit.arguments import Request, call_key, static_values
-from volta_fn.jit.compile import TracedProgram, mesh_key, trace_function
+from volta_fn.jit.compile import TracedProgram, mesh_key, splitting, trace_function
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.lazy_imports import deferred, load
 from volta_fn.settings import current as settings
@@ -250,7 +250,7 @@ class Cache:
         if found is not None:
             return found
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
-        function = load("volta_fn.jit.compile").splitting(request.function, shardings) if is_split else request.function
+        function = splitting(request.function, shardings) if is_split else request.function
         reads = mesh_reads.count
         traced = trace_function(function, values, request.in_tree, avals, function_name(request.fun))
         if mesh_reads.count > reads:
@@ -259,7 +259,7 @@ class Cache:
             self.reads_mesh = True
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
-            load("volta_fn.jit.cache").log_trace(request, key, [*self.traced], traced.jaxpr)
+            log_trace(request, key, [*self.traced], traced.jaxpr)
         if traced.captured:
             return traced
         with self.lock:
@@ -270,7 +270,7 @@ class Cache:
             keys = [*self.traced] if len(self.traced) >= MANY_PROGRAMS * self.users and not self.warned else None
             self.warned |= keys is not None
         if keys is not None:
-            load("volta_fn.jit.cache").warn_of_programs(request, keys)
+            warn_of_programs(request, keys)
         return found
 
     def clear(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
@@ -14,6 +13,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
+from volta_fn.core.placement import constrained_function
 from volta_fn.core.refs import Ref, RefArguments, bound, check_no_refs, positions_of_refs, read_all, with_refs_at, write_all
 from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable, function_name, wraps
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
@@ -21,6 +21,7 @@ from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import Cache, matched, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
+from volta_fn.jit.compile import program as jitted_program
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -116,7 +117,6 @@ class CacheInfo(NamedTuple):
     traces: int
 
 
-_REFS = "volta_fn.core.refs"
 #: Transforms kept per function before all are dropped.
 _TRANSFORMS = 64
 
@@ -197,8 +197,7 @@ def jit(
         raise ArgumentTypeError(f"jit of {fun!r:.80}: a jitted function is no static method, and returns its results, so it must not yield")
     statics = resolve_statics(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
     if in_shardings is not None or out_shardings is not None:
-        constrained = load("volta_fn.core.placement").constrained_function
-        fun = constrained(fun, in_shardings, out_shardings, statics.argnums)
+        fun = constrained_function(fun, in_shardings, out_shardings, statics.argnums)
     return Jitted(fun, statics, shared_cache(fun, statics))
 
 
@@ -378,14 +377,14 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _by_values(self, refs: Sequence[Any]) -> Callable[..., Any]:
         """Call it by its references' values from now on."""
-        made: Callable[..., Any] = load("volta_fn.jit.function").ImpureCalls(self._fun, self._statics, refs, Jitted)
+        made: Callable[..., Any] = ImpureCalls(self._fun, self._statics, refs, Jitted)
         self._impure = made
         return made
 
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
-            run = load("volta_fn.jit.compile").program(traced, values)
+            run = jitted_program(traced, values)
             self._cache.remember(request, values, traced.found_again(run))
             return run(values)
         device = common_device(values)
@@ -431,5 +430,4 @@ def _abstract(value: Any) -> ShapedArray:
 
 def _has_refs(leaves: Sequence[Any]) -> bool:
     """Return True if some leaf is a mutable reference."""
-    # There can be none before their module is imported.
-    return _REFS in sys.modules and bool(load(_REFS).positions_of_refs(leaves))
+    return bool(positions_of_refs(leaves))

@@ -18,6 +18,8 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import Position, backward, current_position, eval_jaxpr
 from volta_fn.errors import NonFiniteError
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.source import SourceLocation, user_code_position
 
 # ------------------------------------------------------------------------------
@@ -185,8 +187,8 @@ def structured_by(
 
     `position` is the user's line; by default the one that runs.
     """
-    if primitive.name in _LOOPS:
-        return lambda *args: _LOOPS[primitive.name](
+    if primitive in _LOOPS:
+        return lambda *args: _LOOPS[primitive](
             _Loop(run, device, position or current_position.get() or user_code_position()), args, **params
         )
     if primitive.call_param is not None:
@@ -251,4 +253,4 @@ def _cond(loop: _Loop, args: Sequence[Array], *, branches: Sequence[ClosedJaxpr]
     return tuple(loop.run(branches[min(max(int(index), 0), len(branches) - 1)], operands))
 
 
-_LOOPS: dict[str, Callable[..., tuple[Array, ...]]] = {"scan": _scan, "while": _while, "cond": _cond}
+_LOOPS: dict[Primitive, Callable[..., tuple[Array, ...]]] = {scan_p: _scan, while_p: _while, cond_p: _cond}

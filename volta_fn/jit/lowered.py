@@ -387,7 +387,7 @@ class Lowered(_Stage):
         >>> plan.fits, plan.peak_memory, plan.dispatches, plan.shaders
         (True, 32768, 1, 1)
         """
-        found: DevicePlan = load("volta_fn.jit.lowered").plan_for(self._traced, limits)
+        found: DevicePlan = plan_for(self._traced, limits)
         return found
 
     def host_steps(self) -> list[HostStep]:

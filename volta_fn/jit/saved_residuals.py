@@ -13,7 +13,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p
-from volta_fn.transforms.checkpoint import checkpoint_p
+from volta_fn.transforms.checkpoint import checkpoint_p, name_p
 from volta_fn.transforms.grad import chosen_arguments, partial_function, vjp
 from volta_fn.transforms.linearize import linearize_flat
 
@@ -45,7 +45,7 @@ def _origins(program: ClosedJaxpr, labels: Sequence[str]) -> dict[Var, str]:
     found |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
     for eqn in program.eqns:
         where = f" from {eqn.source.file}:{eqn.source.lineno} ({eqn.source.function})" if eqn.source else ""
-        named = f"named {eqn.params['name']!r}" if eqn.primitive.name == "name" else f"output of {eqn.primitive}"
+        named = f"named {eqn.params['name']!r}" if eqn.primitive is name_p else f"output of {eqn.primitive}"
         found |= dict.fromkeys(eqn.outvars, f"{named}{where}")
     return found
 

@@ -22,6 +22,7 @@ from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.compile import cost_of, operations_of
 from volta_fn.nn.layers.containers import Lambda
 from volta_fn.nn.module import Module, apply, describe, parameter_count
+from volta_fn.primitives.control_flow.loops import cond_p
 from volta_fn.source import current_scope
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
@@ -153,7 +154,7 @@ class _Record:
         """Add the operations of a program that the layer `outer` runs so many times."""
         for eqn in program.eqns:
             path, programs = self._layer_of(eqn, outer), sub_jaxprs(eqn.params)
-            if eqn.primitive.name == "cond":
+            if eqn.primitive is cond_p:
                 programs = [max(programs, key=lambda branch: cost_of(branch)["flops"])]
             for inner in programs:
                 self._add(inner, path, times * int(eqn.params.get("length", 1)), totals)

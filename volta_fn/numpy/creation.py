@@ -14,11 +14,10 @@ from volta_fn import dtypes, lax, tree
 from volta_fn.core.array import Array, ConcreteArray, alias, array_spec, as_value, from_host, unmasked, wrap
 from volta_fn.core.aval import ShapedArray, as_integer, canonical_shape
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.memory import constrained, device_put
+from volta_fn.core.memory import constrained, device_put, imported
 from volta_fn.core.trace import Tracer, concrete_or_raise
 from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, ExportError, OutOfMemoryError, ShapeError, VoltaError
 from volta_fn.jit.fused import fused, fused_by_results
-from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import axis_of, dtype_or, full_like_scalar, operand, promote_inexact
 from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis
 from volta_fn.primitives.declare import to_dtype
@@ -29,7 +28,6 @@ from volta_fn.settings import current as settings
 # Creation of arrays: from data, filled with a value, as ranges.
 # ------------------------------------------------------------------------------
 
-_DLPACK = deferred("volta_fn.core.memory")
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
 
@@ -456,7 +454,7 @@ def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | N
     home = find_device("cpu")
     if copy is False and target not in (None, home):
         raise ExportError(f"from_dlpack: copy=False, but x is not on {target}")
-    values = _DLPACK.imported(x, copy, to_host=target is not None)
+    values = imported(x, copy, to_host=target is not None)
     if target not in (None, home):
         return from_host(values, device=target)
     return wrap(home.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype, False), home))

@@ -8,6 +8,7 @@ from typing import Any, Never
 import numpy as np
 
 from volta_fn import advice, dtypes, lax
+from volta_fn.core import placement
 from volta_fn.core.array import Array, as_value, attach
 from volta_fn.core.device import Device
 from volta_fn.core.memory import device_put
@@ -224,11 +225,11 @@ def _rmatmul(self: Array, other: Any) -> Any:
 
 
 def _sharding(self: Array) -> Any:
-    return load("volta_fn.core.placement").sharding_of(self)
+    return placement.sharding_of(self)
 
 
 def _shards(self: Array) -> Any:
-    return load("volta_fn.core.placement").shards_of(self)
+    return placement.shards_of(self)  # type: ignore[arg-type]  # asked of arrays with values
 
 
 def _shard_data(self: Array, index: int) -> Array:

@@ -30,8 +30,7 @@ def _jit_abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, name: str, donated: t
 
 
 #: ``jaxpr`` has concrete constants only; ``donated`` marks the operands whose memory the call may reuse (empty: none).
-jit_p = Primitive("jit", _jit_abstract, multiple_results=True, holds_programs=True, views=True)
-jit_p.call_param = "jaxpr"
+jit_p = Primitive("jit", _jit_abstract, multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
 
 
 def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
@@ -204,9 +203,7 @@ def _abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, form: Form, moved: tuple[
 
 
 def _call(name: str) -> Primitive:
-    primitive = Primitive(name, _abstract, multiple_results=True, holds_programs=True, views=True)
-    primitive.call_param = "jaxpr"
-    return primitive
+    return Primitive(name, _abstract, multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
 
 
 attention_p = _call("attention")

@@ -231,8 +231,7 @@ def _shifted(axes: Axes, dim: int) -> Axes:
     return tuple([i + (i >= dim) for i in axes])
 
 
-dot_general_p = Primitive("dot_general", _dot_abstract, jvp=_dot_jvp, transpose=_dot_transpose, batch=_dot_batch)
-dot_general_p.bilinear = True
+dot_general_p = Primitive("dot_general", _dot_abstract, jvp=_dot_jvp, transpose=_dot_transpose, bilinear=True, batch=_dot_batch)
 
 
 def dot_general(

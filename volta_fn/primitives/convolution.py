@@ -355,8 +355,7 @@ def _unbatched_aval(aval: ShapedArray, dim: int | None) -> ShapedArray:
     return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
 
 
-conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
-conv_general_dilated_p.bilinear = True
+conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, bilinear=True, batch=_batch)
 
 
 # the user's functions

@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Reduction, Zero, reduction_of
+from volta_fn.core.primitive import AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError
 from volta_fn.primitives.data_movement.movement import canonical_axis, linear_primitive, rev
@@ -24,6 +24,7 @@ from volta_fn.primitives.elementwise import selection
 from volta_fn.primitives.elementwise.arithmetic import gap, logistic
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
 
 def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedArray]:
@@ -49,12 +50,11 @@ cumsum_p: Primitive = linear_primitive(
     "cumsum",
     _abstract("cumsum", dtypes.NUMBERS),
     None,
-    lambda *_, **__: None,
+    RuleOf(_batch),
     lambda ct, operand, *, axis, reverse: [bind(cumsum_p, ct, axis=axis, reverse=not reverse)],
     views=False,
+    combines=reduce_sum_p.reduction,
 )
-cumsum_p.batch = _batch(cumsum_p)
-cumsum_p.combines = reduction_of("reduce_sum")
 
 
 def _recurrence(a: Array, b: Array, axis: int) -> Array:
@@ -76,12 +76,11 @@ def _recurrence(a: Array, b: Array, axis: int) -> Array:
 Derivatives = Callable[[Array, Array, Array], tuple[Array, Array]]
 
 
-def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start: float, derivatives: Derivatives) -> Primitive:
+def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None, start: float, derivatives: Derivatives) -> Primitive:
     """Declare a cumulative primitive whose recurrence begins with `start`.
 
     ``derivatives(before, x, out)`` are its derivatives by before and by x.
     """
-    primitive = Primitive(name, _abstract(name, allowed))
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis: int, reverse: bool) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
@@ -99,9 +98,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction, start
         tangents_out = rev(_recurrence(by_before, tangent * by_x, axis), reversed_axes)
         return convert_element_type(out, narrow), convert_element_type(tangents_out, narrow)
 
-    primitive.jvp = jvp
-    primitive.batch = _batch(primitive)
-    primitive.combines = combines
+    primitive = Primitive(name, _abstract(name, allowed), jvp=jvp, batch=RuleOf(_batch), combines=combines)
     return primitive
 
 
@@ -131,9 +128,9 @@ def _logaddexp_derivatives(before: Array, x: Array, out: Array) -> tuple[Array, 
     return logistic(gap(before, x)), by_x
 
 
-cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduction_of("reduce_prod"), 1, lambda before, x, out: (x, before))
-cummax_p = _declare("cummax", dtypes.REALS, reduction_of("reduce_max"), np.nan, _prevailing(selection.lt))
-cummin_p = _declare("cummin", dtypes.REALS, reduction_of("reduce_min"), np.nan, _prevailing(selection.gt))
+cumprod_p = _declare("cumprod", dtypes.NUMBERS, reduce_prod.primitive.reduction, 1, lambda before, x, out: (x, before))
+cummax_p = _declare("cummax", dtypes.REALS, reduce_max.primitive.reduction, np.nan, _prevailing(selection.lt))
+cummin_p = _declare("cummin", dtypes.REALS, reduce_min.primitive.reduction, np.nan, _prevailing(selection.gt))
 cumlogsumexp_p = _declare(
     "cumlogsumexp", dtypes.FLOATS, Reduction("logaddexp", lambda dtype: -np.inf, rounds=True), np.nan, _logaddexp_derivatives
 )

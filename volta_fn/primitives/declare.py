@@ -24,7 +24,7 @@ from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_
 from volta_fn.core.aval import Shape, ShapedArray, check_promotion
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.core.dispatch import BuiltIns, Finder, remember_number, when_available
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
 from volta_fn.primitives import reduction
@@ -121,6 +121,7 @@ def elementwise(
     derivatives: Sequence[Derivative],
     result: Callable[[np.dtype], np.dtype] | None = None,
     linear: tuple[int, ...] = (),
+    transpose: Callable[..., Any] | None = None,
     domain: Domain = _ANYWHERE,
     float_ufunc: np.ufunc | None = None,
     doc: str = "",
@@ -135,6 +136,7 @@ def elementwise(
         derivatives: per operand, ``(g, out, *operands) -> product``, or None where the derivative is zero.
         result: the result's dtype from the operands' (default: the same).
         linear: positions of the operands in each of which the primitive is linear, the others held fixed.
+        transpose: the transposition rule of a primitive that is linear in the reals alone.
         domain: where tests may sample it.
         float_ufunc: the NumPy ufunc that does the same for real floats, where `evaluate` is not one.
         doc: the function's docstring.
@@ -155,21 +157,19 @@ def elementwise(
         name,
         abstract,
         evaluate=evaluate,
+        arity=len(derivatives),
+        dtypes=operands,
+        domain=domain,
         inplace=(is_ufunc and result is None) or float_ufunc is not None,
+        ufunc_for=None if float_ufunc is None else lambda dtype: float_ufunc if dtype in dtypes.FLOATS else evaluate,
         views=not is_ufunc and float_ufunc is None,
+        jvp=RuleOf(lambda primitive: _jvp_from(primitive, derivatives)),
+        transpose=RuleOf(lambda primitive: _transpose_from(primitive, derivatives, linear)) if linear else transpose,
+        derivatives=tuple(derivatives),
+        linear=linear,
+        batch=RuleOf(_batch_for),
+        formula=formula,
     )
-    if float_ufunc is not None:
-        primitive.ufunc_for = lambda dtype: float_ufunc if dtype in dtypes.FLOATS else evaluate
-    primitive.jvp = _jvp_from(primitive, derivatives)
-    primitive.batch = _batch_for(primitive)
-    if linear:
-        primitive.transpose = _transpose_from(primitive, derivatives, linear)
-    primitive.linear = linear
-    primitive.arity = len(derivatives)
-    primitive.derivatives = tuple(derivatives)
-    primitive.domain = domain
-    primitive.dtypes = operands
-    primitive.formula = formula
     function: Elementwise = _strict_function(primitive, len(derivatives))
     function.__name__ = function.__qualname__ = name
     function.__module__ = sys._getframe(1).f_globals["__name__"]  # where it is declared, and pickled functions are found again

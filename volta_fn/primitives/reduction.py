@@ -15,10 +15,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind, current_trace
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcast_in_dim_p, canonical_axes, linear_primitive, reshape
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, canonical_axes, linear_primitive, reshape, transpose_p
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
 
 Axes = tuple[int, ...]
@@ -51,9 +52,6 @@ def reduction(
         tangent: ``(operand's tangent, operand, result, axes) -> result's tangent``; None where it is zero.
         doc: the function's docstring.
     """
-    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared))
-    primitive.batch = _batch(primitive)
-    primitive.reduction = declared
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axes: Axes) -> tuple[Array, Any]:
         (operand,), (operand_tangent,) = primals, tangents
@@ -62,7 +60,7 @@ def reduction(
             return out, Zero(out.aval.at_least_vspace())
         return out, tangent(operand_tangent, operand, out, axes)
 
-    primitive.jvp = jvp
+    primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared), jvp=jvp, batch=RuleOf(_batch), reduction=declared)
 
     def reduce(operand: Any, axes: Sequence[int]) -> Array:
         value = as_value(operand)
@@ -168,17 +166,17 @@ def _sum_abstract(operand: ShapedArray, *, axes: Axes) -> ShapedArray:
     return aval
 
 
+_SUM = Reduction("add", lambda dtype: 0, rounds=True)
+
 reduce_sum_p = linear_primitive(
     "reduce_sum",
     _sum_abstract,
-    None,
-    lambda *_, **__: None,
+    _evaluate(_SUM),
+    RuleOf(_batch),
     lambda ct, operand, *, axes: [repeated(ct, operand.shape, axes)],
     views=False,
+    reduction=_SUM,
 )
-reduce_sum_p.reduction = Reduction("add", lambda dtype: 0, rounds=True)
-reduce_sum_p.evaluate = _evaluate(reduce_sum_p.reduction)
-reduce_sum_p.batch = _batch(reduce_sum_p)
 
 
 def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
@@ -195,15 +193,6 @@ def reduce_sum(operand: Any, axes: Sequence[int]) -> Array:
     return current_trace().process(reduce_sum_p, (value,), {"axes": reduced_axes}) if reduced_axes else value
 
 
-def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: Axes) -> list[Any]:
-    summed = [i for i in range(len(shape)) if i not in broadcast_dimensions]
-    summed += [d for n, d in zip(operand.shape, broadcast_dimensions, strict=True) if n == 1 and shape[d] != 1]
-    return [reshape(reduce_sum(ct, summed), operand.shape)]
-
-
-broadcast_in_dim_p.transpose = _broadcast_transpose
-
-
 # product
 
 
@@ -211,7 +200,7 @@ def _product_rule(tangent: Array, operand: Array, out: Array, axes: Axes) -> Arr
     """Apply the product rule by halving, without division by zeros."""
     other_axes = [i for i in range(operand.ndim) if i not in axes]
     shape = (*[operand.shape[i] for i in other_axes], -1)
-    values, tangents = (reshape(bind(PRIMITIVES["transpose"], v, permutation=(*other_axes, *axes)), shape) for v in (operand, tangent))
+    values, tangents = (reshape(bind(transpose_p, v, permutation=(*other_axes, *axes)), shape) for v in (operand, tangent))
     while values.shape[-1] > 1:
         values, tangents = _halve(values, tangents)
     return reshape(tangents, out.shape)
@@ -256,10 +245,10 @@ def _shared_equally(tangent: Array, operand: Array, out: Array, axes: Axes) -> A
     """Return the mean tangent of the elements that equal the extremum."""
     chosen = bind(PRIMITIVES["eq"], operand, repeated(out, operand.shape, axes))
     dtype = dtypes.accumulator(operand.dtype)  # the count and the sum may exceed float16
-    weights, wide = (bind(PRIMITIVES["convert_element_type"], x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
+    weights, wide = (bind(convert_element_type_p, x, new_dtype=dtype, weak_type=False) for x in (chosen, tangent))
     total = bind(reduce_sum_p, bind(PRIMITIVES["mul"], wide, weights), axes=axes)
     mean = bind(PRIMITIVES["div"], total, bind(reduce_sum_p, weights, axes=axes))
-    return bind(PRIMITIVES["convert_element_type"], mean, new_dtype=operand.dtype, weak_type=False)
+    return bind(convert_element_type_p, mean, new_dtype=operand.dtype, weak_type=False)
 
 
 reduce_max: Reducer = reduction(

@@ -213,9 +213,8 @@ def _declare_extreme(name: str, value: Primitive) -> Primitive:
         front = moveaxis(args[0], dims[0] or 0, 0)
         return bind(primitive, front, axes=(axes[0] + 1,), **params), 0
 
-    primitive = Primitive(name, abstract, jvp=jvp, batch=batch)
     assert value.reduction is not None
-    primitive.reduction = value.reduction._replace(index_of=value.name)
+    primitive = Primitive(name, abstract, jvp=jvp, batch=batch, reduction=value.reduction._replace(index_of=value.name))
     return primitive
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, Zero, reduction_of
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
@@ -26,6 +26,7 @@ from volta_fn.primitives.data_movement.movement import broadcast, linear_primiti
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
 
 
 def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
@@ -74,13 +75,17 @@ def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
 
 
 reduce_window_sum_p = linear_primitive(
-    "reduce_window_sum", _abstract("reduce_window_sum", dtypes.NUMBERS), None, lambda *_, **__: None, _sum_transpose, views=False
+    "reduce_window_sum",
+    _abstract("reduce_window_sum", dtypes.NUMBERS),
+    None,
+    RuleOf(_batch_of),
+    _sum_transpose,
+    views=False,
+    combines=reduce_sum_p.reduction,
 )
-reduce_window_sum_p.batch = _batch_of(reduce_window_sum_p)
-reduce_window_sum_p.combines = reduction_of("reduce_sum")
 
 
-def _extremum(name: str, winner: str, combines: Reduction) -> Primitive:
+def _extremum(name: str, winner: str, combines: Reduction | None) -> Primitive:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **geometry: Any) -> tuple[Array, Any]:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, **geometry)
@@ -88,20 +93,23 @@ def _extremum(name: str, winner: str, combines: Reduction) -> Primitive:
             return out, Zero(out.aval.at_least_vspace())
         return out, bind(select_and_gather_add_p, tangent, operand, select=winner, **geometry)
 
-    primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp)
-    primitive.batch = _batch_of(primitive)
-    primitive.combines = combines
+    primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp, batch=RuleOf(_batch_of), combines=combines)
     return primitive
 
 
-reduce_window_max_p = _extremum("reduce_window_max", "ge", reduction_of("reduce_max"))
-reduce_window_min_p = _extremum("reduce_window_min", "le", reduction_of("reduce_min"))
+reduce_window_max_p = _extremum("reduce_window_max", "ge", reduce_max.primitive.reduction)
+reduce_window_min_p = _extremum("reduce_window_min", "le", reduce_min.primitive.reduction)
 
 
 # tangents to and from the winners
 
 
-def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_shape: Callable[[ShapedArray, Ints], Ints]) -> Primitive:
+def _moves(
+    name: str,
+    moved_shape: Callable[[ShapedArray, Ints], Ints],
+    result_shape: Callable[[ShapedArray, Ints], Ints],
+    transpose: Callable[..., Any],
+) -> Primitive:
     """Declare a primitive that moves its first operand by winners in its second.
 
     It is linear in the first and constant in the second.
@@ -125,14 +133,22 @@ def _moves(name: str, moved_shape: Callable[[ShapedArray, Ints], Ints], result_s
     def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, select: str, **geometry: Any) -> tuple[Array, int]:
         return bind(primitive, *_in_front(axis, args, dims), select=select, **_with_leading_axis(geometry)), 0
 
-    primitive = Primitive(name, abstract, jvp=jvp, batch=batch)
+    primitive = Primitive(name, abstract, jvp=jvp, transpose=transpose, batch=batch)
     return primitive
 
 
-select_and_gather_add_p = _moves("select_and_gather_add", lambda operand, counts: operand.shape, lambda operand, counts: counts)
-select_and_scatter_add_p = _moves("select_and_scatter_add", lambda operand, counts: counts, lambda operand, counts: operand.shape)
-select_and_gather_add_p.transpose = lambda ct, moved, operand, **params: [bind(select_and_scatter_add_p, ct, operand, **params), None]
-select_and_scatter_add_p.transpose = lambda ct, moved, operand, **params: [bind(select_and_gather_add_p, ct, operand, **params), None]
+select_and_gather_add_p: Primitive = _moves(
+    "select_and_gather_add",
+    lambda operand, counts: operand.shape,
+    lambda operand, counts: counts,
+    lambda ct, moved, operand, **params: [bind(select_and_scatter_add_p, ct, operand, **params), None],
+)
+select_and_scatter_add_p: Primitive = _moves(
+    "select_and_scatter_add",
+    lambda operand, counts: counts,
+    lambda operand, counts: operand.shape,
+    lambda ct, moved, operand, **params: [bind(select_and_gather_add_p, ct, operand, **params), None],
+)
 
 
 # the user's function

@@ -20,6 +20,13 @@ from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
+from volta_fn.primitives.call import stop_gradient_p
+from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, reshape_p, rev_p, squeeze_p, transpose_p
+from volta_fn.primitives.data_movement.slicing import slice_p
+from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.runtime import threads
 from volta_fn.runtime.compiling import Repeated, compile_exclusively, shares_memory
 from volta_fn.runtime.internals.threads import silenced
@@ -50,10 +57,16 @@ _MOST_LOCKED = 1 << 12
 _COMPILER = [f"volta_fn.{name}" for name in ("compiler.pipeline", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")]
 
 #: The primitives whose results are views of their operands here, most often.
-_VIEWS = frozenset("reshape transpose broadcast_in_dim slice squeeze expand_dims rev stop_gradient".split())
+_VIEWS = frozenset([reshape_p, transpose_p, broadcast_in_dim_p, slice_p, squeeze_p, rev_p, stop_gradient_p])
 
 #: The ufuncs of primitives that NumPy computes faster, if it does so in vectors.
-_VECTORISED = {"acosh": np.arccosh, "asinh": np.arcsinh, "atanh": np.arctanh, "cbrt": np.cbrt, "pow": np.power}
+_VECTORISED = {
+    arithmetic.acosh.primitive: np.arccosh,
+    arithmetic.asinh.primitive: np.arcsinh,
+    arithmetic.atanh.primitive: np.arctanh,
+    arithmetic.cbrt.primitive: np.cbrt,
+    arithmetic.pow.primitive: np.power,
+}
 
 
 class CpuBackend(NumpyBackend):
@@ -84,7 +97,7 @@ class CpuBackend(NumpyBackend):
         def describe() -> str:
             return f"{primitive} of {', '.join(map(str, avals))}, giving {', '.join(str(v.aval) for v in eqn.outvars)}"
 
-        return limited(self.accountant, run, size, describe, several=primitive.multiple_results, views=primitive.name in _VIEWS)
+        return limited(self.accountant, run, size, describe, several=primitive.multiple_results, views=primitive in _VIEWS)
 
     def _kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
         first = super().kernel(primitive, avals, params, pipeline)
@@ -99,7 +112,7 @@ class CpuBackend(NumpyBackend):
         make = functools.cache(functools.partial(self._program_of, eqn, pipeline, in_order))
         if _is_long(eqn) and (program := make()) is not None:
             return program
-        if primitive.name == "while":
+        if primitive is while_p:
             loop = make_kernel(primitive, avals, params, pipeline)
             most = max(1, _LONG_LOOP // _steps(eqn))
             first = silenced(functools.partial(loop, most=most, rest=lambda *carry: (make() or loop)(*carry)))
@@ -194,7 +207,7 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
 
 def is_faster_in_numpy(primitive: Primitive, avals: Sequence[ShapedArray]) -> bool:
     """Return True if NumPy computes a primitive by a vectorised loop."""
-    return primitive.name in _VECTORISED and _is_vectorised(_VECTORISED[primitive.name], avals[0].dtype)
+    return primitive in _VECTORISED and _is_vectorised(_VECTORISED[primitive], avals[0].dtype)
 
 
 @functools.cache
@@ -240,7 +253,7 @@ def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
     None for equations that have none, and for arrays that are large or of several shapes.
     """
     (out,) = eqn.outvars
-    ufunc, aval = _VECTORISED.get(eqn.primitive.name), out.aval
+    ufunc, aval = _VECTORISED.get(eqn.primitive), out.aval
     if ufunc is None or aval.size > _MOST_LOCKED or any((v.aval.shape, v.aval.dtype) != (aval.shape, aval.dtype) for v in eqn.invars):
         return None
     entry = load("volta_fn.targets.cpu.runtime.executor").support_code_of_process().entry
@@ -255,7 +268,7 @@ def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
 
 def _is_fast_in_numpy(eqn: Equation) -> bool:
     """Return True for ufuncs and matrix products, but not of 16-bit floats."""
-    return (eqn.primitive.inplace or eqn.primitive.name == "dot_general") and eqn.outvars[0].aval.dtype.itemsize > 2
+    return (eqn.primitive.inplace or eqn.primitive is dot_general_p) and eqn.outvars[0].aval.dtype.itemsize > 2
 
 
 def _steps(eqn: Equation) -> int:
@@ -266,9 +279,9 @@ def _steps(eqn: Equation) -> int:
 
 def _is_long(eqn: Equation) -> bool:
     """Return True if NumPy takes longer for an equation than compiling it does."""
-    if eqn.primitive.name == "scan":
+    if eqn.primitive is scan_p:
         return _steps(eqn) > _LONG_LOOP
-    return _size(eqn) >= _HUGE and eqn.primitive.name not in _VIEWS and not eqn.primitive.holds_programs and not _is_fast_in_numpy(eqn)
+    return _size(eqn) >= _HUGE and eqn.primitive not in _VIEWS and not eqn.primitive.holds_programs and not _is_fast_in_numpy(eqn)
 
 
 def _size(eqn: Equation) -> int:

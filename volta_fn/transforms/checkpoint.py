@@ -18,6 +18,7 @@ from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p
+from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
@@ -176,10 +177,17 @@ def _batch(
 
 
 checkpoint_p = Primitive(
-    "checkpoint", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch, multiple_results=True, holds_programs=True, views=True
+    "checkpoint",
+    _abstract,
+    multiple_results=True,
+    holds_programs=True,
+    call_param="jaxpr",
+    views=True,
+    jvp=_jvp,
+    transpose=_transpose,
+    partial_eval=_partial_eval,
+    batch=_batch,
 )
-checkpoint_p.partial_eval = _partial_eval
-checkpoint_p.call_param = "jaxpr"
 
 # Names and policies.
 
@@ -228,14 +236,14 @@ class _Policies:
     @staticmethod
     def dots_saveable(prim: Primitive, *_: Any, **__: Any) -> bool:
         """Keep results of matrix products and convolutions."""
-        return prim.name in ("dot_general", "conv_general_dilated")
+        return bool(prim.bilinear)
 
     checkpoint_dots = dots_saveable
 
     @staticmethod
     def dots_with_no_batch_dims_saveable(prim: Primitive, *_: Any, **params: Any) -> bool:
         """Keep results of matrix products without batch dimensions."""
-        return prim.name == "dot_general" and not params["dimension_numbers"][1][0]
+        return prim is dot_general_p and not params["dimension_numbers"][1][0]
 
     checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
@@ -243,19 +251,19 @@ class _Policies:
     @functools.cache
     def save_only_these_names(*names: str) -> Policy:
         """Keep the values that `checkpoint_name` gave these names."""
-        return lambda prim, *_, **params: prim.name == "name" and params["name"] in names
+        return lambda prim, *_, **params: prim is name_p and params["name"] in names
 
     @staticmethod
     @functools.cache
     def save_anything_except_these_names(*names: str) -> Policy:
         """Keep everything but the values with these names."""
-        return lambda prim, *_, **params: not (prim.name == "name" and params["name"] in names)
+        return lambda prim, *_, **params: not (prim is name_p and params["name"] in names)
 
     @staticmethod
     @functools.cache
     def save_any_names_but_these(*names: str) -> Policy:
         """Keep the values that have a name, but not one of these."""
-        return lambda prim, *_, **params: prim.name == "name" and params["name"] not in names
+        return lambda prim, *_, **params: prim is name_p and params["name"] not in names
 
     @staticmethod
     @functools.cache

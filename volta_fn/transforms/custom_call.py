@@ -539,9 +539,16 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *,
     return rule(axis, args, dims)
 
 
-custom_vmap_call_p = Primitive("custom_vmap_call", _abstract, jvp=_jvp, batch=_batch, multiple_results=True, views=True)
-custom_vmap_call_p.partial_eval = _partial_eval
-custom_vmap_call_p.call_param = "call_jaxpr"
+custom_vmap_call_p = Primitive(
+    "custom_vmap_call",
+    _abstract,
+    multiple_results=True,
+    call_param="call_jaxpr",
+    views=True,
+    jvp=_jvp,
+    partial_eval=_partial_eval,
+    batch=_batch,
+)
 
 
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:

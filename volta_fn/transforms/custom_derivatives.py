@@ -158,9 +158,15 @@ def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, r
 
 
 custom_jvp_call_p = Primitive(
-    "custom_jvp_call", call_types, jvp=_jvp_custom_jvp, transpose=_transpose, batch=_batch_custom_jvp, multiple_results=True, views=True
+    "custom_jvp_call",
+    call_types,
+    multiple_results=True,
+    call_param="call_jaxpr",
+    views=True,
+    jvp=_jvp_custom_jvp,
+    transpose=_transpose,
+    batch=_batch_custom_jvp,
 )
-custom_jvp_call_p.call_param = "call_jaxpr"
 
 
 # ------------------------------------------------------------------------------
@@ -396,9 +402,14 @@ def _batch_custom_vjp(
 
 
 custom_vjp_call_p = Primitive(
-    "custom_vjp_call", call_types, jvp=_jvp_custom_vjp, batch=_batch_custom_vjp, multiple_results=True, views=True
+    "custom_vjp_call",
+    call_types,
+    multiple_results=True,
+    call_param="call_jaxpr",
+    views=True,
+    jvp=_jvp_custom_vjp,
+    batch=_batch_custom_vjp,
 )
-custom_vjp_call_p.call_param = "call_jaxpr"
 
 # The linear map from tangents to tangents, of which only the transpose is defined.
 

@@ -107,14 +107,14 @@ def _linear_batch(
 linear_call_p = Primitive(
     "linear_call",
     _linear_abstract,
+    multiple_results=True,
+    holds_programs=True,
+    call_param="forward",
+    views=True,
     jvp=_linear_jvp,
     transpose=_linear_transpose,
     batch=_linear_batch,
-    multiple_results=True,
-    holds_programs=True,
-    views=True,
 )
-linear_call_p.call_param = "forward"
 
 
 # ------------------------------------------------------------------------------
@@ -297,14 +297,14 @@ def _solve_batch(
 custom_linear_solve_p = Primitive(
     "custom_linear_solve",
     _solve_abstract,
+    multiple_results=True,
+    holds_programs=True,
+    call_param="solve",
+    views=True,
     jvp=_solve_jvp,
     transpose=_solve_transpose,
     batch=_solve_batch,
-    multiple_results=True,
-    holds_programs=True,
-    views=True,
 )
-custom_linear_solve_p.call_param = "solve"
 
 
 def custom_root(

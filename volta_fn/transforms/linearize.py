@@ -12,7 +12,7 @@ from typing import Any
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
-from volta_fn.core.primitive import Linear, Primitive, Zero
+from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
 from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, backward, current_position, eval_jaxpr, trace_rules, trace_to_jaxpr
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
@@ -21,6 +21,9 @@ from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
+
+#: Rules of primitives whose derivatives need this layer or one above, or that users define.
+jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
 
 # ------------------------------------------------------------------------------
 # Lists with marks: which values are differentiated, unknown, linear or stacked.
@@ -150,9 +153,10 @@ class JVPTrace(Trace):
             for i, tangent in enumerate(tangents):
                 if tangent is None:
                     tangents[i] = Zero(primals[i].aval.at_least_vspace())
-            if primitive.jvp is None:
+            jvp = jvp_rules.get(primitive, primitive.jvp)
+            if jvp is None:
                 raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
-            out, out_tangent = primitive.jvp(primals, tangents, **params)
+            out, out_tangent = jvp(primals, tangents, **params)
         finally:
             set_trace(previous)
         if primitive.multiple_results:
@@ -266,8 +270,9 @@ class LinearTrace(Trace):
                 break
         else:
             return run_under(parent, parent.process, primitive, args, params)
-        if primitive.partial_eval is not None:
-            return run_under(parent, primitive.partial_eval, self, args, params)
+        partial_eval = partial_eval_rules.get(primitive, primitive.partial_eval)
+        if partial_eval is not None:
+            return run_under(parent, partial_eval, self, args, params)
         return self.record(primitive, args, params)
 
     def record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -435,7 +440,8 @@ def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) 
 def _transposed(eqn: Equation, values: dict[Var, Any], out_cotangents: list[Any]) -> Sequence[Any]:
     """Return a cotangent or None for each operand, from those of the results."""
     primitive = eqn.primitive
-    if primitive.transpose is None:
+    transpose = transpose_rules.get(primitive, primitive.transpose)
+    if transpose is None:
         raise MissingRuleError(
             f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
             "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
@@ -446,9 +452,9 @@ def _transposed(eqn: Equation, values: dict[Var, Any], out_cotangents: list[Any]
         if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
             arg.refuse()
     if not primitive.multiple_results:
-        return primitive.transpose(out_cotangents[0], *args, **eqn.params)
+        return transpose(out_cotangents[0], *args, **eqn.params)
     cotangents = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
-    return primitive.transpose(cotangents, *args, **eqn.params)
+    return transpose(cotangents, *args, **eqn.params)
 
 
 @program_cache

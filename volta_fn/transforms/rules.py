@@ -43,15 +43,18 @@ from volta_fn.transforms.linearize import (
     is_linear,
     is_nonzero,
     jvp_jaxpr,
+    jvp_rules,
     marked,
     merge,
     partial_eval_jaxpr,
+    partial_eval_rules,
     split_tangents,
     spread,
     transpose_jaxpr,
+    transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.vmap import batch_jaxpr, stack_if, to_front
+from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if, to_front
 
 # ------------------------------------------------------------------------------
 # Programs that the rules of control flow derive, cached on the original programs.
@@ -181,6 +184,7 @@ def _is_cheap(eqn: Equation) -> bool:
 # ------------------------------------------------------------------------------
 
 
+@jvp_rules.register(jit_p)
 def _call_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], Sequence[Any]]:
@@ -189,6 +193,7 @@ def _call_jvp(
     return split_tangents(bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, name)), out_nonzero)
 
 
+@partial_eval_rules.register(jit_p)
 def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
     forward, waiting, out_unknown = split_call(params["jaxpr"], unknown)
@@ -207,6 +212,12 @@ def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: Closed
     )
 
 
+@transpose_rules.register(jit_p)
+def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
+    return transpose_call(cotangents, args, jaxpr, name)
+
+
+@batching_rules.register(jit_p)
 def _batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
@@ -214,17 +225,12 @@ def _batch(
     return bind(jit_p, *to_front(args, dims), **call_params(batched, name)), [0 if s else None for s in stacked]
 
 
-jit_p.jvp = _call_jvp
-jit_p.partial_eval = _partial_eval
-jit_p.transpose = lambda cotangents, *args, jaxpr, name, donated: transpose_call(cotangents, args, jaxpr, name)
-jit_p.batch = _batch
-
-
 # ------------------------------------------------------------------------------
 # The rules of attention: each call's expansion is derived from another's.
 # ------------------------------------------------------------------------------
 
 
+@jvp_rules.register(attention_p)
 def _attention_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[Any]]:
@@ -256,6 +262,7 @@ def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr
     )
 
 
+@transpose_rules.register(attention_tangent_p)
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
     linear = is_linear(args)
     if type(cotangents[0]) is Zero:
@@ -272,6 +279,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: 
     return spread(results, linear, has_cotangent)
 
 
+@jvp_rules.register(attention_tangent_p, attention_gradient_p)
 def _jvp_by_expansion(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
 ) -> tuple[Sequence[Array], Sequence[Any]]:
@@ -296,12 +304,12 @@ def _batch_rule(primitive: Primitive) -> Any:
     return batch
 
 
-for _primitive in (attention_p, attention_tangent_p, attention_gradient_p):
-    _primitive.batch = _batch_rule(_primitive)
-    _primitive.jvp = _jvp_by_expansion
-attention_p.jvp = _attention_jvp
-attention_tangent_p.transpose = _transpose
-attention_gradient_p.transpose = lambda cotangents, *args, jaxpr, form, moved: transpose_call(cotangents, args, jaxpr, "attention")
+@transpose_rules.register(attention_gradient_p)
+def _gradient_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
+    return transpose_call(cotangents, args, jaxpr, "attention")
+
+
+batching_rules.update({primitive: _batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)})
 
 
 # ------------------------------------------------------------------------------
@@ -336,6 +344,7 @@ def _scan_params(params: dict[str, Any], jaxpr: ClosedJaxpr, num_consts: int, nu
 # Forward mode.
 
 
+@jvp_rules.register(scan_p)
 def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
     closed, count = params["jaxpr"], params["num_carry"]
     outputs = len(closed.out_avals)
@@ -390,6 +399,7 @@ class _Split(NamedTuple):
     rows: list[int | None]
 
 
+@partial_eval_rules.register(scan_p)
 def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
     split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
@@ -455,6 +465,7 @@ def _without_inputs(forward: ClosedJaxpr, consts: int, varying: set[Atom], outva
 # Reverse mode.
 
 
+@transpose_rules.register(scan_p)
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
@@ -502,6 +513,7 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
 # Batching.
 
 
+@batching_rules.register(scan_p)
 def _scan_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
@@ -519,12 +531,6 @@ def _scan_batch(
     rows = [a if d is None else moveaxis(a, d, 1) for a, d in zip(values.rows, dims_of.rows, strict=True)]
     outs = _bind_scan(params, body, to_front(values.consts, dims_of.consts), carry, rows)
     return outs, [(0 if i < count else 1) if s else None for i, s in enumerate(out_stacked)]
-
-
-scan_p.jvp = _scan_jvp
-scan_p.partial_eval = _scan_partial_eval
-scan_p.transpose = _scan_transpose
-scan_p.batch = _scan_batch
 
 
 # ------------------------------------------------------------------------------
@@ -547,6 +553,7 @@ def _bind_while(
     )  # fmt: skip
 
 
+@jvp_rules.register(while_p)
 def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
     cond_consts, body_consts, carry = _by_role(primals, params)
     _, const_tangents, carry_tangents = _by_role(tangents, params)
@@ -572,6 +579,7 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
     return outs, with_zeros(flat[len(carry) :], nonzero, outs)
 
 
+@partial_eval_rules.register(while_p)
 def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run the loop for the known values; the recorded loop computes them again."""
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
@@ -591,6 +599,7 @@ def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[
     return tuple(merge(unknown, marked(recorded, unknown), _bind_while(cond, body, *operands)))
 
 
+@transpose_rules.register(while_p)
 def _while_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> NoReturn:
     raise GradientError(
         "reverse-mode differentiation cannot pass a while_loop (or a fori_loop with traced bounds): the number of its iterations is "
@@ -599,6 +608,7 @@ def _while_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> No
     )
 
 
+@batching_rules.register(while_p)
 def _while_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
@@ -650,12 +660,6 @@ def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: t
     return any_running, trace_to_jaxpr(step, avals, "step")
 
 
-while_p.jvp = _while_jvp
-while_p.partial_eval = _while_partial_eval
-while_p.transpose = _while_transpose
-while_p.batch = _while_batch
-
-
 # ------------------------------------------------------------------------------
 # The rules of `cond`: derived branches take and return the same types.
 # ------------------------------------------------------------------------------
@@ -677,12 +681,14 @@ def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
     return tuple([derive(b, forced)[0] for b in branches]), forced
 
 
+@jvp_rules.register(cond_p)
 def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Branches) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents[1:])
     forward, out_nonzero = _derived(branches, lambda b, forced: jvp_jaxpr(b, nonzero, forced))
     return split_tangents(bind(cond_p, *primals, *marked(tangents[1:], nonzero), branches=forward), out_nonzero)
 
 
+@partial_eval_rules.register(cond_p)
 def _cond_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     index, operands = args[0], args[1:]
     if trace.is_unknown(index):
@@ -736,6 +742,7 @@ def _with_slots(forward: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: S
     return trace_to_jaxpr(run, forward.in_avals, "known"), ClosedJaxpr(waits, waiting.consts)
 
 
+@transpose_rules.register(cond_p)
 def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
     linear, nonzero = is_linear(operands), is_nonzero(cotangents)
     backward, has_cotangent = _transpose_branches(branches[0], branches[1:], linear, nonzero)
@@ -767,6 +774,7 @@ def _with_required_cotangents(
     return trace_to_jaxpr(run, backward.in_avals, "backward")
 
 
+@batching_rules.register(cond_p)
 def _cond_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, branches: Branches
 ) -> tuple[Sequence[Array], list[int | None]]:
@@ -803,9 +811,3 @@ def _constant_unless(chosen: Array, operand: Array) -> Array:
         return operand
     mask = broadcast_in_dim(chosen, operand.shape, (0,))
     return select_n(mask, stop_gradient(operand), operand)
-
-
-cond_p.jvp = _cond_jvp
-cond_p.partial_eval = _cond_partial_eval
-cond_p.transpose = _cond_transpose
-cond_p.batch = _cond_batch

@@ -9,7 +9,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache, sub_jaxprs
-from volta_fn.core.primitive import AxisData, Primitive
+from volta_fn.core.primitive import AxisData, Primitive, RuleTable
 from volta_fn.core.refs import RefArguments, check_no_refs, positions_of_refs, read_all, with_refs_at
 from volta_fn.core.staging import (
     FlatFunction,
@@ -27,6 +27,9 @@ from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Rules of primitives whose batching needs this layer or one above, or that users define.
+batching_rules = RuleTable()
 
 
 def vmap(
@@ -186,10 +189,11 @@ class BatchTrace(Trace):
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
         if all(d is None for d in dims) and (self.axis.name is None or not _names_axis(self.axis.name, params)):
             return run_under(parent, parent.process, primitive, values, params)
-        if primitive.batch is None:
+        batch = batching_rules.get(primitive, primitive.batch)
+        if batch is None:
             raise MissingRuleError(f"the primitive {primitive} has no batching rule, so vmap cannot map over it")
         try:
-            out, dim = run_under(parent, primitive.batch, self.axis, values, dims, **params)
+            out, dim = run_under(parent, batch, self.axis, values, dims, **params)
         except NonFiniteError as error:
             error.in_batch(self.axis.size)
             raise

@@ -17,6 +17,7 @@ from volta_fn.compiler.ir.kernel import check_kernel, interpret
 from volta_fn.compiler.lowering import lower_equation
 from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
+from volta_fn.core.primitive import evaluation_of
 
 SAMPLES = list(all_samples())
 
@@ -31,11 +32,12 @@ def equations_with_operands(closed: ClosedJaxpr, inputs: list[np.ndarray]) -> An
     values: dict[Any, np.ndarray] = dict(zip(closed.jaxpr.constvars, map(np.asarray, closed.consts), strict=True))
     values.update(zip(closed.jaxpr.invars, inputs, strict=True))
     for eqn in closed.eqns:
-        if eqn.primitive.evaluate is None:
+        evaluate = evaluation_of(eqn.primitive)
+        if evaluate is None:
             return
         operands = [np.asarray(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
         with np.errstate(all="ignore"):
-            result = eqn.primitive.evaluate(*operands, **eqn.params)
+            result = evaluate(*operands, **eqn.params)
         results = [np.asarray(r) for r in (result if eqn.primitive.multiple_results else (result,))]
         values.update(zip(eqn.outvars, results, strict=True))
         yield eqn, operands, results

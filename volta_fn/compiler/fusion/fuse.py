@@ -32,7 +32,11 @@ from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node, reads
 from volta_fn.compiler.lowering import IndexedEquation, Kernels, Loop, lower_loop, product_loop
 from volta_fn.compiler.target import Target, TargetCapabilities
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr
+from volta_fn.core.primitive import Primitive
 from volta_fn.dtypes import INEXACT
+from volta_fn.primitives.data_movement.movement import iota_p, transpose_p
+from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p
+from volta_fn.primitives.elementwise import arithmetic, selection
 
 # ------------------------------------------------------------------------------
 # Minimum cuts of acyclic graphs, by maximum flow.
@@ -142,7 +146,9 @@ _POWER = 4
 #: Work for one value from which on it is stored.
 _MOST_WORK = 12
 
-_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_COMPARISONS = frozenset([f.primitive for f in (selection.eq, selection.ne, selection.lt, selection.le, selection.gt, selection.ge)])
+_SUMS = (arithmetic.add.primitive, arithmetic.sub.primitive)
+_SIGNS = (arithmetic.neg.primitive, arithmetic.abs.primitive)
 #: Operations whose results are elements of their operands, or these with another sign or in another dtype.
 _CHOICES = frozenset(
     "neg abs max min clamp select_n convert_element_type pad concatenate reduce_max reduce_min cummax cummin sort top_k gather "
@@ -164,7 +170,7 @@ def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
     producers = {out: eqn for eqn in program.eqns for out in eqn.outvars}
     result: dict[Var, Comparison] = {}
     for eqn in program.eqns:
-        if eqn.primitive.name in _COMPARISONS and eqn.invars[0].aval.dtype in INEXACT:
+        if eqn.primitive in _COMPARISONS and eqn.invars[0].aval.dtype in INEXACT:
             left, right = [_sources(atom, producers) for atom in eqn.invars]
             sources = frozenset(v for v, _ in left) & frozenset(v for v, _ in right)
             if sources:
@@ -201,20 +207,21 @@ def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
 
     No operation that computes an operand makes one operation with it.
     """
-    if eqn.primitive.name in ("add", "sub"):
-        return all(_computes(atom, producers) in (None, "add", "sub") for atom in eqn.invars)
-    return eqn.primitive.name == "mul" and all(_computes(atom, producers) in (None, "mul") for atom in eqn.invars)
+    if eqn.primitive in _SUMS:
+        return all(_computes(atom, producers) in (None, *_SUMS) for atom in eqn.invars)
+    mul = arithmetic.mul.primitive
+    return eqn.primitive is mul and all(_computes(atom, producers) in (None, mul) for atom in eqn.invars)
 
 
-def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> str | None:
+def _computes(atom: Atom, producers: Mapping[Var, Equation]) -> Primitive | None:
     """Return the elementwise operation of an operand; None if it is loaded.
 
     It is found through views and changes of sign.
     """
     while isinstance(atom, Var) and atom in producers:
         eqn = producers[atom]
-        if not (is_view(eqn) and eqn.invars) and eqn.primitive.name not in ("neg", "abs"):
-            return eqn.primitive.name if is_elementwise(eqn) else None
+        if not (is_view(eqn) and eqn.invars) and eqn.primitive not in _SIGNS:
+            return eqn.primitive if is_elementwise(eqn) else None
         atom = eqn.invars[0]
     return None
 
@@ -251,9 +258,9 @@ def _bytes(var: Var) -> int:
 
 def _work(eqn: Equation) -> int | None:
     """Return the work of an equation; None if it is not cheap."""
-    if is_view(eqn) or eqn.primitive.name == "iota":
+    if is_view(eqn) or eqn.primitive is iota_p:
         return 0
-    if eqn.primitive.name == "integer_pow" and not 0 <= eqn.params["y"] <= _POWER:
+    if eqn.primitive is arithmetic.integer_pow_p and not 0 <= eqn.params["y"] <= _POWER:
         return None
     return _WORK.get(eqn.primitive.name)
 
@@ -546,9 +553,9 @@ class _Fuser:
             self.product(eqn)
         elif not is_lowered(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
             self.keep(eqn)
-        elif is_view(eqn) or eqn.primitive.name == "iota":
+        elif is_view(eqn) or eqn.primitive is iota_p:
             self.view(eqn)
-        elif eqn.primitive.name in ("pad", "concatenate"):
+        elif eqn.primitive in (pad_p, concatenate_p):
             self.joining(eqn)
         elif not self.join(eqn):
             self.new_group(eqn)
@@ -602,7 +609,7 @@ class _Fuser:
         Storing the product in another order costs nothing.
         """
         (operand,) = eqn.invars or (None,)
-        producer = self.producers.get(operand) if eqn.primitive.name == "transpose" and isinstance(operand, Var) else None
+        producer = self.producers.get(operand) if eqn.primitive is transpose_p and isinstance(operand, Var) else None
         return isinstance(producer, Group) and producer.is_product and self.is_only_use(eqn) and producer.walks_free_axes(eqn)
 
     def keep(self, eqn: Equation) -> None:

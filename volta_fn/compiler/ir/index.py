@@ -11,8 +11,14 @@ import numpy as np
 
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Equation, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_rules
+from volta_fn.primitives.call import stop_gradient_p
+from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p, rev_p, squeeze_p, transpose_p
+from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p, slice_p
+from volta_fn.primitives.elementwise.cast import bitcast_convert_type_p, convert_element_type_p
+from volta_fn.primitives.elementwise.selection import select_n_p
 
 # ------------------------------------------------------------------------------
 # Affine index arithmetic: the array element that an iteration of a loop touches.
@@ -204,7 +210,7 @@ def _divided(value: Affine, divisor: int, sizes: Sequence[int]) -> tuple[Affine,
 PartialIndex = tuple[Affine | None, ...]
 
 #: Views that keep the row-major order of elements, so that a contiguous operand serves as the result.
-_IN_ORDER = frozenset({"reshape", "squeeze", "stop_gradient"})
+_IN_ORDER = frozenset({reshape_p, squeeze_p, stop_gradient_p})
 
 
 def is_view(eqn: Equation) -> bool:
@@ -212,7 +218,7 @@ def is_view(eqn: Equation) -> bool:
     reduction = eqn.primitive.reduction
     if reduction is not None and reduction.index_of is None:  # of one element each
         return all(eqn.invars[0].aval.shape[a] == 1 for a in eqn.params["axes"])
-    return eqn.primitive.name in _OPERAND_INDEX
+    return eqn.primitive in _OPERAND_INDEX
 
 
 def reduces(eqn: Equation) -> bool:
@@ -230,13 +236,13 @@ def reduces_rows(eqn: Equation) -> bool:
 
 def is_lowered(eqn: Equation) -> bool:
     """Return True if kernels can compute the equation, if its indices are affine."""
-    supported = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive.name in ("iota", "pad", "concatenate")
+    supported = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive in (iota_p, pad_p, concatenate_p)
     return supported and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 
 
 def is_product(eqn: Equation) -> bool:
     """Return True if the equation sums products, which targets may have as kernels."""
-    return eqn.primitive.name == "dot_general"
+    return eqn.primitive is dot_general_p
 
 
 def is_elementwise(eqn: Equation) -> bool:
@@ -244,17 +250,17 @@ def is_elementwise(eqn: Equation) -> bool:
 
     Operands broadcast.
     """
-    name = eqn.primitive.name
-    if name == "bitcast_convert_type":
+    primitive = eqn.primitive
+    if primitive is bitcast_convert_type_p:
         return eqn.invars[0].aval.dtype.itemsize == eqn.params["new_dtype"].itemsize
-    return bool(eqn.primitive.arity) or name in ("select_n", "convert_element_type")
+    return bool(primitive.arity) or primitive in (select_n_p, convert_element_type_p)
 
 
 def is_alias(eqn: Equation) -> bool:
     """Return True if the result of a contiguous operand is the same memory."""
-    if eqn.primitive.name == "broadcast_in_dim":
+    if eqn.primitive is broadcast_in_dim_p:
         return eqn.invars[0].aval.size == eqn.outvars[0].aval.size
-    return eqn.primitive.name in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
+    return eqn.primitive in _IN_ORDER or (is_view(eqn) and eqn.primitive.reduction is not None)
 
 
 def loads(eqn: Equation, views: Mapping[Var, Equation]) -> dict[Var, None]:
@@ -279,7 +285,7 @@ def operand_index(eqn: Equation, index: Index, sizes: Sequence[int]) -> Index:
     shape = eqn.invars[0].aval.shape
     if eqn.primitive.reduction is not None:
         return _with_ones(index, eqn.params["axes"])
-    return _OPERAND_INDEX[eqn.primitive.name](index, shape, eqn.outvars[0].aval.shape, sizes, **eqn.params)
+    return _OPERAND_INDEX[eqn.primitive](index, shape, eqn.outvars[0].aval.shape, sizes, **eqn.params)
 
 
 def is_readable(eqn: Equation, views: Mapping[Var, Equation]) -> bool:
@@ -303,7 +309,7 @@ def _through(eqn: Equation | None, index: Index, sizes: Sequence[int], views: Ma
         if not isinstance(atom, Var) or not atom.aval.size:
             return
         viewed_by = views.get(atom)
-        if viewed_by is None and eqn.primitive.name == "reshape":
+        if viewed_by is None and eqn.primitive is reshape_p:
             return  # an array in memory has the other shape as well
         index = operand_index(eqn, index, sizes)
         eqn = viewed_by
@@ -314,19 +320,19 @@ def view_index(eqn: Equation, index: PartialIndex, sizes: Sequence[int]) -> Part
 
     None if it does not visit all of the view. Raises `SplitAxis` or `NotAffine`.
     """
-    name, shape, params = eqn.primitive.name, eqn.outvars[0].aval.shape, eqn.params
-    if name == "transpose":
+    primitive, shape, params = eqn.primitive, eqn.outvars[0].aval.shape, eqn.params
+    if primitive is transpose_p:
         return tuple([index[p] for p in params["permutation"]])
-    if name == "rev":
+    if primitive is rev_p:
         return tuple([_reversed(i, n) if d in params["dimensions"] else i for d, (i, n) in enumerate(zip(index, shape, strict=True))])
-    if name == "broadcast_in_dim":
+    if primitive is broadcast_in_dim_p:
         result: list[Affine | None] = [None] * len(shape)
         for i, n, d in zip(index, eqn.invars[0].aval.shape, params["broadcast_dimensions"], strict=True):
             result[d] = None if n == 1 else i
         return tuple(result)
-    if name == "stop_gradient":
+    if primitive is stop_gradient_p:
         return index
-    if name == "slice":
+    if primitive is slice_p:
         return None
     return _reshaped_partially(index, eqn.invars[0].aval.shape, shape, sizes)
 
@@ -378,14 +384,14 @@ def _squeeze(index: Index, old: Shape, new: Shape, sizes: Sequence[int], *, dime
     return _with_ones(index, dimensions)
 
 
-_OPERAND_INDEX: dict[str, Callable[..., Index]] = {
-    "reshape": _reshape,
-    "transpose": _transpose,
-    "broadcast_in_dim": _broadcast,
-    "squeeze": _squeeze,
-    "slice": _slice,
-    "rev": _rev,
-    "stop_gradient": lambda index, old, new, sizes: index,
+_OPERAND_INDEX: dict[Primitive, Callable[..., Index]] = {
+    reshape_p: _reshape,
+    transpose_p: _transpose,
+    broadcast_in_dim_p: _broadcast,
+    squeeze_p: _squeeze,
+    slice_p: _slice,
+    rev_p: _rev,
+    stop_gradient_p: lambda index, old, new, sizes: index,
 }
 
 
@@ -416,14 +422,12 @@ def _counted_from_the_start(operand: np.ndarray, indices: np.ndarray, dim: int) 
 
 def _gather(operand: np.ndarray, indices: np.ndarray, **params: Any) -> Any:
     (dim,) = params["dimension_numbers"].start_index_map
-    assert gather_p.evaluate is not None
-    return gather_p.evaluate(operand, _counted_from_the_start(operand, indices, dim), **params)
+    return evaluation_rules[gather_p](operand, _counted_from_the_start(operand, indices, dim), **params)
 
 
 def _scatter_add(operand: np.ndarray, indices: np.ndarray, updates: np.ndarray, **params: Any) -> Any:
     (dim,) = params["dimension_numbers"].scatter_dims_to_operand_dims
-    assert scatter_add_p.evaluate is not None
-    return scatter_add_p.evaluate(operand, _counted_from_the_start(operand, indices, dim), updates, **params)
+    return evaluation_rules[scatter_add_p](operand, _counted_from_the_start(operand, indices, dim), updates, **params)
 
 
 wrapped_gather_p = Primitive("wrapped_gather", gather_p.abstract, evaluate=_gather, listed=False)

@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import Affine, Index, Range
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, Reduction, reduction_of
+from volta_fn.core.primitive import PRIMITIVES, Reduction, evaluation_of, reduction_of
 from volta_fn.errors import JaxprError, VoltaError
 
 # ------------------------------------------------------------------------------
@@ -571,7 +571,7 @@ class _Interpreter:
         return np.where(where, buffer[tuple(safe)] if safe else buffer, node.fill.value)
 
     def apply(self, node: Apply, values: Sequence[np.ndarray]) -> np.ndarray:
-        evaluate = PRIMITIVES[node.op].evaluate
+        evaluate = evaluation_of(PRIMITIVES[node.op])
         if evaluate is None:
             raise VoltaError(f"the primitive {node.op} has no evaluation rule")
         return np.asarray(evaluate(*[values[i] for i in node.operands], **dict(node.params)))
@@ -581,7 +581,7 @@ class _Interpreter:
         rows = operand.shape[:parallel]
         row = math.prod(sizes[parallel:])
         flat = np.ascontiguousarray(np.broadcast_to(operand, (*rows, *sizes[parallel:]))).reshape((*rows, row))
-        evaluate = PRIMITIVES[node.op].evaluate
+        evaluate = evaluation_of(PRIMITIVES[node.op])
         if evaluate is None:
             raise VoltaError(f"the primitive {node.op} has no evaluation rule")
         params = {"index_dtype": node.dtype} if node.is_index else {}

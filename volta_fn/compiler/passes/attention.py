@@ -20,6 +20,10 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import ROUTINE_CALLS, Axes, Form, attention_p
+from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_p, reshape_p
+from volta_fn.primitives.elementwise import arithmetic, selection
+from volta_fn.primitives.elementwise.cast import convert_element_type_p
 
 # ------------------------------------------------------------------------------
 # The patterns of attention: softmax, its derivative, logits, and matrix products.
@@ -69,7 +73,7 @@ class Lookup(DefUse):
 def _is_change(eqn: Equation) -> bool:
     """Return True for a reshape, and for a conversion between floats."""
     floats = all(v.aval.dtype in dtypes.FLOATS for v in (*eqn.invars, *eqn.outvars))
-    return eqn.primitive.name == "reshape" or (eqn.primitive.name == "convert_element_type" and floats)
+    return eqn.primitive is reshape_p or (eqn.primitive is convert_element_type_p and floats)
 
 
 def number(atom: Atom) -> float | None:
@@ -236,7 +240,7 @@ def unscaled(program: Lookup, x: Atom) -> tuple[Atom, float]:
     if eqn is not None:
         factor = number(eqn.invars[1])
         if factor is not None:
-            return eqn.invars[0], factor if eqn.primitive.name == "mul" else 1 / factor
+            return eqn.invars[0], factor if eqn.primitive is arithmetic.mul.primitive else 1 / factor
     return x, 1.0
 
 
@@ -263,12 +267,12 @@ def _is_causal(program: Lookup, mask: Atom, sizes: Shape) -> bool:
     eqn = program.producer(mask, "le", "lt", "ge", "gt")
     if eqn is None or mask.aval.shape[-2:] != sizes:
         return False
-    name = eqn.primitive.name
-    low, high = eqn.invars if name in ("le", "lt") else eqn.invars[::-1]
+    le, lt, gt = selection.le.primitive, selection.lt.primitive, selection.gt.primitive
+    low, high = eqn.invars if eqn.primitive in (le, lt) else eqn.invars[::-1]
     key, query = _index_along(program, low), _index_along(program, high)
     if key is None or query is None:
         return False
-    most = query[1] - key[1] - (1 if name in ("lt", "gt") else 0)
+    most = query[1] - key[1] - (1 if eqn.primitive in (lt, gt) else 0)
     return (key[0], query[0], most) == (1, 2, 0) and all(n == 1 for n in mask.aval.shape[:-2])
 
 
@@ -280,22 +284,23 @@ def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     eqn = program.producer(atom, "iota", "reshape", "broadcast_in_dim", "add", "sub", "convert_element_type")
     if eqn is None or atom.aval.dtype not in _INDICES:
         return None
-    name, params = eqn.primitive.name, eqn.params
-    if name == "iota":
+    primitive, params = eqn.primitive, eqn.params
+    if primitive is iota_p:
         return atom.aval.ndim - params["dimension"], 0
     inner = eqn.invars[0].aval
     axis_and_offset = _index_along(program, eqn.invars[0])
     if axis_and_offset is None:
         return None
     axis, offset = axis_and_offset
-    if name in ("add", "sub"):
+    add = arithmetic.add.primitive
+    if primitive in (add, arithmetic.sub.primitive):
         step = number(eqn.invars[1])
-        return None if step is None else (axis, offset + int(step) if name == "add" else offset - int(step))
-    if name == "broadcast_in_dim":
+        return None if step is None else (axis, offset + int(step) if primitive is add else offset - int(step))
+    if primitive is broadcast_in_dim_p:
         if inner.shape[-axis] != atom.aval.shape[params["broadcast_dimensions"][inner.ndim - axis]]:
             return None
         return atom.aval.ndim - params["broadcast_dimensions"][inner.ndim - axis], offset
-    if name == "reshape":
+    if primitive is reshape_p:
         long = [a for a, n in enumerate(atom.aval.shape) if n != 1]
         return (atom.aval.ndim - long[0], offset) if len(long) == 1 and inner.size == inner.shape[-axis] else None
     return axis_and_offset
@@ -333,7 +338,7 @@ def match(program: Lookup, division: Equation) -> Match | None:
     q = _queries(program, rows, shape, product_shape)
     k = matrix_of(program, columns.atom, columns.by_rows(True))
     eqn, weights = consumers[0]
-    pair = sides(eqn) if eqn.primitive.name == "dot_general" else None
+    pair = sides(eqn) if eqn.primitive is dot_general_p else None
     if q is None or pair is None:
         return None
     transposed = pair[1].atom is weights
@@ -390,7 +395,7 @@ Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
 
 def replace_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:
     """Replace attention by an equation where that is worthwhile."""
-    divisions = [eqn for eqn in closed.eqns if eqn.primitive.name == "div"]
+    divisions = [eqn for eqn in closed.eqns if eqn.primitive is arithmetic.div.primitive]
     if not divisions:
         return closed
     program = Lookup(closed)

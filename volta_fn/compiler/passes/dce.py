@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.call import attention_p, optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,
@@ -28,7 +28,12 @@ from volta_fn.primitives.collectives.exchanges import (
     psum_start_p,
     reduce_scatter_p,
 )
-from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.fourier import fft_p
+from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
 # ------------------------------------------------------------------------------
 # Effects: whether a pass may remove, move or merge an equation.
@@ -88,7 +93,7 @@ def eliminate_dead_code(closed: ClosedJaxpr, used: Sequence[bool] | None = None)
         if not any(needed) and is_removable(eqn):
             changed = True
             continue
-        narrow = _NARROW.get(eqn.primitive.name)
+        narrow = _NARROW.get(eqn.primitive)
         if narrow is not None:
             original, eqn = eqn, _narrowed(eqn, narrow, tuple(needed))
             changed = changed or eqn is not original
@@ -210,7 +215,7 @@ def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]
         carry = grown
 
 
-_NARROW: dict[str, Callable[[dict[str, Any], Marks], Narrow]] = {"cond": _narrow_cond, "scan": _narrow_scan, "while": _narrow_while}
+_NARROW: dict[Primitive, Callable[[dict[str, Any], Marks], Narrow]] = {cond_p: _narrow_cond, scan_p: _narrow_scan, while_p: _narrow_while}
 
 
 # ------------------------------------------------------------------------------
@@ -226,7 +231,7 @@ _NARROW: dict[str, Callable[[dict[str, Any], Marks], Narrow]] = {"cond": _narrow
 _BUCKET = 1 << 18
 #: Elements of a result from which computing it takes longer than starting a sum, and operations that always do.
 _MANY = 1 << 16
-_LONG = frozenset(["dot_general", "conv_general_dilated", "scan", "while", "reduce_window_sum", "reduce_window_max", "fft", "attention"])
+_LONG = frozenset([dot_general_p, conv_general_dilated_p, scan_p, while_p, reduce_window_sum_p, reduce_window_max_p, fft_p, attention_p])
 
 
 class _Sum(NamedTuple):
@@ -295,7 +300,7 @@ def _sums(eqn: Equation, definitions: dict[Var, int], read: dict[Atom, int], end
 def _is_long(eqns: Sequence[Equation]) -> bool:
     """Return True if computing these equations takes longer than starting a sum."""
     computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
-    return sum([math.inf if e.primitive.name in _LONG else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
+    return sum([math.inf if e.primitive in _LONG else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
 
 
 def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:

@@ -15,14 +15,17 @@ from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.contraction import dot_general
-from volta_fn.primitives.data_movement.movement import moveaxis, reshape, rev
+from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
+from volta_fn.primitives.data_movement.movement import moveaxis, reshape, reshape_p, rev
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode, concatenate, pad, slice_in_dim
+from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, real
+from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import swap
 
 # ------------------------------------------------------------------------------
@@ -41,9 +44,9 @@ DIRECT = 64
 
 def expand_fourier_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand a program's Fourier transforms to products."""
-    if all(eqn.primitive.name != "fft" for eqn in closed.eqns):
+    if all(eqn.primitive is not fft_p for eqn in closed.eqns):
         return closed
-    eqns = [_as_call(eqn) if eqn.primitive.name == "fft" else eqn for eqn in closed.eqns]
+    eqns = [_as_call(eqn) if eqn.primitive is fft_p else eqn for eqn in closed.eqns]
     return closed.replace(eqns=eqns)
 
 
@@ -246,7 +249,7 @@ def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
     if rows is None or value is None:
         return None
     index = rows.numbers(program, eqn, eqn.params["mode"] is GatherScatterMode.CLIP)
-    if eqn.primitive.name == "scatter_add":
+    if eqn.primitive is scatter_add_p:
         updates = program.emit(eqn, "add", literal(value, operand.aval.dtype), updates)
     return program.emit(eqn, "select_n", rows.chosen(program, eqn, index), operand, rows.spread(program, eqn, updates))
 
@@ -373,13 +376,15 @@ _RANDOM_BITS_PRIMITIVES = Rules(listed(_RANDOM_BITS_RULES))
 _INDEX_TYPE = np.dtype(np.int32)
 
 #: By primitive: its counterpart, and the names of the dimensions that windows have and that index vectors address.
-_COUNTERPARTS: dict[str, tuple[Primitive, str, str]] = {
-    "gather": (wrapped_gather_p, "offset_dims", "start_index_map"),
-    "scatter_add": (wrapped_scatter_add_p, "update_window_dims", "scatter_dims_to_operand_dims"),
+_COUNTERPARTS: dict[Primitive, tuple[Primitive, str, str]] = {
+    gather_p: (wrapped_gather_p, "offset_dims", "start_index_map"),
+    scatter_add_p: (wrapped_scatter_add_p, "update_window_dims", "scatter_dims_to_operand_dims"),
 }
 
 
-def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tuple(_COUNTERPARTS), elements: bool = False) -> ClosedJaxpr:
+def keep_negative_indices(
+    closed: ClosedJaxpr, primitives: Collection[Primitive] = tuple(_COUNTERPARTS), elements: bool = False
+) -> ClosedJaxpr:
     """Let gathers and sums of rows read indices that may be negative.
 
     With `elements` those of single elements do so, too.
@@ -387,7 +392,7 @@ def keep_negative_indices(closed: ClosedJaxpr, primitives: Collection[str] = tup
     producers = {v: eqn for eqn in closed.eqns for v in eqn.outvars}
     eqns: list[Equation] = []
     for eqn in closed.eqns:
-        eqns += (_rewritten(eqn, producers, elements) if eqn.primitive.name in primitives else None) or [eqn]
+        eqns += (_rewritten(eqn, producers, elements) if eqn.primitive in primitives else None) or [eqn]
     if len(eqns) == len(closed.eqns):
         return closed
     jaxpr = closed.jaxpr
@@ -399,7 +404,7 @@ def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool)
 
     None if these are not made positive, or if windows are single elements and those are not meant.
     """
-    counterpart, windows, addressed = _COUNTERPARTS[eqn.primitive.name]
+    counterpart, windows, addressed = _COUNTERPARTS[eqn.primitive]
     numbers = eqn.params["dimension_numbers"]
     dims = getattr(numbers, addressed)
     if not (elements or getattr(numbers, windows)) or len(dims) != 1:
@@ -408,29 +413,30 @@ def _rewritten(eqn: Equation, producers: Mapping[Var, Equation], elements: bool)
     if original is None:
         return None
     indices = Var(eqn.invars[1].aval)
-    reshaped = Equation(PRIMITIVES["reshape"], [original], [indices], {"new_sizes": indices.aval.shape}, eqn.position)
+    reshaped = Equation(reshape_p, [original], [indices], {"new_sizes": indices.aval.shape}, eqn.position)
     return [reshaped, Equation(counterpart, [eqn.invars[0], indices, *eqn.invars[2:]], eqn.outvars, eqn.params, eqn.position)]
 
 
 def _original(atom: Atom, size: int, producers: Mapping[Var, Equation]) -> Atom | None:
     """Return x if the atom is x, or x + size where x is negative, in another shape."""
-    eqn = _producer(atom, "reshape", producers)
+    eqn = _producer(atom, reshape_p, producers)
     while eqn is not None:
         atom = eqn.invars[0]
-        eqn = _producer(atom, "reshape", producers)
-    chosen = _producer(atom, "select_n", producers)
+        eqn = _producer(atom, reshape_p, producers)
+    chosen = _producer(atom, selection.select_n_p, producers)
     if chosen is None or len(chosen.invars) != 3 or atom.aval.dtype != _INDEX_TYPE:
         return None
     condition, original, moved = chosen.invars
-    compared, added = _producer(condition, "lt", producers), _producer(moved, "add", producers)
+    compared = _producer(condition, selection.lt.primitive, producers)
+    added = _producer(moved, arithmetic.add.primitive, producers)
     if compared is None or added is None or compared.invars[0] is not original or added.invars[0] is not original:
         return None
     return original if _is_number(compared.invars[1], 0) and _is_number(added.invars[1], size) else None
 
 
-def _producer(atom: Atom, name: str, producers: Mapping[Var, Equation]) -> Equation | None:
+def _producer(atom: Atom, primitive: Primitive, producers: Mapping[Var, Equation]) -> Equation | None:
     eqn = producers.get(atom) if type(atom) is Var else None
-    return eqn if eqn is not None and eqn.primitive.name == name else None
+    return eqn if eqn is not None and eqn.primitive is primitive else None
 
 
 def _is_number(atom: Atom, number: int) -> bool:

@@ -21,9 +21,10 @@ from volta_fn.core.staging import current_position, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.movement import reshape_p, transpose
+from volta_fn.primitives.data_movement.movement import reshape_p, transpose, transpose_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p, slice_p
 from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.primitives.reduction import reduce_sum_p
 from volta_fn.transforms.vmap import batch_jaxpr
 
 # ------------------------------------------------------------------------------
@@ -414,7 +415,7 @@ class _Reader:
     def _addends(self, atom: Atom, total: Var) -> list[Atom]:
         """Return the addends of an atom; partial sums with other uses are not split."""
         eqn = self.index.producer(atom)
-        if eqn is None or eqn.primitive.name != "add" or self.uses[atom] > 1:
+        if eqn is None or eqn.primitive is not add.primitive or self.uses[atom] > 1:
             return [atom]
         if any((v.aval.shape, v.aval.dtype) != (total.aval.shape, total.aval.dtype) for v in eqn.invars):
             return [atom]
@@ -424,12 +425,12 @@ class _Reader:
         """Return a value as a term, if it is one."""
         permutations: list[tuple[int, ...]] = []
         eqn = self.index.producer(atom)
-        while eqn is not None and eqn.primitive.name == "transpose":
+        while eqn is not None and eqn.primitive is transpose_p:
             permutations.insert(0, eqn.params["permutation"])
             eqn = self.index.producer(eqn.invars[0])
         if eqn is None or any(self.scan.is_constant(v) for v in eqn.invars):
             return None
-        summed = has_few_terms(eqn) if is_product(eqn) else eqn.primitive.name == "reduce_sum"
+        summed = has_few_terms(eqn) if is_product(eqn) else eqn.primitive is reduce_sum_p
         return _Term(eqn, tuple(permutations)) if summed else None
 
 

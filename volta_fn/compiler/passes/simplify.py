@@ -16,10 +16,12 @@ from volta_fn.core.array import Array, ConcreteArray, from_host
 from volta_fn.core.aval import Shape
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of
 from volta_fn.core.trace import EVAL
 from volta_fn.errors import BroadcastError
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 from volta_fn.primitives.declare import broadcast_shapes
+from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.selection import select_n_p
 
 # ------------------------------------------------------------------------------
@@ -251,7 +253,7 @@ def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
 def with_a_negative(eqn: Equation, program: Rewriter) -> Atom | None:
     """Rewrite x + -y to x - y, -x + y to y - x, and x - -y to x + y."""
     x, y = eqn.invars
-    adding = eqn.primitive.name == "add"
+    adding = eqn.primitive is arithmetic.add.primitive
     if (negated := program.producer(y, "neg")) is not None:
         return program.emit(eqn, "sub" if adding else "add", x, negated.invars[0])
     if adding and (negated := program.producer(x, "neg")) is not None:
@@ -332,7 +334,7 @@ def square(eqn: Equation, program: Rewriter) -> Atom | None:
 def of_complex(eqn: Equation, program: Rewriter) -> Atom | None:
     """Rewrite real(complex(a, b)) to a and imag(complex(a, b)) to b."""
     producer = program.producer(eqn.invars[0], "complex")
-    return None if producer is None else program.fitted(eqn, producer.invars[eqn.primitive.name == "imag"])
+    return None if producer is None else program.fitted(eqn, producer.invars[eqn.primitive is selection.imag.primitive])
 
 
 @rule(ARITHMETIC_RULES, "complex")
@@ -447,7 +449,7 @@ def _unit_reduction(eqn: Equation, program: Rewriter) -> Atom | None:
 @cache
 def _keeps_elements(primitive: Primitive, dtype: np.dtype) -> bool:
     """Return True if a reduction of one element is that element, even of -0.0."""
-    evaluate = primitive.evaluate
+    evaluate = evaluation_of(primitive)
     if dtype in dtypes.COMPLEX or evaluate is None:
         return False
     return dtype not in dtypes.FLOATS or bool(np.signbit(evaluate(np.asarray([-0.0], dtype), axes=(0,))))
@@ -645,7 +647,10 @@ def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
 _RESULT_LIMIT, _OPERAND_LIMIT = 1024, 65536
 
 #: Operations that are commutative to the last bit. (Not max and min: the first of two zeros may win.)
-_COMMUTATIVE = frozenset(["add", "mul", "and", "or", "xor", "eq", "ne"])
+_COMMUTATIVE = frozenset(
+    [f.primitive for f in (arithmetic.add, arithmetic.mul, selection.eq, selection.ne)]
+    + [f.primitive for f in (selection.bitwise_and, selection.bitwise_or, selection.bitwise_xor)]
+)
 
 
 def simplify_equations(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -659,7 +664,7 @@ def _folding_rules(primitive: Primitive) -> Sequence[Rule]:
     Filling an array in advance would only make the program larger.
     """
     is_program = primitive.holds_programs or primitive.call_param is not None
-    return () if is_program or is_pinned(primitive) or primitive.name == "broadcast_in_dim" else (_folded,)
+    return () if is_program or is_pinned(primitive) or primitive is broadcast_in_dim_p else (_folded,)
 
 
 def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
@@ -715,7 +720,7 @@ def _merged(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 def _key(eqn: Equation) -> Any:
     operands = [v if type(v) is Var else literal_key(v) for v in eqn.invars]
-    if len(operands) == 2 and eqn.primitive.name in _COMMUTATIVE and eqn.invars[0].aval.dtype not in dtypes.COMPLEX:
+    if len(operands) == 2 and eqn.primitive in _COMMUTATIVE and eqn.invars[0].aval.dtype not in dtypes.COMPLEX:
         operands.sort(key=hash)
     if not eqn.params:
         return eqn.primitive, *operands

@@ -15,7 +15,7 @@ from volta_fn import dtypes, tree
 from volta_fn.core import trace as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero, reduction_of
+from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
 from volta_fn.core.trace import ProcessAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
 from volta_fn.core.trace import axis_size as size_of_axis
@@ -67,10 +67,10 @@ ppermute_p = Primitive(
     "ppermute",
     lambda operand, *, axis_names, perm: operand,
     evaluate=on_host.ppermute,
-    batch=_permute_batch,
+    jvp=RuleOf(linear_jvp),
     transpose=_permute_transpose,
+    batch=_permute_batch,
 )
-ppermute_p.jvp = linear_jvp(ppermute_p)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
@@ -145,9 +145,13 @@ def _exchange_transpose(
 
 
 all_to_all_p = Primitive(
-    "all_to_all", _exchange_abstract, evaluate=on_host.all_to_all, batch=_exchange_batch, transpose=_exchange_transpose
+    "all_to_all",
+    _exchange_abstract,
+    evaluate=on_host.all_to_all,
+    jvp=RuleOf(linear_jvp),
+    transpose=_exchange_transpose,
+    batch=_exchange_batch,
 )
-all_to_all_p.jvp = linear_jvp(all_to_all_p)
 
 
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False) -> Any:
@@ -295,8 +299,14 @@ def _gather_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]:
     return [bind(reduce_scatter_p, ct, **params)]
 
 
-all_gather_p = Primitive("all_gather", _gather_abstract, evaluate=on_host.all_gather, batch=_gather_batch, transpose=_gather_transpose)
-all_gather_p.jvp = linear_jvp(all_gather_p)
+all_gather_p = Primitive(
+    "all_gather",
+    _gather_abstract,
+    evaluate=on_host.all_gather,
+    jvp=RuleOf(linear_jvp),
+    transpose=_gather_transpose,
+    batch=_gather_batch,
+)
 
 
 def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False) -> Any:
@@ -351,9 +361,13 @@ def _scatter_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]
 
 
 reduce_scatter_p = Primitive(
-    "reduce_scatter", _scatter_abstract, evaluate=on_host.reduce_scatter, batch=_scatter_batch, transpose=_scatter_transpose
+    "reduce_scatter",
+    _scatter_abstract,
+    evaluate=on_host.reduce_scatter,
+    jvp=RuleOf(linear_jvp),
+    transpose=_scatter_transpose,
+    batch=_scatter_batch,
 )
-reduce_scatter_p.jvp = linear_jvp(reduce_scatter_p)
 
 
 def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False) -> Any:
@@ -400,7 +414,9 @@ def _batch_one(reduce: Reduce, axis: AxisData, value: Array, dim: int | None, gr
     return mul(value, as_value(np.asarray(axis.size).astype(value.dtype))), None  # the sum of equal examples
 
 
-def _reduction(name: str, reduce: Reduce) -> Primitive:
+def _reduction(
+    name: str, reduce: Reduce, evaluate: Callable[..., Any], jvp: Callable[..., Any] | RuleOf, transpose: Callable[..., Any] | None = None
+) -> Primitive:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis_names: Names, axis_index_groups: Groups, **params: Any
     ) -> tuple[Sequence[Array], Sequence[int | None]]:
@@ -411,7 +427,15 @@ def _reduction(name: str, reduce: Reduce) -> Primitive:
         values, out_dims = [_sent(v, params) for v, _ in pairs], [d for _, d in pairs]
         return (bind(primitive, *values, axis_names=rest, axis_index_groups=None, **params) if rest else values), out_dims
 
-    primitive = Primitive(name, lambda *operands, **params: operands, multiple_results=True, batch=batch)
+    primitive = Primitive(
+        name,
+        lambda *operands, **params: operands,
+        multiple_results=True,
+        evaluate=evaluate,
+        jvp=jvp,
+        transpose=transpose,
+        batch=batch,
+    )
     return primitive
 
 
@@ -420,14 +444,6 @@ def _sent(value: Array, params: dict[str, Any]) -> Array:
     if params.get("compression") is None:
         return value
     return convert_element_type(convert_element_type(value, dtypes.as_dtype("bfloat16")), value.dtype)
-
-
-psum_p = _reduction("psum", reduce_sum)
-pmax_p = _reduction("pmax", reduce_max)
-pmin_p = _reduction("pmin", reduce_min)
-psum_p.evaluate = on_host.psum
-pmax_p.evaluate = partial(on_host.extreme, step="max")
-pmin_p.evaluate = partial(on_host.extreme, step="min")
 
 
 def _sum_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
@@ -453,8 +469,9 @@ def _no_jvp(primitive: Primitive) -> Callable[..., Any]:
     return jvp
 
 
-psum_p.jvp, psum_p.transpose = _sum_jvp, _sum_transpose
-pmax_p.jvp, pmin_p.jvp = _no_jvp(pmax_p), _no_jvp(pmin_p)
+psum_p = _reduction("psum", reduce_sum, on_host.psum, _sum_jvp, _sum_transpose)
+pmax_p = _reduction("pmax", reduce_max, partial(on_host.extreme, step="max"), RuleOf(_no_jvp))
+pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), RuleOf(_no_jvp))
 
 
 # A sum between processes in two steps, between which the program goes on (placed by compiler/passes/dce.py).
@@ -582,11 +599,11 @@ pcast_p = Primitive(
     "pcast",
     lambda operand, *, axis_names, to: operand,
     evaluate=lambda operand, *, axis_names, to: operand,
-    batch=_batch,
-    transpose=_transpose,
     views=True,
+    jvp=RuleOf(linear_jvp),
+    transpose=_transpose,
+    batch=_batch,
 )
-pcast_p.jvp = linear_jvp(pcast_p)
 
 
 def border_cast(x: Array, axes: Names, to: str) -> Array:

@@ -157,9 +157,8 @@ def _update_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | No
 
 
 dynamic_update_slice_p = Primitive(
-    "dynamic_update_slice", _update_abstract, jvp=_update_jvp, transpose=_update_transpose, batch=_update_batch
+    "dynamic_update_slice", _update_abstract, overwrites=0, jvp=_update_jvp, transpose=_update_transpose, batch=_update_batch
 )
-dynamic_update_slice_p.overwrites = 0
 
 
 # The functions.

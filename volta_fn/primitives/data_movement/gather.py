@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, Zero, reduction_of
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
@@ -31,6 +31,7 @@ from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
+from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
 # ------------------------------------------------------------------------------
 # Gather: reading many windows of an array at indices known at run time.
@@ -103,7 +104,13 @@ def _gather_batch(
     return bind(gather_p, operand, indices, dimension_numbers=numbers, slice_sizes=sizes, **params), 0
 
 
-gather_p = Primitive("gather", _gather_abstract, jvp=_gather_jvp, batch=_gather_batch, views=True)
+def _gather_transpose(ct: Any, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, **params: Any) -> list[Any]:
+    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
+    numbers = ScatterDimensionNumbers(*dimension_numbers)
+    return [bind(scatter_add_p, zeros, indices, ct, dimension_numbers=numbers, mode=params["mode"], unique_indices=False), None]
+
+
+gather_p = Primitive("gather", _gather_abstract, views=True, jvp=_gather_jvp, transpose=_gather_transpose, batch=_gather_batch)
 
 
 def gather(
@@ -311,19 +318,16 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
     return batch
 
 
-def _declare(name: str, combines: Reduction | None = None) -> Primitive:
-    primitive = Primitive(name, _abstract(name))
-    primitive.batch = _batch_for(primitive)
-    primitive.overwrites = 0
-    primitive.combines = combines
-    return primitive
+def _declare(
+    name: str,
+    combines: Reduction | None,
+    jvp: Callable[..., Any] | RuleOf,
+    transpose: Callable[..., Any] | None = None,
+) -> Primitive:
+    return Primitive(name, _abstract(name), overwrites=0, jvp=jvp, transpose=transpose, batch=RuleOf(_batch_for), combines=combines)
 
 
 # scatter
-
-
-scatter_p = _declare("scatter")
-scatter_p.jvp = _linear_jvp(scatter_p)
 
 
 def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **params: Any) -> list[Any]:
@@ -351,14 +355,10 @@ def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[s
     return selection.eq(_read_windows(written, indices, numbers, params), numbers)
 
 
-scatter_p.transpose = _scatter_transpose
+scatter_p = _declare("scatter", None, RuleOf(_linear_jvp), _scatter_transpose)
 
 
 # scatter_add, the transpose of gather
-
-
-scatter_add_p = _declare("scatter_add", reduction_of("reduce_sum"))
-scatter_add_p.jvp = _linear_jvp(scatter_add_p)
 
 
 def _scatter_add_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **params: Any) -> list[Any]:
@@ -366,20 +366,10 @@ def _scatter_add_transpose(ct: Any, operand: Any, indices: Array, updates: Any, 
     return [ct if type(operand) is Linear else None, None, ct_updates]
 
 
-def _gather_transpose(ct: Any, operand: Linear, indices: Array, *, dimension_numbers: GatherDimensionNumbers, **params: Any) -> list[Any]:
-    zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
-    numbers = ScatterDimensionNumbers(*dimension_numbers)
-    return [bind(scatter_add_p, zeros, indices, ct, dimension_numbers=numbers, mode=params["mode"], unique_indices=False), None]
-
-
-scatter_add_p.transpose = _scatter_add_transpose
-gather_p.transpose = _gather_transpose
+scatter_add_p = _declare("scatter_add", reduce_sum_p.reduction, RuleOf(_linear_jvp), _scatter_add_transpose)
 
 
 # scatter_mul
-
-
-scatter_mul_p = _declare("scatter_mul", reduction_of("reduce_prod"))
 
 
 def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
@@ -406,19 +396,17 @@ def _scatter_mul_transpose(ct: Any, operand: Any, indices: Array, updates: Any, 
     return [bind(scatter_mul_p, ct, indices, updates, **params), None, None]
 
 
-scatter_mul_p.jvp = _scatter_mul_jvp
-scatter_mul_p.transpose = _scatter_mul_transpose
+scatter_mul_p = _declare("scatter_mul", reduce_prod.primitive.reduction, _scatter_mul_jvp, _scatter_mul_transpose)
 
 
 # scatter_min, scatter_max
 
 
-def _extreme(name: str, combines: Reduction) -> Primitive:
+def _extreme(name: str, combines: Reduction | None) -> Primitive:
     """Declare a scatter that keeps extremes.
 
     Equal extremes, of the operand and of updates, share the tangent equally.
     """
-    primitive = _declare(name, combines)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         operand, indices, updates = primals
@@ -437,12 +425,12 @@ def _extreme(name: str, combines: Reduction) -> Primitive:
         total = bind(scatter_add_p, before, indices, moved, **params)
         return out, convert_element_type(arithmetic.div(total, count), out.dtype)
 
-    primitive.jvp = jvp
+    primitive = _declare(name, combines, jvp)
     return primitive
 
 
-scatter_min_p = _extreme("scatter_min", reduction_of("reduce_min"))
-scatter_max_p = _extreme("scatter_max", reduction_of("reduce_max"))
+scatter_min_p = _extreme("scatter_min", reduce_min.primitive.reduction)
+scatter_max_p = _extreme("scatter_max", reduce_max.primitive.reduction)
 
 
 # The functions.

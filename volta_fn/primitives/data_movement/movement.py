@@ -12,7 +12,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, sizes_of
 from volta_fn.core.memory import constrained
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError, ShapeError
 
@@ -21,15 +21,16 @@ def linear_primitive(
     name: str,
     abstract: Callable[..., ShapedArray],
     evaluate: Callable[..., np.ndarray] | None,
-    batch: Callable[..., Any],
-    transpose: Callable[..., Any] | None = None,
+    batch: Callable[..., Any] | RuleOf,
+    transpose: Callable[..., Any] | RuleOf | None = None,
     views: bool = True,
+    reduction: Reduction | None = None,
+    combines: Reduction | None = None,
 ) -> Primitive:
     """Declare a linear primitive of one operand.
 
     Its JVP applies it to the tangent.
     """
-    primitive = Primitive(name, abstract, evaluate=evaluate, transpose=transpose, batch=batch, views=views)
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
@@ -38,8 +39,18 @@ def linear_primitive(
             return out, Zero(out.aval.at_least_vspace())
         return out, bind(primitive, tangent, **params)
 
-    primitive.jvp = jvp
-    primitive.maps_tangent = True
+    primitive = Primitive(
+        name,
+        abstract,
+        evaluate=evaluate,
+        views=views,
+        jvp=jvp,
+        transpose=transpose,
+        maps_tangent=True,
+        batch=batch,
+        reduction=reduction,
+        combines=combines,
+    )
     return primitive
 
 
@@ -202,8 +213,13 @@ def _broadcast_batch(
     return bind(broadcast_in_dim_p, front, shape=(front.shape[0], *shape), broadcast_dimensions=dims), 0
 
 
-#: Its transpose is `reduce_sum`, and declared next to it.
-broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch)
+def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: tuple[int, ...]) -> list[Any]:
+    axes = [i for i in range(len(shape)) if i not in broadcast_dimensions]
+    axes += [d for n, d in zip(operand.shape, broadcast_dimensions, strict=True) if n == 1 and shape[d] != 1]
+    return [reshape(bind(PRIMITIVES["reduce_sum"], ct, axes=tuple(axes)) if axes else ct, operand.shape)]
+
+
+broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch, _broadcast_transpose)
 
 
 def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None) -> Array:

@@ -208,8 +208,16 @@ def _slice_batch(
     return bind(slice_p, front, start_indices=(0, *start_indices), limit_indices=(front.shape[0], *limit_indices), strides=steps), 0
 
 
-#: Its transpose is `pad`, and declared next to it.
-slice_p = linear_primitive("slice", _slice_abstract, _slice_evaluate, _slice_batch)
+def _slice_transpose(ct: Any, operand: Linear, *, start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> list[Any]:
+    steps = strides or (1,) * operand.ndim
+    config = []
+    for size, cut, start, step in zip(operand.shape, ct.shape, start_indices, steps, strict=True):
+        covered = start + (cut - 1) * step + 1 if cut else start
+        config.append((start, size - covered, step - 1))
+    return [pad(ct, np.zeros((), operand.dtype), config)]
+
+
+slice_p = linear_primitive("slice", _slice_abstract, _slice_evaluate, _slice_batch, _slice_transpose)
 
 
 def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
@@ -452,15 +460,3 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     if not any(any(c) for c in config) and len(config) == value.ndim and fill.dtype == value.dtype and not fill.shape:
         return value
     return bind(pad_p, value, fill, padding_config=config)
-
-
-def _slice_transpose(ct: Any, operand: Linear, *, start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> list[Any]:
-    steps = strides or (1,) * operand.ndim
-    config = []
-    for size, cut, start, step in zip(operand.shape, ct.shape, start_indices, steps, strict=True):
-        covered = start + (cut - 1) * step + 1 if cut else start
-        config.append((start, size - covered, step - 1))
-    return [pad(ct, np.zeros((), operand.dtype), config)]
-
-
-slice_p.transpose = _slice_transpose

@@ -175,6 +175,7 @@ _integer_pow: Elementwise = elementwise(
     "integer_pow", rules.integer_pow, operands=dtypes.NUMBERS, domain=_AWAY_FROM_ZERO,
     derivatives=[lambda g, out, x, *, y: mul(g, mul(integer_pow(x, y - 1), y))],
 )  # fmt: skip
+integer_pow_p = _integer_pow.primitive
 
 
 def integer_pow(x: Any, y: int) -> Array:

@@ -243,14 +243,14 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
 # ------------------------------------------------------------------------------
 
 #: Primitives of one operand that move its elements or repeat them.
-_MOVEMENT = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose", "expand_dims", "rev"})
+_MOVEMENT = frozenset([movement.broadcast_in_dim_p, movement.reshape_p, movement.squeeze_p, movement.transpose_p, movement.rev_p])
 
 Convert = Callable[[Any, np.dtype, bool], Array]
 
 
 def keeps_number(primitive: Primitive) -> bool:
     """Return True if all elements of the result are equal where the operands' are."""
-    return primitive.arity > 0 or primitive.name in _MOVEMENT
+    return primitive.arity > 0 or primitive in _MOVEMENT
 
 
 def in_full(value: Array, convert: Convert) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast_to
@@ -92,25 +92,20 @@ is_finite: Elementwise = elementwise(
 # ------------------------------------------------------------------------------
 
 
-def _transpose_is(function: Elementwise, rule: Callable[[Any], Any]) -> None:
-    """Declare the transpose of a primitive of one operand."""
-    function.primitive.transpose = lambda ct, operand, **params: [rule(ct)]
-
-
 def _as_complex(re: Any) -> Array:
     return complex(re, as_value(np.zeros((), re.dtype)))
 
 
 real: Elementwise = elementwise(
-    "real", np.real, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: real(g)], result=dtypes.real_dtype, doc="The real part."
-)
-_transpose_is(real, _as_complex)
+    "real", np.real, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: real(g)], result=dtypes.real_dtype,
+    transpose=lambda ct, operand: [_as_complex(ct)], doc="The real part.",
+)  # fmt: skip
 
-imag: Elementwise = elementwise(
-    "imag", np.imag, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: imag(g)], result=dtypes.real_dtype, doc="The imaginary part."
-)
 # JAX's convention: a transpose pairs without conjugation, so i * y picks up -ct in the imaginary direction.
-_transpose_is(imag, lambda ct: complex(as_value(np.zeros((), ct.dtype)), -ct))
+imag: Elementwise = elementwise(
+    "imag", np.imag, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: imag(g)], result=dtypes.real_dtype,
+    transpose=lambda ct, operand: [complex(as_value(np.zeros((), ct.dtype)), -ct)], doc="The imaginary part.",
+)  # fmt: skip
 
 
 def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
@@ -119,23 +114,20 @@ def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
     return out
 
 
-complex: Elementwise = elementwise(
-    "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
-    derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
-    result=dtypes.complex_dtype, doc="The complex numbers x + iy from real parts and imaginary parts.",
-)  # fmt: skip
-
-
 def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
     return [unbroadcast(real(ct), x.shape) if type(x) is Linear else None, unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None]
 
 
-complex.primitive.transpose = _complex_transpose
+complex: Elementwise = elementwise(
+    "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
+    derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
+    result=dtypes.complex_dtype, transpose=_complex_transpose, doc="The complex numbers x + iy from real parts and imaginary parts.",
+)  # fmt: skip
 
 _conj_complex: Elementwise = elementwise(
-    "conj", np.conjugate, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: _conj_complex(g)], doc="The complex conjugate."
-)
-_transpose_is(_conj_complex, lambda ct: _conj_complex(ct))
+    "conj", np.conjugate, operands=dtypes.COMPLEX, derivatives=[lambda g, out, x: _conj_complex(g)],
+    transpose=lambda ct, operand: [_conj_complex(ct)], doc="The complex conjugate.",
+)  # fmt: skip
 
 
 def conj(x: Any) -> Array:
@@ -271,23 +263,22 @@ def _clamp_evaluate(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndar
 
 
 def _inside(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
-    lt, gt, both = PRIMITIVES["lt"], PRIMITIVES["gt"], PRIMITIVES["and"]
-    return select(bind(both, bind(gt, x, low), bind(lt, x, high)), g, as_value(np.zeros((), g.dtype)))
+    return select(bind(bitwise_and.primitive, bind(gt.primitive, x, low), bind(lt.primitive, x, high)), g, as_value(np.zeros((), g.dtype)))
 
 
-def _at_bound(comparison: str, position: int) -> Any:
+def _at_bound(comparison: Elementwise, position: int) -> Any:
     def derivative(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
         bound = (low, high)[position]
-        held = bind(PRIMITIVES[comparison], x, bound)
+        held = bind(comparison.primitive, x, bound)
         if position == 0:  # the upper bound takes precedence
-            held = bind(PRIMITIVES["and"], held, bind(PRIMITIVES["lt"], low, high))
+            held = bind(bitwise_and.primitive, held, bind(lt.primitive, low, high))
         return select(held, g, as_value(np.zeros((), g.dtype)))
 
     return derivative
 
 
 _clamp: Elementwise = elementwise(
-    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound("lt", 0), _inside, _at_bound("gt", 1)],
+    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound(lt, 0), _inside, _at_bound(gt, 1)],
     domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
 from volta_fn.primitives.contraction import batch_matmul
@@ -275,8 +275,7 @@ def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Ar
     return factor, matmul(factor, tril(inner) - half * only_diagonal(inner))
 
 
-cholesky_p = Primitive("cholesky", _cholesky_abstract, jvp=_cholesky_jvp)
-cholesky_p.batch = batch_in_front(cholesky_p)
+cholesky_p = Primitive("cholesky", _cholesky_abstract, jvp=_cholesky_jvp, batch=RuleOf(batch_in_front))
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:

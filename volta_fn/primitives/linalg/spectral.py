@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.array_operations.operators import full
@@ -82,8 +82,7 @@ def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
     return outs, [matmul(v, inner * gaps), real_part(diagonal(inner))]
 
 
-eigh_p = Primitive("eigh", _eigh_abstract, jvp=_eigh_jvp, multiple_results=True)
-eigh_p.batch = batch_in_front(eigh_p)
+eigh_p = Primitive("eigh", _eigh_abstract, multiple_results=True, jvp=_eigh_jvp, batch=RuleOf(batch_in_front))
 
 
 def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
@@ -168,8 +167,7 @@ class SvdAlgorithm(enum.Enum):
     DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
-svd_p = Primitive("svd", _svd_abstract, jvp=_svd_jvp, multiple_results=True)
-svd_p.batch = batch_in_front(svd_p)
+svd_p = Primitive("svd", _svd_abstract, multiple_results=True, jvp=_svd_jvp, batch=RuleOf(batch_in_front))
 
 
 def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, algorithm: Any = None) -> Any:
@@ -232,8 +230,7 @@ def _drift(v: Array, change: Array) -> Array:
     return _row(selection.complex(stretch, rotation))
 
 
-eig_p = Primitive("eig", _eig_abstract, jvp=_eig_jvp, multiple_results=True)
-eig_p.batch = batch_in_front(eig_p)
+eig_p = Primitive("eig", _eig_abstract, multiple_results=True, jvp=_eig_jvp, batch=RuleOf(batch_in_front))
 
 
 def eig(
@@ -280,9 +277,7 @@ def _hessenberg_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
     return ShapedArray(x.shape, x.dtype), ShapedArray((*x.shape[:-2], max(0, x.shape[-1] - 1)), x.dtype)
 
 
-hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True)
-hessenberg_p.batch = batch_in_front(hessenberg_p)
-hessenberg_p.jvp = no_derivative(hessenberg_p)
+hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front))
 
 
 def hessenberg(a: Any) -> tuple[Array, Array]:
@@ -307,9 +302,7 @@ def _schur_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArr
     return (ShapedArray(x.shape, x.dtype),) * (2 if compute_vectors else 1)
 
 
-schur_p = Primitive("schur", _schur_abstract, multiple_results=True)
-schur_p.batch = batch_in_front(schur_p)
-schur_p.jvp = no_derivative(schur_p)
+schur_p = Primitive("schur", _schur_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front))
 
 
 def schur(x: Any, *, compute_schur_vectors: bool = True) -> Any:
@@ -339,9 +332,9 @@ def _tridiagonal_abstract(x: ShapedArray, *, lower: bool) -> tuple[ShapedArray, 
     return ShapedArray(x.shape, x.dtype), *[ShapedArray((*stack, size), dtype) for size, dtype in shapes]
 
 
-tridiagonal_p = Primitive("tridiagonal", _tridiagonal_abstract, multiple_results=True)
-tridiagonal_p.batch = batch_in_front(tridiagonal_p)
-tridiagonal_p.jvp = no_derivative(tridiagonal_p)
+tridiagonal_p = Primitive(
+    "tridiagonal", _tridiagonal_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front)
+)
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
@@ -377,8 +370,7 @@ def _product_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | N
     return bind(householder_product_p, *stacks, **params), 0
 
 
-householder_product_p = Primitive("householder_product", _product_abstract, batch=_product_batch)
-householder_product_p.jvp = no_derivative(householder_product_p)
+householder_product_p = Primitive("householder_product", _product_abstract, jvp=RuleOf(no_derivative), batch=_product_batch)
 
 
 def householder_product(a: Any, taus: Any) -> Array:

@@ -10,6 +10,7 @@ from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.expansions import keep_negative_indices
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, ProgramPass, RoutineKey, RoutineMaker, Target, TargetCapabilities, forced
 from volta_fn.core.jaxpr import Equation
+from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.targets.cpu import convolution, fourier, lapack, library, loops, matmul
 from volta_fn.targets.cpu.library.scalar_loops import loop_key
 from volta_fn.targets.cpu.routine import Routine
@@ -56,7 +57,7 @@ class CpuTarget(Target):
 
     def passes(self) -> Sequence[Pass]:
         """Return the pass that the CPU adds."""
-        keep = partial(keep_negative_indices, primitives=("gather",), elements=True)
+        keep = partial(keep_negative_indices, primitives=(gather_p,), elements=True)
         return [ProgramPass("negative indices", "Let gathers count negative indices from the end.", keep, True)]
 
     def loop_key(self, eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | None:

@@ -19,7 +19,7 @@ import numpy as np
 from volta_fn.compiler.buffers import most_temporaries
 from volta_fn.core.device import Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
-from volta_fn.core.primitive import PRIMITIVES, Primitive
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError
 from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
 from volta_fn.primitives import convolution as _convolution  # noqa: F401
@@ -29,6 +29,9 @@ from volta_fn.primitives import linalg as _linalg  # noqa: F401
 from volta_fn.primitives import random as _random  # noqa: F401
 from volta_fn.primitives import sorting as _sorting  # noqa: F401
 from volta_fn.primitives import window as _window  # noqa: F401
+from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement import dynamic_slicing as _dynamic_slicing  # noqa: F401
 from volta_fn.primitives.data_movement import gather as _scatter  # noqa: F401
 from volta_fn.primitives.formulas import ciphers
@@ -55,17 +58,17 @@ except ImportError:  # on Windows
 Program = Callable[..., tuple[Any, ...]]
 
 #: Kernels of primitives that hold sub-programs: name -> factory(pipeline, params) -> function of buffers.
-STRUCTURED: dict[str, Callable[..., Callable[..., Any]]] = {}
+STRUCTURED: dict[Primitive, Callable[..., Callable[..., Any]]] = {}
 
-#: Kernels that are chosen by the types of their operands: name -> factory(*operand avals, **params) -> function of buffers.
-TYPED: dict[str, Callable[..., Callable[..., Any]]] = {}
+#: Kernels that are chosen by the types of their operands: primitive -> factory(*operand avals, **params) -> function of buffers.
+TYPED: dict[Primitive, Callable[..., Callable[..., Any]]] = {}
 
 
-def structured_kernel(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def structured_kernel(primitive: Primitive) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register how a primitive with sub-programs becomes a function of buffers."""
 
     def register(factory: Callable[..., Any]) -> Callable[..., Any]:
-        STRUCTURED[name] = factory
+        STRUCTURED[primitive] = factory
         return factory
 
     return register
@@ -81,11 +84,11 @@ def make_kernel(
     if primitive.call_param is not None:
         assert pipeline is not None
         return subprogram(params[primitive.call_param], pipeline)
-    if primitive.name in STRUCTURED:
-        return STRUCTURED[primitive.name](pipeline, **params)
-    if primitive.name in TYPED:
-        return TYPED[primitive.name](*avals, **params)
-    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else primitive.evaluate
+    if primitive in STRUCTURED:
+        return STRUCTURED[primitive](pipeline, **params)
+    if primitive in TYPED:
+        return TYPED[primitive](*avals, **params)
+    evaluate = primitive.ufunc_for(avals[0].dtype) if primitive.inplace else evaluation_of(primitive)
     if evaluate is None:
         raise VoltaError(f"the primitive {primitive} has no evaluation rule on the CPU")
     return partial(evaluate, **params) if params else evaluate
@@ -99,11 +102,11 @@ def planned(closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) ->
 def written(eqn: Equation) -> Sequence[int]:
     """Return the results that an equation's kernel can write to ``out``."""
     primitive = eqn.primitive
-    if primitive.name == "scan":
+    if primitive is scan_p:
         return range(eqn.params["num_carry"], len(eqn.outvars))
     if primitive.overwrites is not None:
         return ()
-    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else primitive.evaluate
+    function = primitive.ufunc_for(eqn.invars[0].aval.dtype) if primitive.inplace else evaluation_of(primitive)
     return range(len(eqn.outvars)) if function is not None and _takes_out(function) else ()
 
 
@@ -222,7 +225,7 @@ def _resident() -> int:
 # ------------------------------------------------------------------------------
 
 
-@structured_kernel("cond")
+@structured_kernel(cond_p)
 def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
     programs = [subprogram(b, pipeline) for b in branches]
 
@@ -232,7 +235,7 @@ def _cond(pipeline: Pipeline, *, branches: tuple[ClosedJaxpr, ...]) -> Program:
     return run_branch
 
 
-@structured_kernel("while")
+@structured_kernel(while_p)
 def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int) -> Program:
     condition = subprogram(cond_jaxpr, pipeline)
     count = cond_nconsts + body_nconsts
@@ -255,7 +258,7 @@ def _while(pipeline: Pipeline, *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJax
     return run_loop
 
 
-@structured_kernel("scan")
+@structured_kernel(scan_p)
 def _scan(pipeline: Pipeline, *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int) -> Program:
     step = _step(jaxpr, num_consts, num_carry, pipeline)
     y_avals = jaxpr.out_avals[num_carry:]
@@ -366,8 +369,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "select_and_scatter_add": reductions.select_and_scatter_add,
 }
 
-TYPED["dot_general"] = contraction.typed_dot_general
+TYPED[dot_general_p] = contraction.typed_dot_general
 TYPED |= reductions.typed_reductions()
 
-for _name, _function in KERNELS.items():
-    PRIMITIVES[_name].evaluate = _function
+evaluation_rules.update({PRIMITIVES[name]: function for name, function in KERNELS.items()})

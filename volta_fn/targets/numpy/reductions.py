@@ -14,7 +14,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import SlidingWindow, phases
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
+from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, reduction_of
 from volta_fn.primitives.convolution import Ints, Padding, counts_of_windows
 from volta_fn.primitives.elementwise.selection import choose
 from volta_fn.primitives.reduction import highest, lowest
@@ -65,15 +65,15 @@ def _accumulate_rows(ufunc: np.ufunc, x: np.ndarray, axis: int) -> np.ndarray:
     return out
 
 
-def typed_reductions() -> dict[str, Callable[..., Callable[..., np.ndarray]]]:
+def typed_reductions() -> dict[Primitive, Callable[..., Callable[..., np.ndarray]]]:
     """Return makers of the kernels of reductions that NumPy computes precisely.
 
     Their step is a ufunc that rounds nothing, or adds (which NumPy does pairwise).
     """
-    steps: dict[str, Any] = {
-        name: PRIMITIVES[p.reduction.step].evaluate for name, p in PRIMITIVES.items() if p.reduction and not p.reduction.index_of
+    steps: dict[Primitive, Any] = {
+        p: PRIMITIVES[p.reduction.step].evaluate for p in PRIMITIVES.values() if p.reduction and not p.reduction.index_of
     }
-    return {name: partial(_typed, PRIMITIVES[name], step) for name, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
+    return {p: partial(_typed, p, step) for p, step in steps.items() if step in (np.add, np.maximum, np.minimum)}
 
 
 #: The least rows that are summed in blocks, which bounds the rounding error.
@@ -111,7 +111,7 @@ def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: 
         if step is np.add and math.prod([operand.shape[axis] for axis in outer]) >= _MANY:
             return partial(_sum_by_axes, inner, outer)
         return partial(step.reduce, axis=axes)
-    evaluate: Any = primitive.evaluate
+    evaluate: Any = evaluation_of(primitive)
     return partial(evaluate, axes=axes)
 
 

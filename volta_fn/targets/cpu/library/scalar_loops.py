@@ -14,6 +14,8 @@ from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import LoweredProgram, RoutineKey
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
+from volta_fn.primitives.control_flow.loops import while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.llvm.text import Function, Value, i64
 from volta_fn.targets.cpu.library.emission import RoutineWriter
 from volta_fn.targets.cpu.routine import Routine, handle_signals, signals_of
@@ -56,14 +58,14 @@ def loop_key(eqn: Equation, programs: Sequence[LoweredProgram]) -> RoutineKey | 
     """Return the key of the routine of a loop with these programs, or None."""
     scalar = [_scalar_program(program) for program in programs]
     loop_programs = [program for program in scalar if program is not None]
-    if eqn.primitive.name not in ("scan", "while") or len(loop_programs) < len(scalar):
+    if eqn.primitive not in (scan_p, while_p) or len(loop_programs) < len(scalar):
         return None
     if sum([len(kernel.nodes) for program in loop_programs for kernel, _ in program.kernels]) > _MOST_NODES:
         return None
     avals = tuple([v.aval for v in eqn.invars])
     sizes = tuple(sorted([(name, value) for name, value in eqn.params.items() if isinstance(value, int)]))
     key = ("scalar loop", eqn.primitive.name, sizes, *loop_programs)
-    write = _scan if eqn.primitive.name == "scan" else _while
+    write = _scan if eqn.primitive is scan_p else _while
     return RoutineKey(key, lambda: write(avals, dict(sizes), loop_programs))
 
 

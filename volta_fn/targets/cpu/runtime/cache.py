@@ -24,7 +24,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, called_program
 from volta_fn.core.jaxpr import Literal as JaxprLiteral
 from volta_fn.core.memory import pairs_of
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_of
 from volta_fn.dtypes import short_name
 from volta_fn.lazy_imports import is_installed
 from volta_fn.runtime import caches
@@ -169,7 +169,7 @@ def _path(kind: type) -> str:
 @functools.cache
 def _meaning(primitive: Primitive) -> str:
     """Return a primitive's name and the names of its rules."""
-    rules = [primitive.abstract, primitive.evaluate, primitive.ufunc_for]
+    rules = [primitive.abstract, evaluation_of(primitive), primitive.ufunc_for]
     return f"{primitive.name} {' '.join(map(_rule, rules))}"
 
 

@@ -19,7 +19,10 @@ from volta_fn.compiler.verification import SlotUses, fail_item
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
+from volta_fn.core.primitive import Primitive
 from volta_fn.errors import CompilerError
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.runtime.llvm.text import SharedFunction
@@ -218,7 +221,7 @@ _WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6
 class CommandWriter(ProgramWriter):
     """Writes the commands of one program, item by item."""
 
-    def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[str, ControlFlow]) -> None:
+    def __init__(self, loaded: Mapping[Any, LoadedRoutine | None], control_flow: Mapping[Primitive, ControlFlow]) -> None:
         super().__init__()
         self.loaded = loaded
         self.control_flow = control_flow
@@ -234,8 +237,8 @@ class CommandWriter(ProgramWriter):
             self.routine(loaded, [*operands, *results], block)
         elif isinstance(item.node, KernelCall):
             self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
-        elif item.node.primitive.name in self.control_flow:
-            self.control_flow[item.node.primitive.name](self, item, operands, results, block)
+        elif item.node.primitive in self.control_flow:
+            self.control_flow[item.node.primitive](self, item, operands, results, block)
         else:
             self.host(item, equation_call(item.node, operands, results), [*operands, *results], block)
 
@@ -418,7 +421,7 @@ def _params(item: Item) -> dict[str, Any]:
     return item.node.params
 
 
-CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}
+CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}
 
 
 #: A program of more estimated nanoseconds releases Python's lock.

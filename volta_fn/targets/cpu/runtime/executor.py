@@ -21,6 +21,7 @@ from volta_fn.compiler.buffers import Slot
 from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.core.jaxpr import Equation
 from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
+from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.runtime.internals.array_calls import INTERRUPTED
 from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
@@ -189,7 +190,7 @@ def equation_call(eqn: Equation, operands: Sequence[Slot], results: Sequence[Slo
         into = lambda outs, *arrays: compute(*arrays, out=outs if several else outs[0])  # noqa: E731  # a function of one line
         return HostCall(into, sources, targets, into=True, workspace=workspace(eqn))
     listed = compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
-    copies = eqn.primitive.effectful or eqn.primitive.name == "pure_callback"  # the user's function
+    copies = eqn.primitive.effectful or eqn.primitive is pure_callback_p  # the user's function
     return HostCall(listed, sources, targets, copies=copies, workspace=workspace(eqn))
 
 

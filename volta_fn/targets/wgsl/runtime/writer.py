@@ -20,6 +20,10 @@ from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, RoutineKey, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation
+from volta_fn.core.primitive import Primitive
+from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
+from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.routine import is_small
@@ -63,7 +67,7 @@ class Writer(ProgramWriter):
         self,
         capabilities: TargetCapabilities,
         routines: Callable[[RoutineKey], Routine | None],
-        control_flow: Mapping[str, ControlFlow],
+        control_flow: Mapping[Primitive, ControlFlow],
         begin: Callable[[str, int, frozenset[int]], None],
         longest: int,
         *,
@@ -133,9 +137,9 @@ class Writer(ProgramWriter):
             for run in self.commands[before:]:
                 if self.batch is None and isinstance(run, Run) and stays_alone(run, run.deferred, self.longest):
                     self.begin(*run.key)
-        elif isinstance(item.node, Equation) and item.node.primitive.name in self.control_flow:
-            self.control_flow[item.node.primitive.name](self, item, operands, results, block)
-        elif isinstance(item.node, Equation) and item.node.primitive.name == "optimization_barrier":
+        elif isinstance(item.node, Equation) and item.node.primitive in self.control_flow:
+            self.control_flow[item.node.primitive](self, item, operands, results, block)
+        elif isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
             for result, operand, var in zip(results, operands, item.results, strict=True):
                 self.copy(result, operand, bytes_of(var.aval), block)
         else:
@@ -540,4 +544,4 @@ def _params(item: Item) -> dict[str, Any]:
     return item.node.params
 
 
-CONTROL_FLOW: dict[str, ControlFlow] = {"scan": _scan, "while": _while, "cond": _cond}
+CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, cond_p: _cond}
