@@ -1,79 +1,17 @@
-"""Lookup of functions by the types of arrays, in machine code where available.
+"""Keys of eager calls.
 
 An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
-of those in lists, and the values of all others. In Python that takes longer than adding a thousand numbers, as do the frames around a
-function of NumPy's. The CPU's machine code brings built-ins for both, when the first program is compiled; until then, and without it,
-Python's own lookups and frames serve.
+of those in lists, and the values of all others.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray
-
-#: Runs what a dict has for the types of the arguments; for others, or while tracing, the second function that it was made of.
-Finder = Callable[..., Any]
-MakeFinder = Callable[[dict[Any, Callable[..., Any]], Callable[..., Any]], Finder]
-
-
-#: Python's numbers as arrays, by the spec of the other operand and what `described` makes of the number: finders by specs put them in.
-NUMBERS: dict[tuple[ArraySpec, Any], ConcreteArray] = {}
-_MOST_NUMBERS = 1024
-
-
-class BuiltIns(NamedTuple):
-    """What machine code brings.
-
-    Attributes:
-        finder: makes a finder by the specs of the arguments, all arrays, as a tuple; of two, one may be a number that `NUMBERS` has.
-        signature_finder: makes a finder by `signature`, for calls with keywords, too; what it finds is called with the arrays alone.
-        of_kernel: makes, of a function of NumPy arrays that returns one, the function of arrays that returns one of a spec. It runs with
-            NumPy's warnings off, and leaves what it does not know (the last argument's calls) to another function of the same arrays.
-        of_view: makes the function of an array that returns a view of it, by shape, dtype, strides and offset, of a spec. It leaves
-            non-contiguous arrays to another function.
-    """
-
-    finder: MakeFinder
-    signature_finder: MakeFinder
-    of_kernel: Callable[[Callable[..., Any], int, ArraySpec, Callable[..., Any]], Callable[..., Any]]
-    of_view: Callable[[np.ndarray, int, ArraySpec, Callable[..., Any]], Callable[..., Any]]
-
-
-_lock = threading.Lock()
-_built_ins: BuiltIns | None = None
-_waiting: list[Callable[[BuiltIns], None]] = []
-
-
-def when_available(install: Callable[[BuiltIns], None]) -> None:
-    """Call `install` with the built-ins, as soon as there are any."""
-    with _lock:
-        if _built_ins is None:
-            _waiting.append(install)
-            return
-    install(_built_ins)
-
-
-def available() -> BuiltIns | None:
-    """Return the built-ins, if there are any yet."""
-    return _built_ins
-
-
-def provide(built_ins: BuiltIns) -> None:
-    """Give the built-ins to all who wait for them."""
-    global _built_ins
-    with _lock:
-        _built_ins = built_ins
-        waiting = _waiting[:]
-        _waiting.clear()
-    for install in waiting:
-        install(built_ins)
 
 
 class NoSignatureError(Exception):
@@ -81,22 +19,36 @@ class NoSignatureError(Exception):
 
 
 def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[ConcreteArray]) -> tuple[Any, ...]:
-    """Return what a call is found by, and add its arrays to `arrays`.
+    """Return the key of a call, and add its arrays to `arrays`.
 
-    The finder in machine code (`runtime/internals/finders.py`) makes the same of most calls. Raises `NoSignatureError`.
+    Raises:
+        NoSignatureError: An argument is no constant that can be part of a key.
     """
-    found = [described(value, arrays) for value in args]
+    entries = [described(value, arrays) for value in args]
     if kwargs:
-        found += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
-    return tuple(found)
+        entries += [tuple(kwargs), *[described(value, arrays) for value in kwargs.values()]]
+    return tuple(entries)
+
+
+#: Python's numbers as arrays, by the spec of the other operand and the number.
+_numbers: dict[tuple[ArraySpec, type, Any], ConcreteArray] = {}
+_MOST_NUMBERS = 1024
 
 
 def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:
     """Keep a number that an array was combined with, as the array that it became."""
     if array.device is operand.device:
-        if len(NUMBERS) >= _MOST_NUMBERS:
-            NUMBERS.clear()
-        NUMBERS[operand._spec, described(value, [])] = array
+        if len(_numbers) >= _MOST_NUMBERS:
+            _numbers.clear()
+        _numbers[operand._spec, type(value), value or repr(value)] = array
+
+
+def array_of_number(operand: ConcreteArray, value: Any) -> ConcreteArray | None:
+    """Return the array that `remember_number` kept for a number, else None."""
+    kind = type(value)
+    if kind is not float and kind is not int:
+        return None
+    return _numbers.get((operand._spec, kind, value or repr(value)))  # 0.0 and -0.0 are equal
 
 
 _FLOAT, _BITS = struct.Struct("=d"), struct.Struct("=q")

@@ -14,7 +14,6 @@ from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and 
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, find_device
-from volta_fn.core.dispatch import available
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.placement import checked
 from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
@@ -195,10 +194,7 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
 
 
 def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """Wrap a kernel with one result, unrolled for one or two operands, for speed.
-
-    Of one of NumPy's functions, a built-in does that, as soon as there are some.
-    """
+    """Wrap a kernel with one result, unrolled for one or two operands, for speed."""
     ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:
@@ -219,8 +215,7 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
         return wrap(solid(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
-    in_python, built_ins = forms.get(arity, nary), available()
-    return in_python if built_ins is None else built_ins.of_kernel(compute, arity, spec, in_python)
+    return forms.get(arity, nary)
 
 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:

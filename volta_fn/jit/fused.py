@@ -7,7 +7,6 @@ memory.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.dispatch import BuiltIns, Finder, NoSignatureError, available, signature, when_available
+from volta_fn.core.dispatch import NoSignatureError, signature
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
@@ -44,9 +43,7 @@ def repeat_view(function: Callable[..., Any], result: Any, operand: ConcreteArra
     if type(result) is not ConcreteArray or not _is_by_layout(result._buffer, operand._buffer):
         return None
     shape, dtype, strides, spec = result._buffer.shape, result._buffer.dtype, result._buffer.strides, result._spec
-    offset, ndarray, built_ins = _address(result._buffer) - _address(operand._buffer), np.ndarray, available()
-    if built_ins is not None:
-        return built_ins.of_view(result._buffer, offset, spec, function)
+    offset, ndarray = _address(result._buffer) - _address(operand._buffer), np.ndarray
 
     def view(x: ConcreteArray) -> Any:
         buffer = x._buffer
@@ -113,67 +110,59 @@ def _fused(function: F, grows: bool) -> F:
     programs: dict[Any, Callable[..., Any]] = {}
     #: What repeated calls become, functions of their arrays alone.
     repeated: dict[Any, Callable[..., Any]] = {}
-    find: Finder | None = None
-    _KEPT.append((programs, repeated))
+    _PROGRAMS.append((programs, repeated))
 
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if find is None:
-            return unknown(*args, **kwargs)
-        return find(*args, **kwargs) if kwargs else find(*args)
-
-    def unary(x: Any, /) -> Any:  # the most frequent forms, which take less time
-        return unknown(x) if find is None else find(x)
-
-    def binary(x: Any, y: Any, /) -> Any:
-        return unknown(x, y) if find is None else find(x, y)
-
-    def unknown(*args: Any, **kwargs: Any) -> Any:
-        if current_trace() is not EVAL or not (grows or _is_large(args)) or settings.sees_results:
+        if current_trace() is not EVAL:
+            return function(*args, **kwargs)
+        if args and not kwargs and type(args[-1]) is ConcreteArray:  # most calls are of arrays alone
+            try:
+                run = repeated.get((args[0]._spec,) if len(args) == 1 else tuple([x._spec for x in args]))
+            except AttributeError:
+                run = None
+            if run is not None:
+                return run(*args)
+        if not (grows or _is_large(args)):
             return function(*args, **kwargs)
         arrays: list[ConcreteArray] = []
         try:
-            found = signature(args, kwargs, arrays)
-            run = programs.get(found)
+            key = signature(args, kwargs, arrays)
+            run = repeated.get(key)
         except (NoSignatureError, TypeError):  # TypeError: a constant that cannot be hashed
             return function(*args, **kwargs)
+        return first_calls(key, args, kwargs, arrays) if run is None else run(*arrays)
+
+    def first_calls(key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[ConcreteArray]) -> Any:
+        if settings.sees_results:
+            return function(*args, **kwargs)
+        run = programs.get(key)
         if run is None:
             if len(programs) >= _CACHE_LIMIT:
                 programs.clear()
                 repeated.clear()
-            run = programs[found] = _first(function, args, kwargs, arrays)
+            run = programs[key] = _first(function, args, kwargs, arrays)
             if isinstance(run, Repeated):
-                run.then = functools.partial(remember, found)
+                run.then = functools.partial(remember, key)
         return run(arrays, args, kwargs)
 
-    def remember(found: tuple[Any, ...], run: Callable[..., Any]) -> None:
+    def remember(key: tuple[Any, ...], run: Callable[..., Any]) -> None:
         if hasattr(run, "of_arrays"):
-            repeated[found] = run.of_arrays
+            repeated[key] = run.of_arrays
 
-    def install(built_ins: BuiltIns) -> None:
-        nonlocal find
-        find = built_ins.signature_finder(repeated, unknown)
-
-    when_available(install)
-    forms: dict[int, Any] = {1: unary, 2: binary}
-    form: Any = functools.update_wrapper(forms.get(_positional(function), call), function)
+    form: Any = call
     return form
 
 
-def _positional(function: Callable[..., Any]) -> int:
-    """Return the number of parameters if all are given by position; 0 of others."""
-    parameters = inspect.signature(function).parameters.values()
-    plain = all(p.kind is p.POSITIONAL_ONLY and p.default is p.empty for p in parameters)
-    return len(parameters) if plain else 0
-
-
 #: The programs of all marked functions.
-_KEPT: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+_PROGRAMS: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
 
 
 def forget_fused() -> None:
     """Drop the programs of all marked functions, which settings change."""
-    for kept in (kept for pair in _KEPT for kept in pair):
-        kept.clear()
+    for programs, repeated in _PROGRAMS:
+        programs.clear()
+        repeated.clear()
 
 
 def _is_large(args: Sequence[Any]) -> bool:
@@ -276,9 +265,7 @@ def _in_numpy(traced: TracedProgram, device: Device) -> Callable[..., Any] | Non
     in_order = numbers == list(range(len(program.invars))) and not eqn.primitive.multiple_results
     run = plain if in_order else _of_arguments(plain, numbers, len(program.invars), eqn.primitive.multiple_results)
     (spec,) = (array_spec(v.aval, device) for v in eqn.outvars)
-    by_ufunc = array_function(silenced_in_context(run, len(program.invars)), spec, len(program.invars))
-    by_loop = _CPU.loop_in_numpy(eqn) if in_order else None
-    return by_ufunc if by_loop is None else by_loop([spec], None, by_ufunc)
+    return array_function(silenced_in_context(run, len(program.invars)), spec, len(program.invars))
 
 
 def _of_arguments(plain: Callable[..., Any], numbers: Sequence[Any], arity: int, several: bool) -> Callable[..., Any]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.core.array import ArraySpec
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
@@ -42,9 +41,6 @@ _LONG_LOOP = 100_000
 
 #: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.
 _HUGE = 1 << 24
-
-#: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
-_MOST_LOCKED = 1 << 12
 
 #: What a first compilation loads, by which everything else is imported.
 _COMPILER = [f"volta_fn.{name}" for name in ("compiler.pipeline", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")]
@@ -94,7 +90,7 @@ class CpuBackend(NumpyBackend):
         if has_effects(eqn) or not (primitive.holds_programs or _size(eqn) >= _FAST_SIZE):
             return first
         if is_faster_in_numpy(primitive, avals):
-            return Repeated(first, functools.partial(_with_built_ins, first, eqn))
+            return first
         in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.cache(functools.partial(self._program_of, eqn, pipeline, in_order))
         if _is_long(eqn) and (program := make()) is not None:
@@ -188,7 +184,6 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
         return None
     if not is_faster_in_numpy(eqn.primitive, avals) and not _native_program().of(alone, [False] * len(avals), pipeline).calls_host:
         return None
-    _support_code()
     return make_kernel(eqn.primitive, avals, eqn.params, pipeline)
 
 
@@ -218,38 +213,6 @@ def _alone(eqn: Equation) -> ClosedJaxpr:
 def _support_code() -> None:
     """Load the built-ins, by which NumPy's kernels are called in less time."""
     load("volta_fn.targets.cpu.runtime.executor").support_code_of_process()
-
-
-def _with_built_ins(kernel: Callable[..., Any], eqn: Equation) -> Callable[..., Any]:
-    _support_code()
-    of_arrays = loop_in_numpy(eqn)
-
-    def run(*buffers: Any) -> Any:
-        return kernel(*buffers)
-
-    if of_arrays is None:
-        return kernel
-    run.of_arrays, run.of_strided = of_arrays, kernel  # type: ignore[attr-defined]  # functions carry attributes
-    return run
-
-
-def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
-    """Return what makes the function of arrays that calls NumPy's loop.
-
-    None for equations that have none, and for arrays that are large or of several shapes.
-    """
-    (out,) = eqn.outvars
-    ufunc, aval = _VECTORISED.get(eqn.primitive.name), out.aval
-    if ufunc is None or aval.size > _MOST_LOCKED or any((v.aval.shape, v.aval.dtype) != (aval.shape, aval.dtype) for v in eqn.invars):
-        return None
-    entry = load("volta_fn.targets.cpu.runtime.executor").support_code_of_process().entry
-    make = functools.partial(np.empty, aval.shape, aval.dtype)
-
-    def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
-        return made
-
-    return of_arrays
 
 
 def _is_fast_in_numpy(eqn: Equation) -> bool:

@@ -8,8 +8,7 @@ Its `self` is a tuple of a record (`CallWord`), a NumPy array, and whatever the 
 code of Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. Anything
 unsupported is passed to a fallback, a function of the same arrays: operands that are not contiguous, and programs that fail.
 
-It reads and writes the attributes of arrays where `find_layout` finds them. `finders` find a program by the types of its arrays, and
-`eager_calls` has the built-ins for functions of NumPy's.
+It reads and writes the attributes of arrays where `find_layout` finds them.
 """
 
 from __future__ import annotations
@@ -94,23 +93,11 @@ def find_layout() -> Layout | None:
 def declare_python(module: Module) -> None:
     """Declare the functions of Python's that built-ins call."""
     for declaration in (
-        "declare ptr @PyTuple_GetItem(ptr, i64)",
         "declare ptr @PyTuple_New(i64)",
         "declare i32 @PyTuple_SetItem(ptr, i64, ptr)",
-        "declare i64 @PyTuple_Size(ptr)",
         "declare ptr @PyList_New(i64)",
-        "declare ptr @PyList_GetItem(ptr, i64)",
         "declare i32 @PyList_SetItem(ptr, i64, ptr)",
-        "declare i64 @PyList_Size(ptr)",
-        "declare ptr @PyDict_GetItem(ptr, ptr)",
-        "declare double @PyFloat_AsDouble(ptr)",
-        "declare i32 @PyContextVar_Get(ptr, ptr, ptr)",
-        "declare i32 @PyContext_Enter(ptr)",
-        "declare i32 @PyContext_Exit(ptr)",
-        "declare i32 @PyErr_ExceptionMatches(ptr)",
-        "declare void @PyErr_Clear()",
         "declare ptr @PyObject_CallNoArgs(ptr)",
-        "declare ptr @PyObject_CallOneArg(ptr, ptr)",
         "declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)",
         "declare ptr @PyType_GenericAlloc(ptr, i64)",
         "declare void @Py_IncRef(ptr)",

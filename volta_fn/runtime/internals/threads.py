@@ -312,16 +312,4 @@ def silenced_in_context(function: Callable[..., Any], arity: int) -> Callable[..
         1: unary,
         2: binary,
     }  # the fewest arguments have functions of their own, as they are the cheapest calls
-    call: Any = forms.get(arity, nary)
-    call.plain = function
-    return call
-
-
-def quiet_context() -> Context | None:
-    """Return the context without warnings, which one thread at a time can be in."""
-    return None if _QUIET is None else _QUIET.context
-
-
-def plain_of(silent: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the function that `silenced_in_context` runs; None of all others."""
-    return getattr(silent, "plain", None)
+    return forms.get(arity, nary)
