@@ -13,10 +13,11 @@ from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.call_cache import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.placement import checked
-from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
+from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
@@ -32,9 +33,6 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 _STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
 _PLACEMENT = deferred("volta_fn.jit.compile")
-
-#: Kernels kept per primitive before all are dropped.
-_CACHE_LIMIT = 4096
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -88,20 +86,20 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if primitive.impl is not None:
         return primitive.impl(*args, **params)
     key: tuple[Any, ...] = tuple([a._spec for a in args])
-    cache = primitive.eager
+    kernels = primitive.eager
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
         if programs:  # the kernel must not outlive the sub-program that it runs
-            cache, key = programs[0].eager_kernels, (primitive, *key)
-    run = cache.get(key)
+            kernels, key = programs[0].eager_kernels, (primitive, *key)
+    run = kernels.get(key)
     if run is None:
-        run = eager_kernel(primitive, args, params, cache)
+        run = eager_kernel(primitive, args, params, kernels)
         if settings.rank_promotion != "allow":  # who calls decides whether it may run
             return run(*args)
-        if len(cache) >= _CACHE_LIMIT:
-            cache.clear()
-        cache[key] = run
+        if kernels is primitive.eager:
+            primitive.cache.reserve(1)
+        kernels[key] = run
     return run(*args)
 
 
@@ -166,10 +164,8 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
 
 
 def forget_kernels() -> None:
-    """Drop what is kept of all primitives: kernels and types, which settings change."""
-    for primitive in PRIMITIVES.values():
-        primitive.eager.clear()
-        primitive._results.clear()
+    """Drop the kernels and result types of all primitives, which settings change."""
+    clear_all("operations")
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
