@@ -153,9 +153,9 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
         for result in results if primitive.multiple_results else [results]:
             values = np.asarray(on_host(result))
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
-                found = np.asarray(is_found(values))
-                if found.any():
-                    raise _NONFINITE.refused(name, primitive, buffers, on_host, found)
+                refused_elements = np.asarray(is_found(values))
+                if refused_elements.any():
+                    raise _NONFINITE.refused(name, primitive, buffers, on_host, refused_elements)
             if values.dtype in dtypes.INEXACT and np.isinf(values).any():
                 _NONFINITE.note_infinite(primitive, buffers, result)
         return results
@@ -170,8 +170,8 @@ def forget_kernels() -> None:
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
     """Return True if a result is made of Python numbers alone, and so keeps its own."""
-    known = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
-    return known and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
+    are_numbers = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
+    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
 
 
 def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:

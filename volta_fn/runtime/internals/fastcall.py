@@ -102,7 +102,7 @@ def _write_table(module: Module) -> None:
     """
     record = Value(_P, "%record")
     f = Function(module, "table", [record], _P)
-    kept = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
+    spare = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
 
     def make() -> list[Value]:
         bytes_ = f.binary("shl", _word(f, record, Record.SLOTS), i64(3))
@@ -117,7 +117,7 @@ def _write_table(module: Module) -> None:
 
         return f.branch(_is_null(f, block), lambda: [_NULL], fill)
 
-    f.finish(f.branch(_is_null(f, kept), make, lambda: [kept])[0])
+    f.finish(f.branch(_is_null(f, spare), make, lambda: [spare])[0])
 
 
 def _write_arena(module: Module) -> None:
@@ -127,7 +127,7 @@ def _write_arena(module: Module) -> None:
     """
     wanted = Value("i64", "%bytes")
     f = Function(module, "arena", [wanted], _P)
-    kept = _exchange(f, Value(_P, "@spare"), _NULL)
+    spare = _exchange(f, Value(_P, "@spare"), _NULL)
 
     def large(size: Value) -> Value:
         rounded = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
@@ -136,14 +136,16 @@ def _write_arena(module: Module) -> None:
         return block
 
     def make() -> list[Value]:
-        f.run("free", kept)
+        f.run("free", spare)
         size = f.binary("add", wanted, i64(_HEADER))
         block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
         return [block]
 
-    enough = f.branch(_is_null(f, kept), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", kept, 8), wanted)])[0]
-    f.finish(f.branch(enough, lambda: [kept], make)[0])
+    enough = f.branch(_is_null(f, spare), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", spare, 8), wanted)])[
+        0
+    ]
+    f.finish(f.branch(enough, lambda: [spare], make)[0])
 
 
 def _write_relocate(module: Module) -> None:
@@ -177,13 +179,13 @@ def _write_fill(module: Module) -> None:
     table, args, count = Value(_P, "%table"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "fill", [table, args, count], "i64")
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def fill_slot(i: Value, carried: list[Value]) -> list[Value]:
         array = f.load(_P, f.at(args, _P, i), 8)
         f.store(f.load(_P, f.at(array, "i8", i64(_DATA)), 8), f.at(table, _P, i), 8)
         flags = f.load("i32", f.at(array, "i8", i64(_FLAGS)), 4)
         return [f.binary("and", carried[0], flags)]
 
-    flags = f.loop(i64(0), count, 1, [Value("i32", str(_CONTIGUOUS_ALIGNED))], one)[0]
+    flags = f.loop(i64(0), count, 1, [Value("i32", str(_CONTIGUOUS_ALIGNED))], fill_slot)[0]
     f.finish(f.cast("zext", f.compare("icmp eq", flags, Value("i32", str(_CONTIGUOUS_ALIGNED))), "i64"))
 
 
@@ -262,7 +264,7 @@ class FunctionMaker(Protocol):
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
         """Return the function of arrays that calls a program.
 
@@ -297,13 +299,13 @@ class FastcallEntry:
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
         """See `FunctionMaker`."""
         if self._layout is None:
-            return otherwise
-        words, sizes = call_record(record, self._layout, makes, specs, within, otherwise)
-        owners = (words, (sizes, program, record, makes, specs, otherwise))  # of the memory that the words point to
+            return fallback
+        words, sizes = call_record(record, self._layout, makes, specs, within, fallback)
+        owners = (words, (sizes, program, record, makes, specs, fallback))  # of the memory that the words point to
         function: Callable[..., Any] = self._new(ctypes.addressof(self._apply), owners, None)
         return function
 
@@ -341,10 +343,10 @@ class CtypesEntry:
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """Return `otherwise`: ctypes takes longer than Python's frames."""
-        return otherwise
+        """Return `fallback`: ctypes takes longer than Python's frames."""
+        return fallback
 
 
 def make_entry(addresses: Addresses) -> FunctionMaker:
