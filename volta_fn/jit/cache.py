@@ -147,12 +147,14 @@ class Matcher(NamedTuple):
 class ProgramCache(CallCache):
     """The traced and compiled programs of one function; see the module's docstring."""
 
-    __slots__ = ("calls", "equations", "programs", "reads_mesh", "structures", "traces", "users", "warned")
+    __slots__ = ("calls", "equations", "matchers", "programs", "reads_mesh", "structures", "traces", "users", "warned")
 
     def __init__(self) -> None:
         super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
         self.calls: dict[Any, Run] = self.level("calls")
         self.structures: dict[Any, Matcher] = self.level("structures")
+        #: The values of `structures`, which calls iterate over while other threads may add some.
+        self.matchers: tuple[Matcher, ...] = ()
         #: The parameters of the equation, and the function that makes the call's result of its outputs.
         self.equations: dict[Any, tuple[dict[str, Any], Run]] = self.level("equations")
         self.programs: dict[Any, TracedProgram] = self.level("programs")
@@ -210,6 +212,7 @@ class ProgramCache(CallCache):
             matcher = self.add("structures", structure, Matcher(match, {}), 0)
         if matcher is not None and matcher.match is not _no_match:
             matcher.programs[specs] = run
+            self.matchers = tuple(self.structures.values())
 
     def remember(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
@@ -252,6 +255,11 @@ class ProgramCache(CallCache):
         if keys is not None:
             warn_of_programs(request, keys)
         return program
+
+    def clear(self) -> None:
+        """Forget all programs."""
+        super().clear()
+        self.matchers = ()
 
     def key(self, request: Request, values: Sequence[Array]) -> tuple[Any, ...]:
         """Return the complete key of a call."""
@@ -321,9 +329,9 @@ def clear_caches() -> None:
     clear_all("jit")
 
 
-def matched(structures: dict[Any, Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
     """Return the program and the leaves of a call that some matcher knows, or None."""
-    for match, programs in tuple(structures.values()):  # another thread may add one
+    for match, programs in matchers:
         leaves = match(args)
         if leaves is None:
             continue

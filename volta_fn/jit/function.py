@@ -244,7 +244,6 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         "_plain",
         "_stateful",
         "_statics",
-        "_structures",
         "_transforms",
     )
 
@@ -257,7 +256,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._cache = cache or ProgramCache()
         self._cache.users += 1
         #: Of the cache and of the static arguments, what every call reads.
-        self._calls, self._structures = self._cache.calls, self._cache.structures
+        self._calls = self._cache.calls
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
         #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.function`).
@@ -269,8 +268,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         try:
             if self._plain and current_trace() is EVAL:
                 if not kwargs:
-                    structures = self._structures
-                    match = matched(structures, args) if structures else None
+                    matchers = self._cache.matchers
+                    match = matched(matchers, args) if matchers else None
                     if match is not None:
                         return match[0](match[1])
                     try:
