@@ -23,6 +23,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.movement import linear_primitive, moveaxis
 from volta_fn.primitives.declare import elementwise
+from volta_fn.transforms.linearize import jvp_rules
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def registry() -> Iterator[None]:
     before = dict(PRIMITIVES)
     yield
     for name in PRIMITIVES.keys() - before.keys():
-        del PRIMITIVES[name]
+        jvp_rules.pop(PRIMITIVES.pop(name), None)
 
 
 def sample_of(evaluate: Callable[..., Any], *derivatives: Callable[..., Any], oracle: Callable[..., Any] | None = None) -> Sample:
@@ -106,7 +107,7 @@ def slope_differs_in_programs() -> Sample:
     """The derivative rule does something else in programs than eagerly."""
     sample = sample_of(lambda x: x + x, lambda g, out, x: g + g)
     slope = lambda x: 2.0 if isinstance(x, ConcreteArray) else 2.02
-    PRIMITIVES["planted"].jvp = lambda primals, tangents: (primals[0] + primals[0], tangents[0] * slope(primals[0]))
+    jvp_rules[PRIMITIVES["planted"]] = lambda primals, tangents: (primals[0] + primals[0], tangents[0] * slope(primals[0]))
     return sample
 
 
@@ -141,8 +142,7 @@ def operand_overwritten() -> Sample:
 
 def hidden_view() -> Sample:
     """Declared to make a new array, but returns its operand, which a plan will then overwrite."""
-    planted = Primitive("planted", _abstract, evaluate=lambda x: x, views=False)
-    planted.batch, planted.jvp = _batch, None
+    planted = Primitive("planted", _abstract, evaluate=lambda x: x, views=False, batch=_batch)
     return Sample("planted", lambda x: bind(planted, x), (Arg((2, 3)),), lambda x: x, differentiable=())
 
 
@@ -172,7 +172,7 @@ def derivative_batched_wrongly() -> Sample:
     vectors(batch=lambda axis, args, dims: (moveaxis(_batch(axis, args, dims)[0], 0, 1), 0))
     inner = PRIMITIVES["vectors"]
     outer = linear_primitive("outer", _abstract, _reverse_times_place, _outer_batch, None, False)
-    outer.jvp = lambda primals, tangents: (bind(outer, *primals), bind(inner, *tangents))
+    jvp_rules[outer] = lambda primals, tangents: (bind(outer, *primals), bind(inner, *tangents))
     return Sample("outer", lambda x: bind(outer, x), (Arg((2, 3)),), _reverse_times_place)
 
 

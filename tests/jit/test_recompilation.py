@@ -70,3 +70,38 @@ def test_many_jitted_functions_of_one_function_are_not_warned_of() -> None:
         for size in range(MANY_PROGRAMS + 1):
             vf.jit(f)(jnp.ones(size))
     assert vf.jit(f).cache_info().programs == MANY_PROGRAMS + 1
+
+
+def test_a_function_says_why_a_call_would_be_compiled() -> None:
+    f = vf.jit(lambda params, x, n=1: params["w"] * x * n, static_argnames="n")
+    assert f.why_missed({"w": 2.0}, jnp.zeros(3)) == "its first call, or the first of a function that is made anew each time"
+    assert f.cache_info() == (0, 0)
+    f({"w": 2.0}, jnp.zeros(3))
+    f({"w": 2.0}, jnp.zeros((5, 5)), n=4)
+    assert f.why_missed({"w": 3.0}, jnp.ones(3)) is None
+    assert "of 2 programs, x has 2 types, such as f32[3], f32[4]" in str(f.why_missed({"w": 2.0}, jnp.zeros(4)))
+    assert "params['w'] has 2 types, such as weak f32[], f32[1]" in str(f.why_missed({"w": jnp.zeros(1)}, jnp.zeros(3)))
+    assert "2 structures" in str(f.why_missed({"w": 2.0, "b": 1.0}, jnp.zeros(3)))
+    assert "the static argument 'n' has 2 values" in str(f.why_missed({"w": 2.0}, jnp.zeros((5, 5)), n=5))
+    assert f.cache_info().traces == 2
+    f.clear_cache()
+    assert "first call" in str(f.why_missed({"w": 3.0}, jnp.ones(3)))
+
+
+def test_functions_of_references_say_why_a_call_would_be_compiled() -> None:
+    total = vf.new_ref(jnp.zeros(3))
+
+    @vf.jit
+    def outside(x: Any) -> None:
+        total[...] += x
+
+    @vf.jit
+    def argument(ref: Any, x: Any) -> None:
+        ref[...] += x
+
+    for f, args in ((outside, ()), (argument, (total,))):
+        assert "first call" in str(f.why_missed(*args, jnp.ones(3)))
+        f(*args, jnp.ones(3))
+        assert f.why_missed(*args, jnp.zeros(3)) is None
+        assert "x has 2 types" in str(f.why_missed(*args, 1))
+    assert total[...].tolist() == [2.0, 2.0, 2.0]

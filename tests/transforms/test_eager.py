@@ -20,7 +20,7 @@ from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager
-from volta_fn.transforms.eager import TRIE, Node
+from volta_fn.transforms.eager import _CACHE, Node
 from volta_fn.transforms.linearize import linearize_flat, pull_back
 
 pytestmark = pytest.mark.usefixtures("fresh_programs")
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.usefixtures("fresh_programs")
 
 @pytest.fixture
 def fresh_programs() -> None:
-    TRIE.clear()
+    _CACHE.clear()
 
 
-def compiled(nodes: dict[Any, Node] = TRIE.roots) -> int:
+def compiled(nodes: dict[Any, Node] = _CACHE.level("recordings")) -> int:
     """Count the compiled programs in the trie."""
     return sum(sum(p is not None for p in node.programs.values()) + compiled(node.children) for node in nodes.values())
 
@@ -271,14 +271,14 @@ def test_the_trie_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     square(vectors[0])
     square(vectors[0])
     assert compiled() == 1
-    monkeypatch.setattr(TRIE, "room", 10)
+    monkeypatch.setattr(_CACHE, "_remaining", 10)
     for vector in vectors:
         square(vector)
     assert compiled() == 0
     square(vectors[-1])
     assert compiled() == 1
-    TRIE.reserve(TRIE.room + 1)
-    assert not TRIE.roots
+    _CACHE.reserve(_CACHE.room + 1)
+    assert not _CACHE.level("recordings")
     value, gradient = square(vectors[-1])
     assert (float(value), gradient.tolist()) == (55.0, [2.0, 4.0, 6.0, 8.0, 10.0])
 

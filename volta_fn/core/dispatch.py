@@ -1,79 +1,17 @@
-"""Memoised dispatch of eager calls by the types of their arguments.
+"""Keys of eager calls.
 
-An eager call looks up its kernel by the specs of its arrays, or by its *signature*: the specs of all arrays among its arguments, lists
-included, and the values of the other arguments. In Python this lookup, and the frames around a NumPy function, take longer than adding a
-thousand numbers. The CPU target provides both as built-ins once its first program is compiled; without them dispatch runs in Python.
+An eager call looks up what to run by the specs of its arrays, or by its *signature*: the specs of the arrays among its arguments, also
+of those in lists, and the values of all others.
 """
 
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray
-
-#: A finder looks the argument types up in a dict and calls the entry; on a miss, or under a trace, it calls the fallback.
-#: `MakeFinder` makes one of a dict and a fallback.
-Finder = Callable[..., Any]
-MakeFinder = Callable[[dict[Any, Callable[..., Any]], Callable[..., Any]], Finder]
-
-
-#: Python numbers as arrays, by the spec of the other operand and the number's `described` key: finders by specs substitute them.
-NUMBERS: dict[tuple[ArraySpec, Any], ConcreteArray] = {}
-_MOST_NUMBERS = 1024
-
-
-class BuiltIns(NamedTuple):
-    """The dispatch functions that the CPU target provides in machine code.
-
-    Attributes:
-        finder: makes a finder whose keys are tuples of specs of the arguments, all arrays; one of two may be a number in `NUMBERS`.
-        signature_finder: makes a finder whose keys are signatures, also of calls with keywords; entries are called with the arrays alone.
-        of_kernel: wraps a function from NumPy arrays to one, which becomes a function from arrays to one of a spec. It runs with NumPy's
-            warnings off; anything unsupported is passed to its last argument, the fallback.
-        of_view: makes a function from an array to a view of a spec, by shape, dtype, strides and offset. Non-contiguous arrays are passed
-            to the fallback.
-    """
-
-    finder: MakeFinder
-    signature_finder: MakeFinder
-    of_kernel: Callable[[Callable[..., Any], int, ArraySpec, Callable[..., Any]], Callable[..., Any]]
-    of_view: Callable[[np.ndarray, int, ArraySpec, Callable[..., Any]], Callable[..., Any]]
-
-
-_lock = threading.Lock()
-_built_ins: BuiltIns | None = None
-_waiting: list[Callable[[BuiltIns], None]] = []
-
-
-def when_available(install: Callable[[BuiltIns], None]) -> None:
-    """Call `install` with the built-ins, now or as soon as they are available."""
-    with _lock:
-        if _built_ins is None:
-            _waiting.append(install)
-            return
-    install(_built_ins)
-
-
-def available() -> BuiltIns | None:
-    """Return the built-ins, or None before they are available."""
-    return _built_ins
-
-
-def provide(built_ins: BuiltIns) -> None:
-    """Make the built-ins available, and call the waiting `install` functions."""
-    global _built_ins
-    with _lock:
-        _built_ins = built_ins
-        waiting = _waiting[:]
-        _waiting.clear()
-    for install in waiting:
-        install(built_ins)
 
 
 class NoSignatureError(Exception):
@@ -81,9 +19,10 @@ class NoSignatureError(Exception):
 
 
 def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[ConcreteArray]) -> tuple[Any, ...]:
-    """Return the dispatch key of a call, and append its arrays to `arrays`.
+    """Return the key of a call, and add its arrays to `arrays`.
 
-    The finder in machine code (`runtime/internals/finders.py`) computes the same key for most calls. Raises `NoSignatureError`.
+    Raises:
+        NoSignatureError: An argument is no constant that can be part of a key.
     """
     entries = [described(value, arrays) for value in args]
     if kwargs:
@@ -91,12 +30,25 @@ def signature(args: Iterable[Any], kwargs: Mapping[str, Any], arrays: list[Concr
     return tuple(entries)
 
 
+#: Python's numbers as arrays, by the spec of the other operand and the number.
+_numbers: dict[tuple[ArraySpec, type, Any], ConcreteArray] = {}
+_MOST_NUMBERS = 1024
+
+
 def remember_number(operand: ConcreteArray, value: float, array: ConcreteArray) -> None:
     """Store the array that a number, an array's other operand, was converted to."""
     if array.device is operand.device:
-        if len(NUMBERS) >= _MOST_NUMBERS:
-            NUMBERS.clear()
-        NUMBERS[operand._spec, described(value, [])] = array
+        if len(_numbers) >= _MOST_NUMBERS:
+            _numbers.clear()
+        _numbers[operand._spec, type(value), value or repr(value)] = array
+
+
+def array_of_number(operand: ConcreteArray, value: Any) -> ConcreteArray | None:
+    """Return the array that `remember_number` kept for a number, else None."""
+    kind = type(value)
+    if kind is not float and kind is not int:
+        return None
+    return _numbers.get((operand._spec, kind, value or repr(value)))  # 0.0 and -0.0 are equal
 
 
 _FLOAT, _BITS = struct.Struct("=d"), struct.Struct("=q")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.call_cache import CallCache
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.lazy_imports import load
@@ -29,9 +30,6 @@ from volta_fn.settings import current as settings
 
 Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
-
-#: Result types kept per primitive before all are dropped.
-_CACHE_LIMIT = 4096
 
 
 class Reduction(NamedTuple):
@@ -82,7 +80,7 @@ class Primitive:
     """
 
     __slots__ = (
-        "_results", "abstract", "arity", "batch", "bilinear", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
+        "_results", "abstract", "arity", "batch", "bilinear", "cache", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
         "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent", "module",
         "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
@@ -150,8 +148,8 @@ class Primitive:
     #: How a cumulative operation, a reduction of windows or a scatter combines elements.
     combines: Reduction | None
 
-    # Bounded caches: eager kernels (kept by `jit.eager`) and result types, both by parameters and operands' types.
-
+    #: Eager kernels (of `jit.eager`) and result types, both by parameters and operands' types.
+    cache: CallCache
     eager: dict[Any, Any]
     _results: dict[Any, Any]
 
@@ -189,6 +187,7 @@ class Primitive:
     ) -> None:
         if name in PRIMITIVES:
             raise VoltaError(f"a primitive named {name!r} exists already")
+        cache = CallCache("operations", ("kernels", "results"))
         attributes = {
             "name": name, "module": _module_being_imported(),
             "abstract": abstract, "multiple_results": multiple_results, "holds_programs": holds_programs, "call_param": call_param,
@@ -199,7 +198,7 @@ class Primitive:
             "linear": linear, "maps_tangent": maps_tangent, "bilinear": bilinear,
             "batch": self._rule(batch),
             "formula": formula, "reduction": reduction, "combines": combines,
-            "eager": {}, "_results": {},
+            "cache": cache, "eager": cache.level("kernels"), "_results": cache.level("results"),
         }  # fmt: skip
         for attribute, value in attributes.items():
             _ASSIGN[attribute](self, value)
@@ -232,15 +231,12 @@ class Primitive:
         if self.multiple_results:  # parameters may hold programs, which the cache would keep alive
             return self.abstract(*avals, **params)
         key = (avals, *parameter_key(params)) if params else avals
-        found = self._results.get(key)
-        if found is None:
-            found = self.abstract(*avals, **params)
-            if settings.rank_promotion != "allow":  # who asks decides
-                return found
-            if len(self._results) >= _CACHE_LIMIT:
-                self._results.clear()
-            self._results[key] = found
-        return found
+        results = self._results.get(key)
+        if results is None:
+            results = self.abstract(*avals, **params)
+            if settings.rank_promotion == "allow":  # otherwise it depends on who asks
+                self.cache.add("results", key, results)
+        return results
 
     def __repr__(self) -> str:
         return self.name

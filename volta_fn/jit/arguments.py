@@ -102,8 +102,8 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
         f"type({a}), {a} if {a} or type({a}) not in zeros else repr({a})" if i in static else f"None if {a} is None else {a}.{kind}"
         for i, a in enumerate(names)
     ]
-    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
-    return made
+    key_of: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: ({''.join(e + ', ' for e in entries)})", {"zeros": _SIGNED})
+    return key_of
 
 
 def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,12 +1,11 @@
-"""The programs of one jitted function, and how a call finds its own.
+"""The cache of a jitted function, and the reasons for its misses.
 
-Three indices lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
+Three levels lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
 again. A limit of memory clears the caches, as programs are compiled for it.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -17,8 +16,8 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.call_cache import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
-from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name
 from volta_fn.core.trace import axis_environment, mesh_reads
@@ -46,7 +45,7 @@ _EXAMPLES = 4
 
 
 def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
-    """Warn that a user's function has many programs, given the keys of `Cache.traced`."""
+    """Warn that a user's function has many programs, given their keys."""
     if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
         return
     name = function_name(request.fun)
@@ -60,23 +59,15 @@ def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
     warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
 
 
-def log_trace(request: Request, key: Any, keys: Sequence[Any], program: ClosedJaxpr) -> None:
-    """Log that a function is traced, and why none of its programs would do."""
+def log_trace(request: Request, key: Any, reason: str | None, program: ClosedJaxpr) -> None:
+    """Log that a function is traced, and the reason."""
     name, where = function_name(request.fun), user_location()
     at = "" if where is None else f" at {where}"
     if settings.log_compiles:
         types = ", ".join(map(str, key[1])) or "no arrays"
         _LOGGING.getLogger("volta_fn").warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
-    if not settings.explain_cache_misses:
-        return
-    if not keys:
-        _LOGGING.getLogger("volta_fn").warning(
-            "cache miss of %s%s: its first call, or the first of a function that is made anew each time", name, at
-        )
-        return
-    closest = min(keys, key=lambda other: _distance(key, other))
-    reasons = "; ".join(_reasons(request, [closest, key])) or "the named axes, the default device or a static argument differ"
-    _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: compared with the closest of %d programs, %s", name, at, len(keys), reasons)
+    if settings.explain_cache_misses:
+        _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: %s", name, at, reason)
 
 
 def _distance(key: Any, other: Any) -> tuple[int, int]:
@@ -106,9 +97,9 @@ def _statics(keys: Sequence[Any]) -> Iterator[str]:
     for key in keys:
         for static, _, value in (*key[0][1], *key[0][2]):
             values.setdefault(static, {})[f"{value!r:.40}"] = None
-    for static, found in values.items():
-        if len(found) > 1:
-            yield f"the static argument {static!r} has {len(found)} values, such as {_some(found)}"
+    for static, texts in values.items():
+        if len(texts) > 1:
+            yield f"the static argument {static!r} has {len(texts)} values, such as {_some(texts)}"
 
 
 def _some(values: Iterable[Any]) -> str:
@@ -120,12 +111,12 @@ def _some(values: Iterable[Any]) -> str:
 # The programs of one jitted function, and how a call finds its own.
 #
 # A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
-# default device, and the current mesh if it reads that (`Cache.traced`). A call should not have to compute that key, so three indices
+# default device, and the current mesh if it reads that (the level `programs`). A call should not have to compute that key, so three levels
 # lead to the same programs faster:
 #
-# - `compiled`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
-# - `matchers`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
-# - `staged`: calls in a function that is being traced, by the types of the arrays. They become one equation.
+# - `calls`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
+# - `structures`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
+# - `equations`: calls in a function that is being traced, by the types of the arrays. They become one equation.
 #
 # `jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
 #
@@ -133,7 +124,7 @@ def _some(values: Iterable[Any]) -> str:
 # ------------------------------------------------------------------------------
 
 #: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
-_CACHE_LIMIT = 4096
+_MOST_PROGRAMS = 4096
 _MATCHERS = 4
 #: The types of leaves, other than arrays, with which a program is found again.
 _CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
@@ -149,28 +140,30 @@ Run = Callable[[Sequence[Any]], Any]
 class Matcher(NamedTuple):
     """The programs for arguments of one structure, by the types of the leaves."""
 
-    structure: Any
     match: Match
     programs: dict[Any, Run]
 
 
-class Cache:
+class ProgramCache(CallCache):
     """The traced and compiled programs of one function; see the module's docstring."""
 
+    __slots__ = ("calls", "equations", "matchers", "programs", "reads_mesh", "structures", "traces", "users", "warned")
+
     def __init__(self) -> None:
-        self.traced: dict[Any, TracedProgram] = {}
-        self.compiled: dict[Any, Run] = {}
-        self.matchers: list[Matcher] = []
+        super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
+        self.calls: dict[Any, Run] = self.level("calls")
+        self.structures: dict[Any, Matcher] = self.level("structures")
+        #: The values of `structures`, which calls iterate over while other threads may add some.
+        self.matchers: tuple[Matcher, ...] = ()
         #: The parameters of the equation, and the function that makes the call's result of its outputs.
-        self.staged: dict[Any, tuple[dict[str, Any], Run]] = {}
-        self.lock = threading.Lock()
+        self.equations: dict[Any, tuple[dict[str, Any], Run]] = self.level("equations")
+        self.programs: dict[Any, TracedProgram] = self.level("programs")
         self.traces = 0
         #: How many jitted functions use these programs.
         self.users = 0
         #: Whether some program is for the mesh under which it was traced.
         self.reads_mesh = False
         self.warned = False
-        _CACHES.set(self, None)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the arrays of a call without statics, or None."""
@@ -179,7 +172,7 @@ class Cache:
             specs = tuple([x._spec for x in leaves])
         except AttributeError:  # some leaf is not an array
             return self._find_with_numbers(leaves, structure)
-        run = self.compiled.get((structure, *specs))
+        run = self.calls.get((structure, *specs))
         if run is None:
             return None
         if not kwargs:
@@ -191,7 +184,7 @@ class Cache:
         if not _FLAT.issuperset(map(type, args)):
             return None, args
         arrays: tuple[Any, ...] = tuple([x if type(x) is ConcreteArray else as_value(x) for x in args])
-        run = self.compiled.get(tuple([x._spec for x in arrays]))
+        run = self.calls.get(tuple([x._spec for x in arrays]))
         return run, args if run is None else arrays
 
     def find_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
@@ -206,81 +199,88 @@ class Cache:
         """Return what `find` does if some leaves are numbers or NumPy's arrays."""
         arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
         try:
-            run = self.compiled.get((structure, *[x._spec for x in arrays]))
+            run = self.calls.get((structure, *[x._spec for x in arrays]))
         except AttributeError:  # some leaf is a tracer, or no array at all
             return None
         return None if run is None else (run, arrays)
 
     def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
-        known = self._matcher_of(structure)
-        if known is None and len(self.matchers) < _MATCHERS:
+        matcher = self.structures.get(structure)
+        if matcher is None and len(self.structures) < _MATCHERS:
             match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
-            with self.lock:
-                known = self._matcher_of(structure) or Matcher(structure, match, {})
-                if not any(m is known for m in self.matchers):
-                    self.matchers.append(known)
-        if known is not None and known.match is not _no_match:
-            known.programs[specs] = run
-
-    def _matcher_of(self, structure: Any) -> Matcher | None:
-        return next((m for m in self.matchers if m.structure == structure), None)
+            matcher = self.add("structures", structure, Matcher(match, {}), 0)
+        if matcher is not None and matcher.match is not _no_match:
+            matcher.programs[specs] = run
+            self.matchers = tuple(self.structures.values())
 
     def remember(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
             positions = [i for i, a in enumerate(args) if i not in argnums and a is not None]
-            self.compiled[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
+            self.calls[call_key(argnums, len(args), "_spec")(*args)] = _with_arguments(run, positions)
         elif request.statics.some and not request.kwargs and all(type(x) is ConcreteArray for x in values):
-            self.compiled[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
+            self.calls[((static_values(argnums, args), request.in_tree), *[x._spec for x in values])] = run
         elif not request.statics.some and all(type(x) is ConcreteArray for x in values):
             flat_call = not request.kwargs and len(args) == len(request.leaves) > 0 and _FLAT.issuperset(map(type, args))
             specs = tuple([x._spec for x in values])
-            self.compiled[specs if flat_call else (request.in_tree, *specs)] = run
+            self.calls[specs if flat_call else (request.in_tree, *specs)] = run
 
     def program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
-        avals = tuple([v.aval for v in values])
-        shardings = tuple([v.device.sharding if type(v) is ConcreteArray else None for v in values])
-        is_split = any(s is not None for s in shardings)
-        key = (request.key, avals, axis_environment(), current_default_device(), *(shardings if is_split else ()))
-        key += mesh_key() if self.reads_mesh else ()
-        found = self.traced.get(key)
-        if found is not None:
-            return found
+        key = self.key(request, values)
+        program = self.programs.get(key)
+        if program is not None:
+            return program
         # No lock is held while tracing: the function may call other jitted functions, which other threads may be tracing.
-        function = splitting(request.function, shardings) if is_split else request.function
+        shardings = _shardings(values)
+        function = splitting(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
-        traced = trace_function(function, values, request.in_tree, avals, function_name(request.fun))
+        traced = trace_function(function, values, request.in_tree, key[1], function_name(request.fun))
         if mesh_reads.count > reads:
             traced.mesh = mesh_key()
             key += () if self.reads_mesh else traced.mesh
             self.reads_mesh = True
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
-            log_trace(request, key, [*self.traced], traced.jaxpr)
+            log_trace(request, key, self.reason_of_miss(request, key), traced.jaxpr)
         if traced.captured:
             return traced
         with self.lock:
             self.traces += 1
-            if len(self.traced) >= _CACHE_LIMIT:
-                self._drop()
-            found = self.traced.setdefault(key, traced)  # another thread may have been faster
-            keys = [*self.traced] if len(self.traced) >= MANY_PROGRAMS * self.users and not self.warned else None
+            program = self.add("programs", key, traced)
+            keys = [*self.programs] if len(self.programs) >= MANY_PROGRAMS * self.users and not self.warned else None
             self.warned |= keys is not None
         if keys is not None:
             warn_of_programs(request, keys)
-        return found
+        return program
 
     def clear(self) -> None:
         """Forget all programs."""
-        with self.lock:
-            self._drop()
+        super().clear()
+        self.matchers = ()
 
-    def _drop(self) -> None:
-        for programs in (self.traced, self.compiled, self.matchers, self.staged):
-            programs.clear()
+    def key(self, request: Request, values: Sequence[Array]) -> tuple[Any, ...]:
+        """Return the complete key of a call."""
+        avals = tuple([v.aval for v in values])
+        mesh = mesh_key() if self.reads_mesh else ()
+        return (request.key, avals, axis_environment(), current_default_device(), *_shardings(values), *mesh)
+
+    def reason_of_miss(self, request: Request, key: Any) -> str | None:
+        """Return why no program has a key, in words; None if one has it."""
+
+        def differences(keys: Sequence[Any]) -> Iterator[str]:
+            reasons = [*_reasons(request, keys)]
+            yield from reasons or ["the named axes, the default device or a static argument differ"]
+
+        return self.why_missed("programs", key, _distance, differences)
+
+
+def _shardings(values: Sequence[Array]) -> tuple[Any, ...]:
+    """Return the arrays' shardings; nothing if none is split between devices."""
+    shardings = tuple([v.device.sharding if type(v) is ConcreteArray else None for v in values])
+    return shardings if any(s is not None for s in shardings) else ()
 
 
 class _Shared:
@@ -293,29 +293,27 @@ class _Shared:
 
     def __init__(self, fun: FunctionType) -> None:
         self.owner = weakref.ref(fun)
-        self.caches: dict[Hashable, Cache] = {}
+        self.caches: dict[Hashable, ProgramCache] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, ()  # libraries that pickle functions by value leave the programs out
 
 
-def shared_cache(fun: Callable[..., Any], options: Hashable) -> Cache:
+def shared_cache(fun: Callable[..., Any], options: Hashable) -> ProgramCache:
     """Return the cache that `jit` of `fun` with these options shares.
 
     Callable objects that are no functions of Python get a new one each time.
     """
     if type(fun) is not FunctionType:
-        return Cache()
+        return ProgramCache()
     shared = fun.__dict__.get(_SHARED)
     if not isinstance(shared, _Shared) or shared.owner() is not fun:  # `functools.wraps` copied another function's
         fun.__dict__.pop(_SHARED, None)
         shared = fun.__dict__.setdefault(_SHARED, _Shared(fun))
-    return shared.caches.get(options) or shared.caches.setdefault(options, Cache())
+    return shared.caches.get(options) or shared.caches.setdefault(options, ProgramCache())
 
 
 _SHARED = "__volta_fn_programs__"
-#: The caches of all jitted functions.
-_CACHES: WeakIdentityDict[Cache, None] = WeakIdentityDict()
 
 
 def clear_caches() -> None:
@@ -328,13 +326,12 @@ def clear_caches() -> None:
     >>> square.cache_info().programs
     0
     """
-    for cache in _CACHES:
-        cache.clear()
+    clear_all("jit")
 
 
 def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
     """Return the program and the leaves of a call that some matcher knows, or None."""
-    for _, match, programs in matchers:
+    for match, programs in matchers:
         leaves = match(args)
         if leaves is None:
             continue

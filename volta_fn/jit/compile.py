@@ -102,8 +102,8 @@ def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) ->
     home = [at_home(a) for a in args]
     device = common_device(home)
     run = eager_kernel(primitive, on_device(home, device), params)
-    made = primitive.abstract(*[a.aval for a in args], **params)
-    out_avals = made if primitive.multiple_results else (made,)
+    result_avals = primitive.abstract(*[a.aval for a in args], **params)
+    out_avals = result_avals if primitive.multiple_results else (result_avals,)
     targets = of_equation(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
 
     def call(*args: Any) -> Any:
@@ -213,11 +213,11 @@ class TracedProgram:
 
     def _usable(self, donated: Sequence[bool]) -> Sequence[bool]:
         """Keep arguments whose memory no result can take, and say so, as JAX does."""
-        kept = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
-        unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, kept, strict=False) if before != after]
+        usable_flags = usable(donated, self.jaxpr.in_avals, self.jaxpr.out_avals)
+        unused = [str(a) for a, before, after in zip(self.jaxpr.in_avals, donated, usable_flags, strict=False) if before != after]
         if unused:
             warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", UserWarning, stacklevel=2)
-        return kept
+        return usable_flags
 
 
 @contextmanager
@@ -311,9 +311,9 @@ def _donating(
             for number, spec in gone:
                 array = args[number]
                 array._buffer, array._spec = DELETED, spec
-        given = [buffers[number] for number in donated]
+        donated_buffers = [buffers[number] for number in donated]
         # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
-        mine = max(map(getrefcount, given)) <= _OWN and exclusive(given)
+        mine = max(map(getrefcount, donated_buffers)) <= _OWN and exclusive(donated_buffers)
         try:
             outs = run_flat(mine, *buffers)
         except BaseException as error:

@@ -13,11 +13,11 @@ from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.call_cache import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
-from volta_fn.core.dispatch import available
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.placement import checked
-from volta_fn.core.primitive import PRIMITIVES, Primitive, parameter_key
+from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import deferred
@@ -33,9 +33,6 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 _STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
 _PLACEMENT = deferred("volta_fn.jit.compile")
-
-#: Kernels kept per primitive before all are dropped.
-_CACHE_LIMIT = 4096
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -89,20 +86,20 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if primitive.impl is not None:
         return primitive.impl(*args, **params)
     key: tuple[Any, ...] = tuple([a._spec for a in args])
-    cache = primitive.eager
+    kernels = primitive.eager
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
         if programs:  # the kernel must not outlive the sub-program that it runs
-            cache, key = programs[0].eager_kernels, (primitive, *key)
-    run = cache.get(key)
+            kernels, key = programs[0].eager_kernels, (primitive, *key)
+    run = kernels.get(key)
     if run is None:
-        run = eager_kernel(primitive, args, params, cache)
+        run = eager_kernel(primitive, args, params, kernels)
         if settings.rank_promotion != "allow":  # who calls decides whether it may run
             return run(*args)
-        if len(cache) >= _CACHE_LIMIT:
-            cache.clear()
-        cache[key] = run
+        if kernels is primitive.eager:
+            primitive.cache.reserve(1)
+        kernels[key] = run
     return run(*args)
 
 
@@ -156,9 +153,9 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
         for result in results if primitive.multiple_results else [results]:
             values = np.asarray(on_host(result))
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
-                found = np.asarray(is_found(values))
-                if found.any():
-                    raise _NONFINITE.refused(name, primitive, buffers, on_host, found)
+                refused_elements = np.asarray(is_found(values))
+                if refused_elements.any():
+                    raise _NONFINITE.refused(name, primitive, buffers, on_host, refused_elements)
             if values.dtype in dtypes.INEXACT and np.isinf(values).any():
                 _NONFINITE.note_infinite(primitive, buffers, result)
         return results
@@ -167,16 +164,14 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
 
 
 def forget_kernels() -> None:
-    """Drop what is kept of all primitives: kernels and types, which settings change."""
-    for primitive in PRIMITIVES.values():
-        primitive.eager.clear()
-        primitive._results.clear()
+    """Drop the kernels and result types of all primitives, which settings change."""
+    clear_all("operations")
 
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
     """Return True if a result is made of Python numbers alone, and so keeps its own."""
-    known = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
-    return known and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
+    are_numbers = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
+    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
 
 
 def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
@@ -195,10 +190,7 @@ def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any]
 
 
 def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> Callable[..., Any]:
-    """Wrap a kernel with one result, unrolled for one or two operands, for speed.
-
-    Of one of NumPy's functions, a built-in does that, as soon as there are some.
-    """
+    """Wrap a kernel with one result, unrolled for one or two operands, for speed."""
     ndarray = np.ndarray
 
     def unary(x: Any) -> ConcreteArray:
@@ -219,8 +211,7 @@ def array_function(compute: Callable[..., Any], spec: ArraySpec, arity: int) -> 
         return wrap(solid(compute(*[a._buffer for a in args])), spec)
 
     forms: dict[int, Callable[..., Any]] = {1: unary, 2: binary}
-    in_python, built_ins = forms.get(arity, nary), available()
-    return in_python if built_ins is None else built_ins.of_kernel(compute, arity, spec, in_python)
+    return forms.get(arity, nary)
 
 
 def _several_results(compute: Callable[..., Any], specs: Sequence[ArraySpec]) -> Callable[..., Any]:

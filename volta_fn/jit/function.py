@@ -19,7 +19,7 @@ from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable,
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import Cache, matched, shared_cache
+from volta_fn.jit.cache import ProgramCache, matched, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
 from volta_fn.jit.compile import program as jitted_program
 from volta_fn.jit.eager import check_usable, common_device, on_device
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------
 
 
-class ImpureCalls:
+class StatefulCalls:
     """A jitted function that closes over `refs`, or gets references as arguments."""
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Any]) -> None:
+    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
         self.name = function_name(fun)
         self.refs = list(refs)
         self.statics = statics
@@ -51,7 +51,7 @@ class ImpureCalls:
         self.fun = fun
         self.closing_over = jitted(self._with_values(), statics) if refs else None
         #: Functions of arguments with values in place of references, by where these are.
-        self.by_positions: dict[Any, Callable[..., Any]] = {}
+        self.by_positions: dict[Any, Jitted[..., Any]] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.closing_over is not None:
@@ -60,18 +60,31 @@ class ImpureCalls:
             return result
         leaves, structure = tree.flatten((args, kwargs))
         positions = tuple(positions_of_refs(leaves))
-        key = structure, positions
-        if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
-        function = self.by_positions[key]
+        function = self._with_values_at(structure, positions)
         if not positions:
             return function(*args, **kwargs)
 
         def run(plain: list[Any]) -> Any:
-            given, named = tree.unflatten(structure, plain)
-            return function(*given, **named)
+            positional, named = tree.unflatten(structure, plain)
+            return function(*positional, **named)
 
         return RefArguments(leaves, positions, self.name).run(run)
+
+    def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return why a call would be compiled; see `Jitted.why_missed`."""
+        if self.closing_over is not None:
+            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
+        return self._with_values_at(structure, positions).why_missed(*positional, **named)
+
+    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
+        """Return the jitted function of arguments with values in place of references."""
+        key = structure, positions
+        if key not in self.by_positions:
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+        return self.by_positions[key]
 
     def _with_values(self) -> Callable[..., Any]:
         fun, refs = self.fun, self.refs
@@ -91,11 +104,11 @@ class ImpureCalls:
         @wraps(fun)
         def run(*args: Any, **kwargs: Any) -> Any:
             leaves, structure = tree.flatten((args, kwargs))
-            inner, own = with_refs_at(positions, leaves)
-            given, named = tree.unflatten(structure, inner)
-            result = fun(*given, **named)
+            inner, refs = with_refs_at(positions, leaves)
+            positional, named = tree.unflatten(structure, inner)
+            result = fun(*positional, **named)
             check_no_refs(result, self.name)
-            return result, read_all(own)
+            return result, read_all(refs)
 
         return run
 
@@ -171,7 +184,7 @@ def jit(
 
     Returns:
         a function like `fun`, with `trace(*args)` and `lower(*args)` to inspect the program (`volta_fn.stages`), `eval_shape(*args)`,
-        `cache_info()` and `clear_cache()`.
+        `cache_info()`, `why_missed(*args)` and `clear_cache()`.
 
     Raises:
         ConcretizationError: `fun` needs the value of an argument that is not static.
@@ -225,29 +238,28 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         "__weakref__",
         "_argnums",
         "_cache",
-        "_compiled",
+        "_calls",
         "_fun",
-        "_impure",
-        "_matchers",
         "_plain",
+        "_stateful",
         "_statics",
         "_transforms",
     )
 
     __signature__ = _Signature()
 
-    def __init__(self, fun: Callable[..., Any], statics: Statics, cache: Cache | None = None) -> None:
+    def __init__(self, fun: Callable[..., Any], statics: Statics, cache: ProgramCache | None = None) -> None:
         functools.update_wrapper(self, fun)
         self._fun = fun
         self._statics = statics
-        self._cache = cache or Cache()
+        self._cache = cache or ProgramCache()
         self._cache.users += 1
         #: Of the cache and of the static arguments, what every call reads.
-        self._compiled, self._matchers = self._cache.compiled, self._cache.matchers
+        self._calls = self._cache.calls
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
         #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.function`).
-        self._impure: Callable[..., Any] | None = None
+        self._stateful: StatefulCalls | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
@@ -255,29 +267,29 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         try:
             if self._plain and current_trace() is EVAL:
                 if not kwargs:
-                    matchers = self._matchers
-                    known = matched(matchers, args) if matchers else None
-                    if known is not None:
-                        return known[0](known[1])
+                    matchers = self._cache.matchers
+                    match = matched(matchers, args) if matchers else None
+                    if match is not None:
+                        return match[0](match[1])
                     try:
-                        run = self._compiled.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
+                        run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
                         run, args = self._cache.find_flat(args)  # type: ignore[assignment]
                     if run is not None:
                         return run(args)
-                known = self._cache.find(args, kwargs) if self._compiled else None
-                if known is not None:
-                    return known[0](known[1])
+                match = self._cache.find(args, kwargs) if self._calls else None
+                if match is not None:
+                    return match[0](match[1])
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
-                    run = self._compiled.get(call_key(self._argnums, len(args), "_spec")(*args))
+                    run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
                 except (AttributeError, TypeError, ValueError):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                known = self._cache.find_with_statics(self._argnums, args) if self._compiled else None
-                if known is not None:
-                    return known[0](known[1])
+                match = self._cache.find_with_statics(self._argnums, args) if self._calls else None
+                if match is not None:
+                    return match[0](match[1])
         except OtherMeshError:
             pass  # traced again below
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
@@ -286,7 +298,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
 
     def __repr__(self) -> str:
-        count = len(self._cache.traced)
+        count = len(self._cache.programs)
         return f"<jit of {getattr(self._fun, '__qualname__', function_name(self._fun))}: {count} program{'s' * (count != 1)}>"
 
     @overload
@@ -301,7 +313,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def cache_info(self) -> CacheInfo:
         """Return the number of programs and of traces so far."""
-        return CacheInfo(len(self._cache.traced), self._cache.traces)
+        return CacheInfo(len(self._cache.programs), self._cache.traces)
 
     def clear_cache(self) -> None:
         """Forget all programs, also those of transforms.
@@ -311,29 +323,51 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._cache.clear()
         self._transforms.clear()
 
+    def why_missed(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
+        """Return why a call with these arguments would be compiled; None if it would not.
+
+        The reason is what differs from the closest program: structure, shapes and dtypes of the arguments, values of the static ones, named
+        axes in scope or the default device. `volta_fn.explain_cache_misses` logs it at each call that is compiled.
+
+        >>> import volta_fn as vf
+        >>> double = vf.jit(lambda x: 2 * x)
+        >>> y = double(vf.numpy.ones(3))
+        >>> double.why_missed(vf.numpy.zeros(3)) is None
+        True
+        >>> double.why_missed(vf.numpy.ones(4))
+        'compared with the closest of 1 programs, x has 2 types, such as f32[3], f32[4]'
+        """
+        if self._stateful is not None:
+            return self._stateful.why_missed(args, kwargs)
+        request = Request(self._fun, self._statics, args, kwargs)
+        if _has_refs(request.leaves):
+            return StatefulCalls(self._fun, self._statics, [], Jitted).why_missed(args, kwargs)
+        return self._cache.reason_of_miss(request, self._cache.key(request, request.values()))
+
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Jit a transform of this function; see `JittedFunction`."""
         if self._statics.some and not same_arguments:
             return function
-        known = self._transforms.get(key)
-        if known is None:
+        transform = self._transforms.get(key)
+        if transform is None:
             if len(self._transforms) >= _TRANSFORMS:
                 self._transforms.clear()
             nothing: frozenset[Any] = frozenset()
-            known = self._transforms[key] = Jitted(function, self._statics._replace(donate_argnums=nothing, donate_argnames=nothing))
-        return known
+            transform = Jitted(function, self._statics._replace(donate_argnums=nothing, donate_argnames=nothing))
+            self._transforms[key] = transform
+        return transform
 
     def _traced_call(self, args: tuple[Any, ...]) -> Any:
         """Call it in a function that is being traced; a known call becomes one equation."""
         if current_trace() is EVAL or settings.disable_jit or settings.sees_results:
             return self._slow_call(args, {})
         try:
-            found = self._cache.staged.get(self._staged_key(args))
+            equation = self._cache.equations.get(self._equation_key(args))
         except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
-            found = None
-        if found is None:
+            equation = None
+        if equation is None:
             return self._slow_call(args, {})
-        params, assemble = found
+        params, assemble = equation
         arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
@@ -344,24 +378,24 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:
             return self._in_python(Request(self._fun, self._statics, args, kwargs))
-        if self._impure is not None:
-            return self._impure(args, kwargs)
+        if self._stateful is not None:
+            return self._stateful(args, kwargs)
         request = Request(self._fun, self._statics, args, kwargs)
         if _has_refs(request.leaves):
-            return self._by_values([])(args, kwargs)
+            return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
         try:
             traced = self._cache.program(request, values)
         except UsedRefsError as used:
             if "_ref_values" in kwargs:  # their values are given: it is a program inside that cannot use them
                 raise
-            return self._by_values(used.refs)(args, kwargs)
+            return self._switch_to_ref_passing(used.refs)(args, kwargs)
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
-        as_given = not traced.captured and not traced.in_full
-        if as_given and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
-            self._cache.staged[self._staged_key(args)] = params, _assembler(traced.out_tree)
+        takes_arguments_alone = not traced.captured and not traced.in_full
+        if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
+            self._cache.equations[self._equation_key(args)] = params, _assembler(traced.out_tree)
         outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
@@ -375,11 +409,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         args, kwargs = tree.unflatten(request.in_tree, request.values())
         return tree.map(as_value, request.function(*args, **kwargs))
 
-    def _by_values(self, refs: Sequence[Any]) -> Callable[..., Any]:
-        """Call it by its references' values from now on."""
-        made: Callable[..., Any] = ImpureCalls(self._fun, self._statics, refs, Jitted)
-        self._impure = made
-        return made
+    def _switch_to_ref_passing(self, refs: Sequence[Any]) -> StatefulCalls:
+        """Pass its references' values as arguments from now on."""
+        self._stateful = StatefulCalls(self._fun, self._statics, refs, Jitted)
+        return self._stateful
 
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
@@ -394,8 +427,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._cache.remember(request, values, traced.found_again(run))
         return run(values)
 
-    def _staged_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of `Cache.staged`; raise `AttributeError` for non-arrays."""
+    def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the key of the level `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
         return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 
@@ -405,8 +438,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         avals = [_abstract(x) for x in request.leaves]
         traced = trace_function(request.function, request.leaves, request.in_tree, avals, function_name(self._fun))
         traced.donate(request.donated(), request.in_tree)
-        made: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
-        return made
+        public: PublicTraced = load("volta_fn.jit.lowered").Traced(traced, request.in_tree, current_default_device())
+        return public
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Trace and lower for arguments like these (arrays or `ShapeDtypeStruct`)."""

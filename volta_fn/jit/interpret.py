@@ -74,27 +74,27 @@ _CARRIED = "The operand has it already: it is an argument or a constant, or the 
 
 def note_infinite(primitive: Primitive, operands: Sequence[Any], result: Any) -> None:
     """Remember where a result became infinite, for a NaN that comes of it."""
-    known = next((origin for buffer in operands for kept, origin in _born if kept is buffer), None)
-    if known is None:
+    source = next((origin for buffer in operands for infinite, origin in _born if infinite is buffer), None)
+    if source is None:
         position = current_position.get() or user_code_position()
-        known = f"{primitive}{'' if position is None else f' at {SourceLocation.of(position)}'}"
-    _born.append((result, known))
+        source = f"{primitive}{'' if position is None else f' at {SourceLocation.of(position)}'}"
+    _born.append((result, source))
 
 
 def _origin(operand: Any) -> str:
-    found = next((origin for kept, origin in _born if kept is operand), None)
-    return "" if found is None else f"; it became infinite in {found}"
+    source = next((origin for infinite, origin in _born if infinite is operand), None)
+    return "" if source is None else f"; it became infinite in {source}"
 
 
-def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], found: np.ndarray) -> NonFiniteError:
+def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], mask: np.ndarray) -> NonFiniteError:
     """Make the error of a result that is refused; `found` marks its bad elements.
 
     `operands` are the buffers that it was computed from, which `on_host` reads.
     """
     values = [np.asarray(on_host(buffer)) for buffer in operands]
-    first = tuple(map(int, np.unravel_index(int(np.argmax(found)), found.shape)))
-    count = int(found.sum())
-    where = "" if not found.shape else f" in {count:,} of {found.size:,} elements of the result, first at index {first}"
+    first = tuple(map(int, np.unravel_index(int(np.argmax(mask)), mask.shape)))
+    count = int(mask.sum())
+    where = "" if not mask.shape else f" in {count:,} of {mask.size:,} elements of the result, first at index {first}"
     spread = [f"{_range(i, x)}{_origin(buffer)}" for i, (x, buffer) in enumerate(zip(values, operands, strict=True))]
     has_it = any(_has(name, x) for x in values)
     details = [
@@ -107,7 +107,7 @@ def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: C
         _CARRIED if has_it else REMEDIES.get(primitive.name, _ANY),
     ]
     error = NonFiniteError(f"invalid value ({name}) encountered in {primitive}{where}\n  " + "\n  ".join(details))
-    error.index, error.shape = first, found.shape
+    error.index, error.shape = first, mask.shape
     if (position := current_position.get()) is not None:
         error.location = SourceLocation.of(position)
     return error

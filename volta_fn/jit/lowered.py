@@ -214,10 +214,10 @@ def _plan_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]
 
 def _largest(program: LoweredProgram) -> str:
     """Describe the equation with the largest result or operand."""
-    found = [(owner, item, var) for owner, item in _plan_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)]
-    if not found:
+    values = [(owner, item, var) for owner, item in _plan_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)]
+    if not values:
         return "a constant"
-    owner, item, var = max(found, key=lambda entry: entry[2].aval.nbytes)
+    owner, item, var = max(values, key=lambda entry: entry[2].aval.nbytes)
     return _producer(owner, item, var if var in item.results else item.results[0])
 
 
@@ -387,8 +387,8 @@ class Lowered(_Stage):
         >>> plan.fits, plan.peak_memory, plan.dispatches, plan.shaders
         (True, 32768, 1, 1)
         """
-        found: DevicePlan = plan_for(self._traced, limits)
-        return found
+        plan: DevicePlan = plan_for(self._traced, limits)
+        return plan
 
     def host_steps(self) -> list[HostStep]:
         """Return the equations that NumPy computes on the host, each with the reason.

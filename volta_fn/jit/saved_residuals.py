@@ -41,13 +41,13 @@ def saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[tu
 
 def _origins(program: ClosedJaxpr, labels: Sequence[str]) -> dict[Var, str]:
     """Tell for each variable of a program where it comes from."""
-    found = dict.fromkeys(program.jaxpr.constvars, "from a constant")
-    found |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
+    origins = dict.fromkeys(program.jaxpr.constvars, "from a constant")
+    origins |= {v: f"from the argument {label}" for v, label in zip(program.jaxpr.invars, labels, strict=True)}
     for eqn in program.eqns:
         where = f" from {eqn.source.file}:{eqn.source.lineno} ({eqn.source.function})" if eqn.source else ""
         named = f"named {eqn.params['name']!r}" if eqn.primitive is name_p else f"output of {eqn.primitive}"
-        found |= dict.fromkeys(eqn.outvars, f"{named}{where}")
-    return found
+        origins |= dict.fromkeys(eqn.outvars, f"{named}{where}")
+    return origins
 
 
 def print_saved_residuals(f: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -13,7 +13,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ArraySpec, ConcreteArray, as_value, from_number, number_of, wrap
 from volta_fn.core.aval import Shape, ShapedArray, check_promotion
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.dispatch import BuiltIns, Finder, remember_number, when_available
+from volta_fn.core.dispatch import array_of_number, remember_number
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DTypeError, GradientError
@@ -427,16 +427,13 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager
 
-    find: Finder | None = None
-    apply: Callable[..., Array] = partial(bind, primitive)
-
     def slow(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)
         if fallback is not None and operands[0].dtype not in allowed:
             return fallback(*operands)
-        return apply(*operands)
+        return bind(primitive, *operands)
 
     def new_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
@@ -449,8 +446,6 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
         return slow(x, y)
 
     def unary(x: Any, /) -> Array:
-        if find is not None:
-            return find(x)
         if type(x) is ConcreteArray and current_trace() is EVAL:
             run = eager.get((x._spec,))
             if run is not None:
@@ -458,22 +453,17 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
         return new_unary(x)
 
     def binary(x: Any, y: Any, /) -> Array:
-        if find is not None:
-            return find(x, y)
-        if type(x) is ConcreteArray and type(y) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((x._spec, y._spec))
-            if run is not None:
-                return run(x, y)
+        if current_trace() is EVAL:
+            a = x if type(x) is ConcreteArray else array_of_number(y, x) if type(y) is ConcreteArray else None
+            b = y if type(y) is ConcreteArray else array_of_number(x, y) if type(x) is ConcreteArray else None
+            if a is not None and b is not None:
+                run = eager.get((a._spec, b._spec))
+                if run is not None:
+                    return run(a, b)
         return new_binary(x, y)
 
-    forms: dict[int, tuple[Any, Any]] = {1: (unary, new_unary), 2: (binary, new_binary)}
-    result, unknown = forms.get(primitive.arity, (slow, slow))
-
-    def install(built_ins: BuiltIns) -> None:
-        nonlocal find, apply
-        find, apply = built_ins.finder(eager, unknown), built_ins.finder(eager, apply)
-
-    when_available(install)
+    forms: dict[int, Any] = {1: unary, 2: binary}
+    result = forms.get(primitive.arity, slow)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from volta_fn.core.array import ArraySpec
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
@@ -107,7 +106,7 @@ class CpuBackend(NumpyBackend):
         if has_effects(eqn) or not (primitive.holds_programs or _size(eqn) >= _FAST_SIZE):
             return first
         if is_faster_in_numpy(primitive, avals):
-            return Repeated(first, functools.partial(_with_built_ins, first, eqn))
+            return first
         in_order = first if _is_fast_in_numpy(eqn) else None
         make = functools.cache(functools.partial(self._program_of, eqn, pipeline, in_order))
         if _is_long(eqn) and (program := make()) is not None:
@@ -201,7 +200,6 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
         return None
     if not is_faster_in_numpy(eqn.primitive, avals) and not _native_program().of(alone, [False] * len(avals), pipeline).calls_host:
         return None
-    _support_code()
     return make_kernel(eqn.primitive, avals, eqn.params, pipeline)
 
 
@@ -232,38 +230,6 @@ def _alone(eqn: Equation) -> ClosedJaxpr:
 def _support_code() -> None:
     """Load the built-ins, by which NumPy's kernels are called in less time."""
     load("volta_fn.targets.cpu.runtime.executor").support_code_of_process()
-
-
-def _with_built_ins(kernel: Callable[..., Any], eqn: Equation) -> Callable[..., Any]:
-    _support_code()
-    of_arrays = loop_in_numpy(eqn)
-
-    def run_kernel(*buffers: Any) -> Any:
-        return kernel(*buffers)
-
-    if of_arrays is None:
-        return kernel
-    run_kernel.of_arrays, run_kernel.of_strided = of_arrays, kernel  # type: ignore[attr-defined]  # functions carry attributes
-    return run_kernel
-
-
-def loop_in_numpy(eqn: Equation) -> Callable[..., Any] | None:
-    """Return the maker of a function of arrays that calls NumPy's loop.
-
-    None for equations that have none, and for arrays that are large or of several shapes.
-    """
-    (out,) = eqn.outvars
-    ufunc, aval = _VECTORISED.get(eqn.primitive), out.aval
-    if ufunc is None or aval.size > _MOST_LOCKED or any((v.aval.shape, v.aval.dtype) != (aval.shape, aval.dtype) for v in eqn.invars):
-        return None
-    entry = load("volta_fn.targets.cpu.runtime.executor").support_code_of_process().entry
-    make = functools.partial(np.empty, aval.shape, aval.dtype)
-
-    def of_arrays(specs: Sequence[ArraySpec], within: Any, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        function: Callable[..., Any] = entry.of_loop(ufunc, make, specs, otherwise)
-        return function
-
-    return of_arrays
 
 
 def _is_fast_in_numpy(eqn: Equation) -> bool:

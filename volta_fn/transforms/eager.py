@@ -31,6 +31,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.call_cache import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
 from volta_fn.core.placement import checked
@@ -73,35 +74,14 @@ class Node:
         self.programs: dict[Any, Any] = {}
 
 
-class Trie:
-    """All recordings so far, by the types of their inputs, then by their operations."""
-
-    def __init__(self) -> None:
-        self.roots: dict[Any, Node] = {}
-        self.room = _TRIE_SIZE
-
-    def root(self, *key: Any) -> Node:
-        """Return the node at which recordings with these input types (or device) begin."""
-        return self.roots.get(key) or self.child(self.roots, key, None)
-
-    def child(self, nodes: dict[Any, Node], key: Any, results: Any) -> Node:
-        """Add a node to the roots or to another node's children."""
-        self.reserve(1)
-        return nodes.setdefault(key, Node(results))
-
-    def reserve(self, size: int) -> None:
-        """Drop all nodes if there is no room for more; recordings keep those they hold."""
-        self.room -= size
-        if self.room < 0:
-            self.clear()
-
-    def clear(self) -> None:
-        """Drop all nodes."""
-        self.roots.clear()
-        self.room = _TRIE_SIZE
+#: The nodes at which recordings begin, by the types of their inputs, or by the device after a flush.
+_CACHE = CallCache("gradients", ["recordings"], _TRIE_SIZE)
+_ROOTS = _CACHE.level("recordings")
 
 
-TRIE = Trie()
+def _root(*key: Any) -> Node:
+    """Return the node at which recordings with these input types (or device) begin."""
+    return _ROOTS.get(key) or _CACHE.add("recordings", key, Node(None))
 
 
 class RecordedTracer(DifferentiatedTracer):
@@ -145,7 +125,7 @@ class Recording(JVPTrace):
         self.operands: list[Any] = []
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
-        self.node = TRIE.root(*[v._spec for v in inputs])
+        self.node = _root(*[v._spec for v in inputs])
         #: From the first flush on: the trace that differentiates, and the values computed so far.
         self.linear: LinearizeTrace | None = None
         self.values: list[Any] = []
@@ -204,7 +184,8 @@ class Recording(JVPTrace):
                 if results is None:
                     del operands[before:]
                     return None
-                node = TRIE.child(self.node.children, key, results)
+                _CACHE.reserve(1)  # which keeps this recording's node
+                node = self.node.children.setdefault(key, Node(results))
             self.node = node
             self.steps.append((primitive, numbers, params))
             number = self.count
@@ -247,7 +228,7 @@ class Recording(JVPTrace):
                 self.values += self._computed(self.linear, inputs, wanted)
                 self.start = self.count = len(self.values)
                 self.steps, self.operands, self.inputs = [], [], []
-                self.node = TRIE.root(self.device)
+                self.node = _root(self.device)
             return self.linear
 
     def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
@@ -304,7 +285,7 @@ class Recording(JVPTrace):
         program = programs.get(key)
         if program is None:
             compiles = key in programs or self.device.platform != "cpu"
-            TRIE.reserve(_PROGRAM_SIZE if compiles else 1)
+            _CACHE.reserve(_PROGRAM_SIZE if compiles else 1)
             program = programs[key] = make() if compiles else None
         return program
 

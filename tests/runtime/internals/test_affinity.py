@@ -18,4 +18,4 @@ def test_without_linuxs_functions_nothing_is_called(monkeypatch: pytest.MonkeyPa
         threads.write_affinity(module)
         texts.append(str(module))
     assert "sched_getcpu" not in texts[1] and "call" not in texts[1]
-    assert all(f"@{name}()" in texts[1] for name in ("enlist", "make_way"))
+    assert all(f"@{name}()" in texts[1] for name in ("register_worker", "exclude_current_cpu"))

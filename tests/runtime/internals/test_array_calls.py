@@ -153,10 +153,8 @@ def test_another_layout_of_arrays_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     assert array_calls.find_layout() is not None
     monkeypatch.setattr(array_calls, "_WORD", 1 << 20)  # so that no word of an array is read
     assert array_calls.find_layout() is None
-    monkeypatch.setattr(fastcall, "provide", lambda make: pytest.fail("there is none"))
     entry = FastcallEntry(fastcall.Addresses(*[0] * len(fastcall.Addresses._fields)))
     assert entry.of_arrays(None, np.zeros(10, np.int64), [], [X._spec], None, print) is print
-    assert entry._of_kernel(np.sin, 1, X._spec, print) is entry._of_view(np.zeros(3), 0, X._spec, print) is print
 
 
 def test_without_built_ins_python_does_the_same() -> None:

@@ -22,9 +22,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 @pytest.fixture(params=[FastcallEntry, CtypesEntry])
 def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called in either way."""
-    executor.support_code_of_process()  # which gives its built-ins to the process before the test keeps back its own
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
-    monkeypatch.setattr(fastcall, "provide", lambda built_ins: None)  # this code goes with the test
     compiled = executor._compiled.__wrapped__()
     assert isinstance(compiled.entry, request.param)
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: compiled)

@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, attach
 from volta_fn.core.aval import canonical_shape
 from volta_fn.core.device import default_backend
-from volta_fn.core.dispatch import BuiltIns, Finder, when_available
+from volta_fn.core.dispatch import array_of_number
 from volta_fn.core.memory import constrained
 from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
@@ -147,22 +147,16 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
     unknown, reflected = _binary(promoting, raising)
     eager = operation.primitive.eager
-    find: Finder | None = None
 
     def method(self: Any, other: Any) -> Any:
-        if find is not None:
-            return find(self, other)
-        if type(self) is ConcreteArray and type(other) is ConcreteArray and current_trace() is EVAL:
-            run = eager.get((self._spec, other._spec))
-            if run is not None:
-                return run(self, other)
+        if type(self) is ConcreteArray and current_trace() is EVAL:
+            operand = other if type(other) is ConcreteArray else array_of_number(self, other)
+            if operand is not None:
+                run = eager.get((self._spec, operand._spec))
+                if run is not None:
+                    return run(self, operand)
         return unknown(self, other)
 
-    def install(built_ins: BuiltIns) -> None:
-        nonlocal find
-        find = built_ins.finder(eager, unknown)
-
-    when_available(install)
     return method, reflected
 
 

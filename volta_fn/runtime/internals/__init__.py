@@ -4,11 +4,8 @@ These are the internals of CPython, NumPy, llvmlite and Linux. Each module check
 it does the same through public interfaces. `tests/runtime/internals` runs both ways.
 
 - `fastcall` relies on CPython's METH_FASTCALL and the layout of NumPy's arrays; it saves 20 µs of every call of a program. Else: `ctypes`.
-- `array_calls` relies on where CPython keeps attributes that are slots; it saves 0.4 µs of every eager call. Else: Python's own lookups.
-- `finders` relies on the same, on NumPy's table of C functions, and on the version of CPython's dicts; it saves 0.3 to 3 µs of eager calls.
-  Else: Python's lookups.
-- `eager_calls` relies on the same, and on the capsule in which NumPy gives compilers a ufunc's loop; it saves 0.3 to 3 µs of eager calls.
-  Else: Python, and the ufunc.
+- `array_calls` relies on where CPython keeps attributes that are slots, and on NumPy's table of C functions; it saves 0.4 µs of every call
+  of a jitted function. Else: Python's own lookups.
 - `result_allocator` relies on NumPy's table of C functions and the context variable of its allocator; it saves the page faults of large
   results, 8 ms for 32 MiB. Else: `numpy.empty`.
 - `threads` relies on NumPy's error state being one context variable; it saves 3 µs of every operation (else: `numpy.errstate`). By names

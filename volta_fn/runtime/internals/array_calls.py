@@ -8,8 +8,7 @@ Its `self` is a tuple of a record (`CallWord`), a NumPy array, and whatever the 
 code of Python's runs between reading the operands' buffers and the program, which keeps Python's lock or holds references to them. Anything
 unsupported is passed to a fallback, a function of the same arrays: operands that are not contiguous, and programs that fail.
 
-It reads and writes the attributes of arrays where `find_layout` finds them. `finders` find a program by the types of its arrays, and
-`eager_calls` has the built-ins for functions of NumPy's.
+It reads and writes the attributes of arrays where `find_layout` finds them.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ class CallWord(IntEnum):
     BUFFER = 3
     SPEC = 4
     #: The function for all other calls.
-    OTHERWISE = 5
+    FALLBACK = 5
     #: How many results there are, whether they are returned in a tuple (1), in a list (2) or alone (0), and the words of each.
     COUNT = 6
     WITHIN = 7
     RESULTS = 8
 
 
-class Made(IntEnum):
+class ResultWord(IntEnum):
     """Words of a result."""
 
     #: Its spec, and a function that makes its buffer.
@@ -94,23 +93,11 @@ def find_layout() -> Layout | None:
 def declare_python(module: Module) -> None:
     """Declare the functions of Python's that built-ins call."""
     for declaration in (
-        "declare ptr @PyTuple_GetItem(ptr, i64)",
         "declare ptr @PyTuple_New(i64)",
         "declare i32 @PyTuple_SetItem(ptr, i64, ptr)",
-        "declare i64 @PyTuple_Size(ptr)",
         "declare ptr @PyList_New(i64)",
-        "declare ptr @PyList_GetItem(ptr, i64)",
         "declare i32 @PyList_SetItem(ptr, i64, ptr)",
-        "declare i64 @PyList_Size(ptr)",
-        "declare ptr @PyDict_GetItem(ptr, ptr)",
-        "declare double @PyFloat_AsDouble(ptr)",
-        "declare i32 @PyContextVar_Get(ptr, ptr, ptr)",
-        "declare i32 @PyContext_Enter(ptr)",
-        "declare i32 @PyContext_Exit(ptr)",
-        "declare i32 @PyErr_ExceptionMatches(ptr)",
-        "declare void @PyErr_Clear()",
         "declare ptr @PyObject_CallNoArgs(ptr)",
-        "declare ptr @PyObject_CallOneArg(ptr, ptr)",
         "declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)",
         "declare ptr @PyType_GenericAlloc(ptr, i64)",
         "declare void @Py_IncRef(ptr)",
@@ -129,8 +116,8 @@ def empty_of_numpy() -> int:
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.c_int)
     sizes, dtype = np.array([2, 3], np.intp), np.dtype(np.int16)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(dtype))
-    made = kind(address)(2, sizes.ctypes.data, dtype, 0)
-    return address if type(made) is np.ndarray and (made.shape, made.dtype) == ((2, 3), dtype) and made.flags.c_contiguous else 0
+    array = kind(address)(2, sizes.ctypes.data, dtype, 0)
+    return address if type(array) is np.ndarray and (array.shape, array.dtype) == ((2, 3), dtype) and array.flags.c_contiguous else 0
 
 
 def record_of(f: Function, self_: Value) -> Value:
@@ -166,35 +153,35 @@ def write_apply(module: Module) -> None:
     record = record_of(f, self_)
     buffers = f.alloca(P, MOST_OPERANDS + MOST_RESULTS)
     addresses = f.alloca(P, MOST_OPERANDS)
-    results, made = word(f, record, CallWord.COUNT), f.at(buffers, P, count)
+    results, outputs = word(f, record, CallWord.COUNT), f.at(buffers, P, count)
 
     def run() -> list[Value]:
         return [f.call("run_program", "i64", pointer(f, record, CallWord.PROGRAM), buffers, f.binary("add", count, results))]
 
     def computed() -> list[Value]:
-        known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
-        status = f.branch(known, run, lambda: [i64(-1)])[0]
-        return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffers", P, record, made)], lambda: failed(status))
+        are_arrays = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
+        status = f.branch(are_arrays, run, lambda: [i64(-1)])[0]
+        return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffers", P, record, outputs)], lambda: failed(status))
 
     def dropped() -> list[Value]:
-        f.loop(i64(0), results, 1, [], lambda i, _: f.run("Py_DecRef", f.load(P, f.at(made, P, i), 8)))
+        f.loop(i64(0), results, 1, [], lambda i, _: f.run("Py_DecRef", f.load(P, f.at(outputs, P, i), 8)))
         return [NULL]
 
     def failed(status: Value) -> list[Value]:
         dropped()
-        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [NULL], otherwise)
+        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [NULL], fall_back)
 
-    def otherwise() -> list[Value]:
-        return [f.call("PyObject_Vectorcall", P, pointer(f, record, CallWord.OTHERWISE), args, count, NULL)]
+    def fall_back() -> list[Value]:
+        return [f.call("PyObject_Vectorcall", P, pointer(f, record, CallWord.FALLBACK), args, count, NULL)]
 
     def with_results() -> list[Value]:
-        return f.branch(f.compare("icmp eq", f.call("make_buffers", "i64", record, made), i64(0)), dropped, computed)
+        return f.branch(f.compare("icmp eq", f.call("make_buffers", "i64", record, outputs), i64(0)), dropped, computed)
 
     # More operands than the program has would not fit; the types that it was found by say that there are none. Making results may run code
     # of Python's, so operands are looked at before, to see whether results are wanted, and read afterwards.
-    known = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
-    fitting = f.branch(known, lambda: [f.call("fill", "i64", addresses, buffers, count)], lambda: [i64(0)])[0]
-    f.finish(f.branch(f.compare("icmp ne", fitting, i64(0)), with_results, otherwise)[0])
+    are_arrays = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
+    fitting = f.branch(are_arrays, lambda: [f.call("fill", "i64", addresses, buffers, count)], lambda: [i64(0)])[0]
+    f.finish(f.branch(f.compare("icmp ne", fitting, i64(0)), with_results, fall_back)[0])
 
 
 def _write_read(module: Module) -> None:
@@ -203,51 +190,51 @@ def _write_read(module: Module) -> None:
     f = Function(module, "read_buffers", [record, args, count, buffers], "i64")
     array, ndarray, offset = pointer(f, record, CallWord.ARRAY), pointer(f, record, CallWord.NDARRAY), word(f, record, CallWord.BUFFER)
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def read_buffer(i: Value, carried: list[Value]) -> list[Value]:
         operand = f.load(P, f.at(args, P, i), 8)
 
         def check() -> list[Value]:
             buffer = f.load(P, f.at(operand, "i8", offset), 8)
             f.store(buffer, f.at(buffers, P, i), 8)
-            known = f.branch(f.compare("icmp eq", buffer, NULL), lambda: [_FALSE], lambda: [is_a(f, buffer, ndarray)])[0]
-            return [f.binary("and", carried[0], f.cast("zext", known, "i64"))]
+            is_array = f.branch(f.compare("icmp eq", buffer, NULL), lambda: [_FALSE], lambda: [is_a(f, buffer, ndarray)])[0]
+            return [f.binary("and", carried[0], f.cast("zext", is_array, "i64"))]
 
         return f.branch(is_a(f, operand, array), check, lambda: [i64(0)])
 
-    f.finish(f.loop(i64(0), count, 1, [i64(1)], one)[0])
+    f.finish(f.loop(i64(0), count, 1, [i64(1)], read_buffer)[0])
 
 
 def _result(f: Function, record: Value, number: Value) -> Value:
     """Return the address of the words of a result."""
-    return f.at(f.at(record, "i64", i64(CallWord.RESULTS)), "i64", f.binary("mul", number, i64(len(Made))))
+    return f.at(f.at(record, "i64", i64(CallWord.RESULTS)), "i64", f.binary("mul", number, i64(len(ResultWord))))
 
 
 def _write_make(module: Module) -> None:
     """Define ``i64 @make_buffers(record, made)``: new arrays; 0 if one is null."""
-    record, made = Value(P, "%record"), Value(P, "%made")
-    f = Function(module, "make_buffers", [record, made], "i64")
+    record, outputs = Value(P, "%record"), Value(P, "%made")
+    f = Function(module, "make_buffers", [record, outputs], "i64")
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def make_buffer(i: Value, carried: list[Value]) -> list[Value]:
         result = _result(f, record, i)
-        empty = pointer(f, result, Made.EMPTY)
+        empty = pointer(f, result, ResultWord.EMPTY)
 
         def by_numpy() -> list[Value]:
-            dtype = pointer(f, result, Made.DTYPE)
+            dtype = pointer(f, result, ResultWord.DTYPE)
             f.run("Py_IncRef", dtype)  # the function keeps the reference
-            count = f.cast("trunc", word(f, result, Made.DIMENSIONS), "i32")
-            return [f.let(P, f"call ptr {empty.name}({count}, {pointer(f, result, Made.SIZES)}, {dtype}, i32 0)")]
+            count = f.cast("trunc", word(f, result, ResultWord.DIMENSIONS), "i32")
+            return [f.let(P, f"call ptr {empty.name}({count}, {pointer(f, result, ResultWord.SIZES)}, {dtype}, i32 0)")]
 
         def by_python() -> list[Value]:
-            return [f.call("PyObject_CallNoArgs", P, pointer(f, result, Made.MAKE))]
+            return [f.call("PyObject_CallNoArgs", P, pointer(f, result, ResultWord.MAKE))]
 
         def make() -> list[Value]:
             return f.branch(f.compare("icmp eq", empty, NULL), by_python, by_numpy)
 
         array = f.branch(f.compare("icmp ne", carried[0], i64(0)), make, lambda: [NULL])[0]
-        f.store(array, f.at(made, P, i), 8)
+        f.store(array, f.at(outputs, P, i), 8)
         return [f.cast("zext", f.compare("icmp ne", array, NULL), "i64")]
 
-    f.finish(f.loop(i64(0), word(f, record, CallWord.COUNT), 1, [i64(1)], one)[0])
+    f.finish(f.loop(i64(0), word(f, record, CallWord.COUNT), 1, [i64(1)], make_buffer)[0])
 
 
 def _write_wrap(module: Module) -> None:
@@ -270,43 +257,43 @@ def _write_wrap(module: Module) -> None:
 
 def _write_wrap_all(module: Module) -> None:
     """Define ``ptr @wrap_buffers(record, made)``: what the call returns, or null."""
-    record, made = Value(P, "%record"), Value(P, "%made")
-    f = Function(module, "wrap_buffers", [record, made], P)
+    record, outputs = Value(P, "%record"), Value(P, "%made")
+    f = Function(module, "wrap_buffers", [record, outputs], P)
     within, count = word(f, record, CallWord.WITHIN), word(f, record, CallWord.COUNT)
     in_tuple = f.compare("icmp eq", within, i64(1))
 
     def wrapped(i: Value) -> Value:
-        return f.call("wrap_buffer", P, record, pointer(f, _result(f, record, i), Made.SPEC), f.load(P, f.at(made, P, i), 8))
+        return f.call("wrap_buffer", P, record, pointer(f, _result(f, record, i), ResultWord.SPEC), f.load(P, f.at(outputs, P, i), 8))
 
     def several() -> list[Value]:
-        found = f.branch(in_tuple, lambda: [f.call("PyTuple_New", P, count)], lambda: [f.call("PyList_New", P, count)])[0]
-        there = f.cast("zext", f.compare("icmp ne", found, NULL), "i64")
+        sequence = f.branch(in_tuple, lambda: [f.call("PyTuple_New", P, count)], lambda: [f.call("PyList_New", P, count)])[0]
+        has_sequence = f.cast("zext", f.compare("icmp ne", sequence, NULL), "i64")
 
-        def one(i: Value, carried: list[Value]) -> list[Value]:
+        def set_item(i: Value, carried: list[Value]) -> list[Value]:
             array = wrapped(i)  # of each, so that it takes all references
 
-            def put() -> list[Value]:
+            def store_array() -> list[Value]:
                 f.branch(
                     in_tuple,
-                    lambda: [f.call("PyTuple_SetItem", "i32", found, i, array)],
-                    lambda: [f.call("PyList_SetItem", "i32", found, i, array)],
+                    lambda: [f.call("PyTuple_SetItem", "i32", sequence, i, array)],
+                    lambda: [f.call("PyList_SetItem", "i32", sequence, i, array)],
                 )
                 return [carried[0]]
 
-            def drop() -> list[Value]:
+            def drop_array() -> list[Value]:
                 f.run("Py_DecRef", array)
                 return [i64(0)]
 
-            there = f.binary("and", carried[0], f.cast("zext", f.compare("icmp ne", array, NULL), "i64"))
-            return f.branch(f.compare("icmp ne", there, i64(0)), put, drop)
+            has_all = f.binary("and", carried[0], f.cast("zext", f.compare("icmp ne", array, NULL), "i64"))
+            return f.branch(f.compare("icmp ne", has_all, i64(0)), store_array, drop_array)
 
-        complete = f.loop(i64(0), count, 1, [there], one)[0]
+        complete = f.loop(i64(0), count, 1, [has_sequence], set_item)[0]
 
         def drop_all() -> list[Value]:
-            f.run("Py_DecRef", found)
+            f.run("Py_DecRef", sequence)
             return [NULL]
 
-        return f.branch(f.compare("icmp ne", complete, i64(0)), lambda: [found], drop_all)
+        return f.branch(f.compare("icmp ne", complete, i64(0)), lambda: [sequence], drop_all)
 
     f.finish(f.branch(f.compare("icmp eq", within, i64(0)), lambda: [wrapped(i64(0))], several)[0])
 
@@ -317,7 +304,7 @@ def call_record(
     makes: Sequence[functools.partial[np.ndarray]],
     specs: Sequence[ArraySpec],
     within: type[tuple] | type[list] | None,
-    otherwise: Callable[..., Any],
+    fallback: Callable[..., Any],
 ) -> tuple[np.ndarray, Any]:
     """Return a built-in's record, and the memory that it points to.
 
@@ -331,7 +318,7 @@ def call_record(
         CallWord.NDARRAY: id(np.ndarray),
         CallWord.BUFFER: layout.buffer,
         CallWord.SPEC: layout.spec,
-        CallWord.OTHERWISE: id(otherwise),
+        CallWord.FALLBACK: id(fallback),
         CallWord.COUNT: len(makes),
         CallWord.WITHIN: (None, tuple, list).index(within),
     }
@@ -341,11 +328,11 @@ def call_record(
 
 def _result_words(make: functools.partial[np.ndarray], spec: ArraySpec, sizes: np.ndarray) -> list[int]:
     words = {
-        Made.SPEC: id(spec),
-        Made.MAKE: id(make),
-        Made.EMPTY: empty_of_numpy() if make.func is np.empty else 0,
-        Made.DIMENSIONS: sizes.size,
-        Made.SIZES: sizes.ctypes.data,
-        Made.DTYPE: id(make.args[1]),
+        ResultWord.SPEC: id(spec),
+        ResultWord.MAKE: id(make),
+        ResultWord.EMPTY: empty_of_numpy() if make.func is np.empty else 0,
+        ResultWord.DIMENSIONS: sizes.size,
+        ResultWord.SIZES: sizes.ctypes.data,
+        ResultWord.DTYPE: id(make.args[1]),
     }
-    return [words[name] for name in Made]
+    return [words[name] for name in ResultWord]

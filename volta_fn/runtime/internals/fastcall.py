@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -24,12 +23,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.core.array import ArraySpec
-from volta_fn.core.dispatch import BuiltIns, Finder, provide
-from volta_fn.runtime.internals.array_calls import INTERRUPTED, MOST_OPERANDS, call_record, find_layout, write_apply
-from volta_fn.runtime.internals.eager_calls import kernel_record, loop_of, loop_record, view_record, write_kernel_calls
-from volta_fn.runtime.internals.finders import find_record, write_finders
+from volta_fn.runtime.internals.array_calls import INTERRUPTED, call_record, find_layout, write_apply
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
-from volta_fn.runtime.internals.threads import plain_of, quiet_context
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
 NOT_CONTIGUOUS = -1
@@ -58,7 +53,7 @@ class Record(IntEnum):
 _HEAD = object.__basicsize__
 _DATA, _FLAGS = _HEAD, _HEAD + 48
 _CONTIGUOUS_ALIGNED = 0x101
-_METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x02
+_METH_FASTCALL = 0x80
 _HEADER = 64
 _HUGE_PAGE = 1 << 21
 _P = "ptr"
@@ -86,8 +81,6 @@ def write_entry(module: Module) -> None:
     _write_run_program(module)
     _write_enter(module)
     write_apply(module)
-    write_finders(module)
-    write_kernel_calls(module)
 
 
 def _word(f: Function, record: Value, name: Record) -> Value:
@@ -109,7 +102,7 @@ def _write_table(module: Module) -> None:
     """
     record = Value(_P, "%record")
     f = Function(module, "table", [record], _P)
-    kept = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
+    spare = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
 
     def make() -> list[Value]:
         bytes_ = f.binary("shl", _word(f, record, Record.SLOTS), i64(3))
@@ -124,7 +117,7 @@ def _write_table(module: Module) -> None:
 
         return f.branch(_is_null(f, block), lambda: [_NULL], fill)
 
-    f.finish(f.branch(_is_null(f, kept), make, lambda: [kept])[0])
+    f.finish(f.branch(_is_null(f, spare), make, lambda: [spare])[0])
 
 
 def _write_arena(module: Module) -> None:
@@ -134,7 +127,7 @@ def _write_arena(module: Module) -> None:
     """
     wanted = Value("i64", "%bytes")
     f = Function(module, "arena", [wanted], _P)
-    kept = _exchange(f, Value(_P, "@spare"), _NULL)
+    spare = _exchange(f, Value(_P, "@spare"), _NULL)
 
     def large(size: Value) -> Value:
         rounded = f.binary("and", f.binary("add", size, i64(_HUGE_PAGE - 1)), i64(-_HUGE_PAGE))
@@ -143,14 +136,16 @@ def _write_arena(module: Module) -> None:
         return block
 
     def make() -> list[Value]:
-        f.run("free", kept)
+        f.run("free", spare)
         size = f.binary("add", wanted, i64(_HEADER))
         block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
         return [block]
 
-    enough = f.branch(_is_null(f, kept), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", kept, 8), wanted)])[0]
-    f.finish(f.branch(enough, lambda: [kept], make)[0])
+    enough = f.branch(_is_null(f, spare), lambda: [Value("i1", "false")], lambda: [f.compare("icmp uge", f.load("i64", spare, 8), wanted)])[
+        0
+    ]
+    f.finish(f.branch(enough, lambda: [spare], make)[0])
 
 
 def _write_relocate(module: Module) -> None:
@@ -184,13 +179,13 @@ def _write_fill(module: Module) -> None:
     table, args, count = Value(_P, "%table"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "fill", [table, args, count], "i64")
 
-    def one(i: Value, carried: list[Value]) -> list[Value]:
+    def fill_slot(i: Value, carried: list[Value]) -> list[Value]:
         array = f.load(_P, f.at(args, _P, i), 8)
         f.store(f.load(_P, f.at(array, "i8", i64(_DATA)), 8), f.at(table, _P, i), 8)
         flags = f.load("i32", f.at(array, "i8", i64(_FLAGS)), 4)
         return [f.binary("and", carried[0], flags)]
 
-    flags = f.loop(i64(0), count, 1, [Value("i32", str(_CONTIGUOUS_ALIGNED))], one)[0]
+    flags = f.loop(i64(0), count, 1, [Value("i32", str(_CONTIGUOUS_ALIGNED))], fill_slot)[0]
     f.finish(f.cast("zext", f.compare("icmp eq", flags, Value("i32", str(_CONTIGUOUS_ALIGNED))), "i64"))
 
 
@@ -253,11 +248,6 @@ class Addresses(NamedTuple):
 
     enter: int
     apply: int
-    apply_kernel: int
-    apply_loop: int
-    apply_view: int
-    find_types: int
-    find_signature: int
     execute: int
 
 
@@ -274,18 +264,12 @@ class FunctionMaker(Protocol):
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
         """Return the function of arrays that calls a program.
 
         It returns one array, or several `within` a tuple or a list; `array_calls` explains the arguments. The function keeps them, and so
         the program, whose memory its record refers to.
-        """
-
-    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function of arrays that runs a ufunc's loop.
-
-        All arrays have one shape and dtype. The loop keeps Python's lock. Without one it is `otherwise`.
         """
 
 
@@ -299,18 +283,10 @@ class FastcallEntry:
     def __init__(self, addresses: Addresses) -> None:
         self._enter = _MethodDef(b"program", addresses.enter, _METH_FASTCALL, None)
         self._apply = _MethodDef(b"program of arrays", addresses.apply, _METH_FASTCALL, None)
-        self._apply_kernel = _MethodDef(b"kernel of arrays", addresses.apply_kernel, _METH_FASTCALL, None)
-        self._apply_loop = _MethodDef(b"loop of arrays", addresses.apply_loop, _METH_FASTCALL, None)
-        self._apply_view = _MethodDef(b"view of an array", addresses.apply_view, _METH_FASTCALL, None)
-        self._find_types = _MethodDef(b"function of arrays", addresses.find_types, _METH_FASTCALL, None)
-        self._find_signature = _MethodDef(b"function of arguments", addresses.find_signature, _METH_FASTCALL | _METH_KEYWORDS, None)
         self._layout = find_layout()
         self._new = ctypes.pythonapi.PyCFunction_NewEx
         self._new.restype = ctypes.py_object
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-        if self._layout is not None:
-            finder, signature_finder = (functools.partial(self._finder, found) for found in (self._find_types, self._find_signature))
-            provide(BuiltIns(finder, signature_finder, self._of_kernel, self._of_view))
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """See `FunctionMaker`."""
@@ -323,46 +299,15 @@ class FastcallEntry:
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
         """See `FunctionMaker`."""
         if self._layout is None:
-            return otherwise
-        words, sizes = call_record(record, self._layout, makes, specs, within, otherwise)
-        return self._built_in(self._apply, words, (sizes, program, record, makes, specs, otherwise))
-
-    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """See `FunctionMaker`."""
-        shape, dtype = make.args
-        loop = loop_of(ufunc, dtype)
-        if self._layout is None or loop is None:
-            return otherwise
-        call, sizes = call_record(np.zeros(0), self._layout, [make], specs, None, otherwise)
-        words, kept = loop_record(loop, ufunc.nin, math.prod(shape), dtype.itemsize, call)
-        return self._built_in(self._apply_loop, words, (sizes, kept, make, specs, otherwise))
-
-    def _built_in(self, definition: _MethodDef, words: np.ndarray, kept: Any) -> Callable[..., Any]:
-        """Make a built-in with a record, which keeps what the record points to."""
-        function: Callable[..., Any] = self._new(ctypes.addressof(definition), (words, kept), None)
+            return fallback
+        words, sizes = call_record(record, self._layout, makes, specs, within, fallback)
+        owners = (words, (sizes, program, record, makes, specs, fallback))  # of the memory that the words point to
+        function: Callable[..., Any] = self._new(ctypes.addressof(self._apply), owners, None)
         return function
-
-    def _finder(self, definition: _MethodDef, functions: dict[Any, Callable[..., Any]], otherwise: Callable[..., Any]) -> Finder:
-        """Return a finder; see `core/dispatch.py`."""
-        assert self._layout is not None
-        return self._built_in(definition, find_record(self._layout, functions, otherwise), (functions, otherwise))
-
-    def _of_kernel(self, kernel: Callable[..., Any], operands: int, spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a kernel as a function of arrays; see `core/dispatch.py`."""
-        context, plain = quiet_context(), plain_of(kernel)
-        if self._layout is None or context is None or plain is None or operands > MOST_OPERANDS:
-            return otherwise
-        words = kernel_record(self._layout, plain, operands, context, spec, np.asarray, otherwise)
-        return self._built_in(self._apply_kernel, words, (plain, context, spec, np.asarray, otherwise))
-
-    def _of_view(self, view: np.ndarray, offset: int, spec: ArraySpec, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what makes such a view; see `core/dispatch.py`."""
-        made = None if self._layout is None else view_record(self._layout, view, offset, spec, otherwise)
-        return otherwise if made is None else self._built_in(self._apply_view, made[0], (made[1], spec, otherwise))
 
 
 class CtypesEntry:
@@ -398,14 +343,10 @@ class CtypesEntry:
         makes: Sequence[Make],
         specs: Sequence[ArraySpec],
         within: type[tuple] | type[list] | None,
-        otherwise: Callable[..., Any],
+        fallback: Callable[..., Any],
     ) -> Callable[..., Any]:
-        """Return `otherwise`: ctypes takes longer than Python's frames."""
-        return otherwise
-
-    def of_loop(self, ufunc: np.ufunc, make: Make, specs: Sequence[ArraySpec], otherwise: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `otherwise`, as above."""
-        return otherwise
+        """Return `fallback`: ctypes takes longer than Python's frames."""
+        return fallback
 
 
 def make_entry(addresses: Addresses) -> FunctionMaker:

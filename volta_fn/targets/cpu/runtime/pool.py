@@ -186,7 +186,7 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
     _add(f, _ROUND, 1)
 
     def wake() -> None:
-        f.run("make_way")
+        f.run("exclude_current_cpu")
         f.call("pthread_mutex_lock", "i32", _word(_MUTEX))
         f.call("pthread_cond_broadcast", "i32", _word(_CONDITION))
         f.call("pthread_mutex_unlock", "i32", _word(_MUTEX))
@@ -196,7 +196,7 @@ def _announce(f: Function, function: Value, buffers: Value, tasks: Value) -> Non
 
 def _write_work(module: Module) -> None:
     f = Function(module, "work", [])
-    f.run("enlist")
+    f.run("register_worker")
     seen = f.alloca("i64", align=8)
     f.store(i64(0), seen, 8)
     mine = f.binary("add", _add(f, _WORKERS, 1), i64(1))

@@ -342,14 +342,14 @@ class Program:
         return run_single_result
 
     def _of_arrays(
-        self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, otherwise: Callable[..., Any]
+        self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
         """Return the program as a function of arrays that returns those of the specs.
 
-        They are in a tuple or a list, or it is one alone. It calls `otherwise` with non-contiguous arrays.
+        They are in a tuple or a list, or it is one alone. It calls `fallback` with non-contiguous arrays.
         """
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
-        return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, otherwise)
+        return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, fallback)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""
