@@ -21,10 +21,10 @@ from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenat
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
 from volta_fn.compiler.passes.loop_fission import move_products_out
-from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, inline_calls, simplify_loops, simplify_nested
+from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops, simplify_nested
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, program_cache
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 

@@ -12,9 +12,8 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.kernel import Kernel, check_kernel, interpret
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, writes
-from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.compiler.target import Target, TargetCapabilities
-from volta_fn.core.jaxpr import Equation, Literal
+from volta_fn.core.jaxpr import Equation, Literal, inline_calls
 from volta_fn.targets.numpy.backend import make_kernel
 
 

@@ -15,8 +15,7 @@ from volta_fn import dtypes, lax
 from volta_fn.compiler.ir.index import NotAffine, is_lowered
 from volta_fn.compiler.ir.kernel import check_kernel, interpret
 from volta_fn.compiler.lowering import lower_equation
-from volta_fn.compiler.passes.loops import inline_calls
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, inline_calls
 from volta_fn.core.primitive import evaluation_of
 
 SAMPLES = list(all_samples())
