@@ -187,7 +187,7 @@ class Call:
     def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue."""
         gpu = self.gpu
-        gpu.pipelines.drop_groups()
+        gpu.pipelines.limit_groups()
         trims = gpu.trims
         key = (self.key, *self.iterations.values())
         recording = command_list.recording(key, trims)
@@ -203,7 +203,7 @@ class Call:
                 play(self.queue, steps)
                 count += len(steps)
                 steps = []
-                gpu.pipelines.drop_groups()
+                gpu.pipelines.limit_groups()
         play(self.queue, steps)
         if not count and gpu.trims == trims:
             command_list.keep(key, steps)
@@ -474,7 +474,7 @@ class _TimedCall(Call):
 
     def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue, one by one."""
-        self.gpu.pipelines.drop_groups()
+        self.gpu.pipelines.limit_groups()
         for step in self.steps(command_list.commands):
             self.stamps.begin()
             play(self.queue, [step])

@@ -208,7 +208,7 @@ class Gpu:
     @property
     def trims(self) -> int:
         """A number that changes when recorded command lists become invalid."""
-        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
+        return self.pool.trims + self.grids.trims + self.pipelines.group_releases + self.pipelines.upgrades.rounds
 
     @property
     def counters(self) -> Counters:

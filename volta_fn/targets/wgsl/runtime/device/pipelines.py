@@ -296,7 +296,7 @@ class Pipelines:
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         #: How often bind groups were released.
-        self.drops = 0
+        self.group_releases = 0
         #: Compiles faster shaders in the background.
         self.upgrades = Upgrades(self)
 
@@ -438,11 +438,15 @@ class Pipelines:
         descriptor.layout, descriptor.entryCount, descriptor.entries = pipeline.layout, len(bindings), entries
         return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
-    def drop_groups(self) -> None:
-        """Release all bind groups if there are too many. None may be pending in the queue."""
+    def limit_groups(self) -> None:
+        """Release all bind groups if there are too many.
+
+        Dispatches that are written to a pass keep theirs, also before they are submitted. Groups that were looked up but not yet written,
+        those of `Step`s, must not exist; recordings with such steps become invalid.
+        """
         if len(self._groups) < _MOST_GROUPS:
             return
-        self.drops += 1
+        self.group_releases += 1
         self._release_groups()
 
     def _release_groups(self) -> None:
