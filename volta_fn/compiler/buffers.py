@@ -81,7 +81,10 @@ class Slots:
         return self.callers[-1]
 
     def constant(self, array: np.ndarray) -> Slot:
-        """Return the slot of a constant; equal small ones share one, and so do large ones in the same memory."""
+        """Return the slot of a constant.
+
+        Equal small constants share one, and so do large ones in the same memory.
+        """
         contiguous = np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` alone makes a 0-d array 1-d
         identity = contiguous.tobytes() if array.nbytes <= SMALL_CONSTANT else (array.ctypes.data, array.strides)
         key = array.dtype, array.shape, identity
