@@ -13,8 +13,7 @@ from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.device.adapter import adapters
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, adapters
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.device.recovery import GpuHandle, Recovery
 from volta_fn.targets.wgsl.runtime.program import Program

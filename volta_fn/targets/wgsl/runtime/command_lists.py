@@ -14,7 +14,7 @@ from volta_fn.runtime.llvm.host import may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.wgsl.routine import grid
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Loop, Run, While, uninterrupted
-from volta_fn.targets.wgsl.runtime.device.adapter import native
+from volta_fn.targets.wgsl.runtime.device.driver import native
 from volta_fn.targets.wgsl.runtime.queue import Queue
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
 

@@ -18,7 +18,7 @@ from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
-from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 
 # ------------------------------------------------------------------------------

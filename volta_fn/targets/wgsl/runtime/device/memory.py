@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import DeviceError, MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
 
 # ------------------------------------------------------------------------------
 # Detect memory leaks: warn when memory grows from call to call of a program.

@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.interned import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
 if TYPE_CHECKING:
