@@ -27,7 +27,7 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import compile as cpu
 from volta_fn.targets.numpy.backend import NumpyBackend
 from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
+from volta_fn.targets.wgsl.target import Routines
 
 WORKLOADS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")
 

@@ -14,8 +14,8 @@ from tests.samples.sample import Sample
 from tests.web.chromium import Chromium
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import Routines, WgslTarget
 
 #: What core WebGPU does not have.
 WIDE = frozenset({"float64", "complex128", "int64", "uint64"})

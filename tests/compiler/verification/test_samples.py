@@ -22,8 +22,8 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import written as writes
-from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import Routines, WgslTarget
 
 GPU = WgslTarget(WEBGPU.capabilities)
 SAMPLES = list(samples_of_code())

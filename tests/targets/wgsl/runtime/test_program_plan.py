@@ -28,8 +28,8 @@ from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline
 from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
-from volta_fn.targets.wgsl.target import WEBGPU, WgslTarget, profile_of
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import WEBGPU, Routines, WgslTarget, profile_of
 
 DEVICE = vf.devices("gpu")[0]
 

@@ -14,7 +14,7 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.wgsl.runtime import command_lists, program, queue
+from volta_fn.targets.wgsl.runtime import program, queue
 from volta_fn.targets.wgsl.runtime.device import pipelines
 
 GPU = vf.devices("gpu")[0]
@@ -99,12 +99,12 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
             result.append(np.asarray(x))
         return result
 
-    assert command_lists.compiled() is not None
+    assert program.compiled() is not None
     calls: list[int] = []
-    write = command_lists.compiled()
-    monkeypatch.setattr(command_lists, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    write = program.compiled()
+    monkeypatch.setattr(program, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(command_lists, "compiled", lambda: None)
+    monkeypatch.setattr(program, "compiled", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))

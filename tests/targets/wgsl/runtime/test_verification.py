@@ -17,9 +17,9 @@ from volta_fn.compiler.buffers import Slots
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.runtime import commands as horizontal_fusion
 from volta_fn.targets.wgsl.runtime import program_plan
-from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, runs, uses_of, verify_commands, verify_order
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, runs
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
+from volta_fn.targets.wgsl.target import Routines, WgslTarget
 
 TARGET = WgslTarget(WEBGPU.capabilities)
 X = vf.ShapeDtypeStruct((64, 128), "float32")

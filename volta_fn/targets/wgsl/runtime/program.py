@@ -15,19 +15,16 @@ from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DeviceError, ShapeError
-from volta_fn.targets.wgsl.runtime.command_lists import CommandList, Step, command_lists, play
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, uninterrupted
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import plan_program
-from volta_fn.targets.wgsl.runtime.queue import Readbacks
+from volta_fn.targets.wgsl.runtime.queue import AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled, packed, play
 
 if TYPE_CHECKING:
     from volta_fn.compiler import target
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
-    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-
 
 # ------------------------------------------------------------------------------
 # Create the buffers that a call of a program returns.
@@ -139,6 +136,94 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
     if buffer.shape == shape:
         return buffer
     return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.host_values is None else buffer.host_values.reshape(shape))
+
+
+# ------------------------------------------------------------------------------
+# Record and replay command lists: the work of the GPU between steps of the host.
+#
+# The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
+# a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
+# since blocks are leased in a fixed order.
+# ------------------------------------------------------------------------------
+
+#: The most recordings of a command list.
+_RECORDINGS = 8
+
+#: Bytes of a step in a packed recording.
+_STEP = 8 * WORDS
+
+
+class Recording:
+    """The dispatches that a command list wrote to the queue."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        #: The packed steps, made when it is first replayed, and their address.
+        self.table: np.ndarray | None = None
+        self.first = 0
+
+    def replay(self, queue: Queue) -> bool:
+        """Write the recording to the queue by machine code.
+
+        Returns False without a compiler. Errors are reported when the pass is finished.
+        """
+        write = compiled()
+        if write is None:
+            return False
+        if self.table is None:
+            self.table = packed(self.steps)
+            self.first = self.table.ctypes.data
+        for start in range(0, len(self.steps), AT_A_TIME):
+            count = min(AT_A_TIME, len(self.steps) - start)
+            write(queue.begin(), self.first + start * _STEP, count)
+            queue.wrote(count)
+        return True
+
+
+class CommandList:
+    """Commands that run without the host."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands = commands
+        #: By the blocks of a call and the iterations of the loops around the list.
+        self.recordings: dict[Any, Recording] = {}
+        self.trims = -1
+
+    def recording(self, key: tuple[Any, ...], trims: int) -> Recording | None:
+        """Return the recording for some blocks and iterations.
+
+        None if there is none, or if blocks were released since.
+        """
+        if self.trims != trims:
+            self.recordings.clear()
+            self.trims = trims
+        return self.recordings.get(key)
+
+    def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
+        """Store the steps that were written for some blocks and iterations as a recording."""
+        if len(self.recordings) >= _RECORDINGS:
+            self.recordings.clear()
+        self.recordings[key] = Recording(steps)
+
+
+def command_lists(commands: Sequence[Command]) -> list[Any]:
+    """Group consecutive commands that need no host into command lists."""
+    groups: list[Any] = []
+    pending: list[Command] = []
+    for command in [*commands, None]:
+        if command is not None and uninterrupted(command):
+            pending.append(command)
+            continue
+        if pending:
+            groups.append(CommandList(pending))
+            pending = []
+        if isinstance(command, Loop):
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body)))
+        elif isinstance(command, While):
+            groups.append(While(command.flag, command_lists(command.body)))
+        elif command is not None:
+            groups.append(command)
+    return groups
 
 
 # ------------------------------------------------------------------------------
@@ -288,7 +373,7 @@ class Call:
 # ------------------------------------------------------------------------------
 # Planned programs as functions of buffers.
 #
-# The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
+# The work between two steps of the host is written to the queue once and replayed afterwards.
 # ------------------------------------------------------------------------------
 
 #: Returns the number of a lease's block.

@@ -28,7 +28,6 @@ from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime import command_lists
 from volta_fn.targets.wgsl.runtime.commands import (
     Batch,
     BufferRange,
@@ -42,11 +41,14 @@ from volta_fn.targets.wgsl.runtime.commands import (
     Submit,
     While,
     check_elements,
+    copy,
     in_portions,
     in_sections,
+    put_row,
     range_of,
     stays_alone,
     subrange,
+    take_row,
 )
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
@@ -245,7 +247,7 @@ class Writer(ProgramWriter):
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.emit_dispatch(command_lists.copy(range_of(to, size), range_of(source, size), self.capabilities))
+            self.emit_dispatch(copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
     def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -531,8 +533,8 @@ class _Scan:
         writer.touch(block, base, copy)
         rows, row = range_of(base, size * self.length), range_of(copy, size)
         if put:
-            return _Row(copy, (), (command_lists.put_row(rows, row, index, size, writer.capabilities),))
-        return _Row(copy, (command_lists.take_row(row, rows, index, size, writer.capabilities),), ())
+            return _Row(copy, (), (put_row(rows, row, index, size, writer.capabilities),))
+        return _Row(copy, (take_row(row, rows, index, size, writer.capabilities),), ())
 
 
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

@@ -15,10 +15,10 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime import program_plan
+from volta_fn.targets.wgsl import target
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 from volta_fn.targets.wgsl.runtime.program import Call
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
+from volta_fn.targets.wgsl.target import Routines
 
 GPU = vf.devices("gpu")[0]
 
@@ -99,7 +99,7 @@ def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPat
 
 
 def test_routines_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_plan, "_MOST_ROUTINES", 4)
+    monkeypatch.setattr(target, "_MOST_ROUTINES", 4)
     routines, generated = Routines(), list[int]()
     key = lambda number: RoutineKey(number, lambda: generated.append(number))  # type: ignore[arg-type,func-returns-value]
     for number in (0, 0, *range(6), 5, 0):

@@ -19,13 +19,11 @@ from volta_fn.core.interned import Finalized
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.command_lists import Step, play
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Watched, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines, fuses, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
-from volta_fn.targets.wgsl.runtime.queue import Queue
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
+from volta_fn.targets.wgsl.target import Routines, WgslTarget
 
 # ------------------------------------------------------------------------------
 # Select a GPU and describe its capabilities.
