@@ -51,7 +51,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
 
     def watched(queue: Queue, steps: Sequence[Step]) -> None:
         for step in steps:
-            if id(step) in dispatches and step.grids is None:
+            if id(step) in dispatches and step.grid_buffer is None:
                 seen.setdefault(dispatches[id(step)][2], []).append(step)
         play(queue, steps)
 

@@ -122,13 +122,13 @@ class Slots:
             inner.used.add(slot)
             inner = inner.outer
 
-    def begin(self, outer: Block) -> Block:
-        """Begin a block."""
+    def open_block(self, outer: Block) -> Block:
+        """Begin a block inside another."""
         block = Block(outer)
         block.begin = self.time
         return block
 
-    def finish(self, block: Block) -> None:
+    def close_block(self, block: Block) -> None:
         """End a block: slots from outside that it uses live at least until here."""
         for slot in block.used:
             slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
@@ -136,15 +136,15 @@ class Slots:
 
     # after the last command
 
-    def ordered(self) -> list[Slot]:
-        """Assign numbers to all slots and return them.
+    def assign_numbers(self) -> int:
+        """Assign numbers to all slots, and return how many there are.
 
         The caller's come first, then the arena's, constants, and pointers.
         """
-        ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
-        for number, slot in enumerate(ordered):
+        slots = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
+        for number, slot in enumerate(slots):
             slot.number = number
-        return ordered
+        return len(slots)
 
     def lifetimes(self) -> list[Lifetime]:
         """Return the lifetime of each of the arena's slots."""

@@ -141,7 +141,7 @@ def kernel_routine(
     return product or loops.routine(kernel, device, shared)
 
 
-def kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
+def all_kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
     """Yield every routine that may be generated for a kernel.
 
     Each comes with the choices that are forced for it.
@@ -172,7 +172,7 @@ def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
 _MOST_ROUTINES = 1024
 
 
-class Routines:
+class RoutineCache:
     """A cache of the most recently used routines of a target."""
 
     def __init__(self) -> None:

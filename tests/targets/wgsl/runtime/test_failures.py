@@ -131,7 +131,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
         return typed(kind, message)
 
     with queue.lock:
-        queue.begin()
+        queue.open_pass()
         native().lib.wgpuDeviceDestroy(queue.device)
         monkeypatch.setattr(driver, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):

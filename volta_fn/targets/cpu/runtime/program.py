@@ -54,7 +54,7 @@ class SlotLayout(NamedTuple):
 
 def layout_of(slots: Slots) -> SlotLayout:
     """Assign numbers to the slots, and offsets in the arena."""
-    count = len(slots.ordered())
+    count = slots.assign_numbers()
     offsets, size = arrange(slots.lifetimes())
     return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
 

@@ -95,13 +95,24 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer."""
-        return 4 * self.branches + 12 * len(self.entries)
+        """Bytes of the buffer, which has room for one grid at least."""
+        return self.grid_offset(max(len(self.entries), 1))
+
+    def grid_offset(self, entry: int) -> int:
+        """Return the offset of an entry's grid in the buffer, in bytes."""
+        return 4 * self.branches + 12 * entry
+
+    def flag(self, branch: int) -> BufferRange:
+        """Return the word that tells whether a branch runs."""
+        return BufferRange(self.grids, 4 * branch, 4, ())
 
 
 @dataclass(eq=False)
 class Run:
-    """A dispatch."""
+    """A dispatch of a program.
+
+    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `queue.Step` blocks of memory.
+    """
 
     shader: ShaderModule
     written: frozenset[int]
@@ -245,7 +256,7 @@ _PUT = """\
 
 
 def copy(to: BufferRange, source: BufferRange, capabilities: TargetCapabilities) -> Run:
-    """Copy an array."""
+    """Copy the bytes of an array to another one."""
     shader = _shader(("target_", "source"), _COPY)
     return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), capabilities.groups))
 
@@ -284,7 +295,7 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
 #: waiting for the last workgroup of each costs little.
-MOST = 1 << 38
+MOST_WORK = 1 << 38
 
 
 #: The most elements of an array: shaders index them, and the invocations of all workgroups, in 32 bits.
@@ -328,7 +339,7 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
     """
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
-    size = -(-length // -(-work // MOST)) if work > MOST else length
+    size = -(-length // -(-work // MOST_WORK)) if work > MOST_WORK else length
     if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
         return [run]
     run = run.changed(functools.partial(portion, groups=size * each))
@@ -343,34 +354,41 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
 #
 # Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
 # if nothing in between depends on it. This changes the lifetimes of slots, which are computed afterwards.
+#
+# Small kernels that follow each other were merged before, while commands were written (`MergedKernels`): their code is generated together,
+# so that arrays that several of them read are bound once, and that also happens in the bodies of loops and between steps on the host. This
+# pass joins whatever is independent, of any origin and also across other dispatches, by rewriting its shaders; but only in programs that
+# consist of dispatches alone.
 # ------------------------------------------------------------------------------
 
 #: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
-_FEW, _ENOUGH = 600, 1600
+_UNDERUSED, _FULL = 600, 1600
 
 #: Limits of a fused dispatch: different shaders, their characters (the second limit is that of deferred products), and buffers; and how
 #: many dispatches one may move across.
 _SHADERS = 8
-_LONGEST, _LONGEST_DEFERRED = 1 << 16, 1 << 18
+_CHARACTERS, _DEFERRED_CHARACTERS = 1 << 16, 1 << 18
 #: Programs of more routines than this have many shaders to compile, and fewer dispatches save them little: a shorter limit applies.
-_MANY, _LONGEST_OF_MANY = 64, 1 << 14
+_MANY_ROUTINES, _CHARACTERS_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
 #: Limits for fusing a tiny dispatch, whose workgroups mostly wait for each other, with a large one that only moves memory: workgroups of
 #: the tiny one; characters of the large one's shader; and bytes of the tiny one's workgroup memory, which all workgroups get.
-_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
+_TINY_WORKGROUPS, _MOVING_CHARACTERS, _TINY_MEMORY = 16, 1 << 10, 16 << 10
 
 
-def longest(routines: int) -> int:
+def most_characters_of(routines: int) -> int:
     """Return the most characters of a fused shader in a program of many routines."""
-    return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
+    return _CHARACTERS if routines <= _MANY_ROUTINES else _CHARACTERS_OF_MANY
 
 
-def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
+def fuse_horizontally(
+    commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most_characters: int = _CHARACTERS
+) -> list[Command]:
     """Fuse independent dispatches and update the slots' lifetimes.
 
-    Programs with other commands stay as they are. Fused shaders have at most `most` characters.
+    Programs with other commands stay as they are. Fused shaders have at most `most_characters`.
     """
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
@@ -386,52 +404,53 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: T
             if binding in run.written:
                 first = max(first, read.get(span.slot, -1) + 1)
         first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, capabilities, most)
+        number = _joined(together, run, first, capabilities, most_characters)
         for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
-    _moved_back(together, capabilities, most)
+    _move_later(together, capabilities, most_characters)
     dispatches: list[Command] = [_fuse_group(group) for group in together if group]
     _live(dispatches, slots)
     return dispatches
 
 
-def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
+def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHARACTERS) -> bool:
     """Return whether a dispatch is not to be fused.
 
-    It keeps a GPU busy by itself, is longer than `most` characters, or a faster shader will replace it.
+    It keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
     """
-    limit = _LONGEST_DEFERRED if deferred else most
-    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
+    limit = _DEFERRED_CHARACTERS if deferred else most_characters
+    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most: int) -> int:
+def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
     """Add a dispatch to the first group from `first` on that it fits, or to a new one.
 
     Deferred dispatches only join each other. Returns the group's number.
     """
     for number in range(first, len(together)):
         group = together[number]
-        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most):
+        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most_characters):
             group.append(run)
             return number
     together.append([run])
     return len(together) - 1
 
 
-def _moved_back(together: list[list[Run]], capabilities: TargetCapabilities, most: int) -> None:
+def _move_later(together: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
     """Move single dispatches to later groups, if nothing in between depends on them.
 
     Others move to the deferred ones.
     """
     last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
+    deferred = together[last] if last >= 0 else None
     for number in reversed(range(len(together))):
         group = together[number]
         for run in [] if group[0].deferred else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most)]
+            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most_characters)]
             # As late as possible, so that its dependences may move as well.
-            if fitting and (len(group) == 1 or fitting[-1] is together[last]):
+            if fitting and (len(group) == 1 or fitting[-1] is deferred):
                 fitting[-1].append(run)
                 group.remove(run)
 
@@ -452,7 +471,7 @@ def _waits(other: Run, run: Run) -> bool:
     return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
 
 
-def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most: int) -> bool:
+def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most_characters: int) -> bool:
     """Return whether a dispatch may join a group.
 
     It depends on the limits of shaders, buffers, workgroups and workgroup memory.
@@ -462,13 +481,13 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
         return False
     shaders = [r.shader for r in runs]
-    if len(runs) == 2 and _fills_a_wait(*sorted(runs, key=lambda r: r.groups[0])):
-        small = fused_memory(shaders) <= min(_SHARED, capabilities.workgroup_memory)
+    if len(runs) == 2 and _hides_latency(*sorted(runs, key=lambda r: r.groups[0])):
+        small = fused_memory(shaders) <= min(_TINY_MEMORY, capabilities.workgroup_memory)
         return small and sum(r.groups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
-    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, capabilities.groups):
+    if any(stays_alone(r, deferred, most_characters) for r in runs) or sum(r.groups[0] for r in runs) > min(_FULL, capabilities.groups):
         return False
     different = {*shaders}
-    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_LONGEST_DEFERRED if deferred else most):
+    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_DEFERRED_CHARACTERS if deferred else most_characters):
         return False
     if not fused_size(shaders):
         return False
@@ -476,12 +495,12 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
 
 
-def _fills_a_wait(tiny: Run, large: Run) -> bool:
+def _hides_latency(tiny: Run, large: Run) -> bool:
     """Return whether one dispatch moves memory while a small one waits."""
-    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY or stays_alone(tiny, deferred=False):
+    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY_WORKGROUPS or stays_alone(tiny, deferred=False):
         return False
-    moves = len(large.source) <= _MOVES_MEMORY and not large.shader.workgroup_variables
-    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _FEW
+    moves = len(large.source) <= _MOVING_CHARACTERS and not large.shader.workgroup_variables
+    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _UNDERUSED
 
 
 def _fuse_group(runs: Sequence[Run]) -> Run:
@@ -535,7 +554,7 @@ class EmittedKernel(NamedTuple):
         return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
 
 
-class Batch:
+class MergedKernels:
     """The kernels that the last command computes, in a list of commands of a block."""
 
     def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
@@ -548,7 +567,7 @@ class Batch:
     def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
         """Return the command that computes one more kernel.
 
-        None if the batch cannot be extended any further.
+        None if no further one can be merged.
         """
         if not kernel.is_independent(self.kernels):
             return None

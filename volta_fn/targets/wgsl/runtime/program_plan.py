@@ -18,7 +18,18 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, longest, runs, stays_alone
+from volta_fn.targets.wgsl.runtime.commands import (
+    BufferRange,
+    Command,
+    Host,
+    Loop,
+    Run,
+    Submit,
+    While,
+    most_characters_of,
+    runs,
+    stays_alone,
+)
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
 from volta_fn.targets.wgsl.runtime.writer import CONTROL_FLOW, Writer
 from volta_fn.targets.wgsl.target import WgslTarget
@@ -27,10 +38,10 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 #: Starts compiling a shader, given by its pipeline's key.
-Begin = Callable[[str, int, frozenset[int]], None]
+StartCompiling = Callable[[str, int, frozenset[int]], None]
 
 
-class Memory(NamedTuple):
+class GpuMemory(NamedTuple):
     """Bytes on the device during a call, in blocks as a pool counts them."""
 
     arguments: int
@@ -65,7 +76,7 @@ class ProgramPlan(NamedTuple):
     #: When each temporary value is needed, by the number of the command.
     lifetimes: list[Lifetime]
     #: Bytes of the blocks of temporary values, and the block of each value.
-    blocks: list[int]
+    block_sizes: list[int]
     block_of: list[int]
     #: Arrays, or buffers on a device.
     constants: tuple[Any, ...]
@@ -85,14 +96,14 @@ class ProgramPlan(NamedTuple):
         return [max(self.computed[number].nbytes, 4) for number in self.own_results]
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> GpuMemory:
         """The memory that a call takes."""
         distinct = {c.tobytes() if c.nbytes <= SMALL else id(c): c.nbytes for c in self.constants if hasattr(c, "tobytes")}
         held = [c.size for c in self.constants if not hasattr(c, "tobytes")]
-        return Memory(
+        return GpuMemory(
             _in_blocks([max(aval.nbytes, 4) for aval in self.arguments]),
             _in_blocks([*self.result_sizes, *[o.constant.nbytes for o in self.outputs if getattr(o.constant, "nbytes", 0) > SMALL]]),
-            _in_blocks(self.blocks),
+            _in_blocks(self.block_sizes),
             _in_blocks([*distinct.values(), *held]),
             _in_blocks(self.regions),
         )
@@ -128,7 +139,7 @@ def plan_program(
     pipeline: Pipeline,
     target: WgslTarget,
     routines: Callable[[RoutineKey], Routine | None],
-    begin: Begin = lambda source, count, written: None,
+    start_compiling: StartCompiling = lambda source, count, written: None,
     *,
     on_device: bool = True,
 ) -> ProgramPlan:
@@ -140,33 +151,34 @@ def plan_program(
         pipeline: lowers the program.
         target: the capabilities of the device.
         routines: gives the routine of a key.
-        begin: starts compiling a shader. It is called as soon as a shader is certain to be needed, first for those that take longest.
+        start_compiling: starts compiling a shader. It is called as soon as a shader is certain to be needed, first for those that take
+            most_characters_of.
         on_device: whether constants that are on a device stay there, or become NumPy's arrays.
 
     Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.
     """
-    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), begin)
+    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), start_compiling)
     program = pipeline.lower(closed, target)
     reuse = dict(program.reusable(donated))
-    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
-    most = longest(len({item.key.key for item in program.items if item.key is not None}))
-    writer = Writer(target.capabilities, routines, CONTROL_FLOW, begin, most, on_device=on_device)
+    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
+    most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
+    writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:
-        before, commands = commands, command_pass.run(commands, writer.slots, target.capabilities, most)
+        before, commands = commands, command_pass.run(commands, writer.slots, target.capabilities, most_characters)
         if writer.verifier is not None:
             verify_order(command_pass.name, before, commands)
     for run in runs(commands):
-        begin(*run.key)
-    for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
-        slot.number = number
+        start_compiling(*run.key)
+    for number, slot in enumerate(writer.regions, writer.slots.assign_numbers()):
+        slot.number = number  # those of grids come last
     lifetimes = writer.slots.lifetimes()
-    blocks, block_of = share_blocks(lifetimes)
+    block_sizes, block_of = share_blocks(lifetimes)
     if writer.verifier is not None:
         verify_commands(target.capabilities, commands)
         arena = zip(writer.slots.arena, block_of, strict=True)
-        extents = {slot: Extent(number, 0, max(slot.size, blocks[number])) for slot, number in arena}
+        extents = {slot: Extent(number, 0, max(slot.size, block_sizes[number])) for slot, number in arena}
         verify_extents("blocks of memory", uses_of(commands), extents, writer.verifier.writers)
     return ProgramPlan(
         program,
@@ -176,7 +188,7 @@ def plan_program(
         reuse,
         tuple(commands),
         lifetimes,
-        blocks,
+        block_sizes,
         block_of,
         writer.slots.arrays(),
         [slot.size for slot in writer.regions],
@@ -184,13 +196,13 @@ def plan_program(
     )
 
 
-def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], begin: Begin) -> None:
+def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], start_compiling: StartCompiling) -> None:
     """Start compiling the shaders that stand alone, which take longest to compile."""
     for key in keys:
         routine = routines(key)
         for dispatch in () if routine is None else routine.dispatches:
             if stays_alone(dispatch, deferred=False):
-                begin(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
+                start_compiling(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
 
 
 def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:

@@ -33,13 +33,14 @@ from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 # unless set).
 # ------------------------------------------------------------------------------
 
-#: The most commands of a batch, and the fewest that are worth submitting; the most batches in flight; and the most bytes written between
-#: batches.
+#: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256
 _WORTH_SUBMITTING = 64
+#: The most batches in flight.
 _MOST_IN_FLIGHT = 16
 #: Seconds after which pending commands are submitted, however few.
 _LATE = 1e-3
+#: The most bytes that the host writes between two batches.
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
@@ -120,13 +121,13 @@ class Queue:
             self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
         return self.encoder
 
-    def begin(self) -> Any:
+    def open_pass(self) -> Any:
         """Return the compute pass to write to."""
         if self.compute_pass is None:
             self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.compute_pass
 
-    def begin_timed(self, queries: Any, first: int) -> None:
+    def open_timed_pass(self, queries: Any, first: int) -> None:
         """Begin a compute pass that writes its begin and end to two queries of a set."""
         self._end_pass()
         writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
@@ -153,11 +154,12 @@ class Queue:
         if self.commands >= _COMMANDS:
             self.submit()
 
-    def pause(self) -> None:
+    def submit_if_due(self) -> None:
         """Submit if enough commands are pending, or if the GPU is about to run idle.
 
-        A busy GPU gets its next batch before it runs idle. If it finishes first, the host is the bottleneck, and submissions cost its time:
-        then batches grow, until a thread waits for one.
+        It is called between programs. With more than one batch in flight the GPU has work: nothing is submitted, and the next batch is
+        smaller. If the GPU has finished all others, the host is the bottleneck, and submissions cost its time: the next batch is twice as
+        large, until a thread waits for one.
         """
         if self.commands >= _WORTH_SUBMITTING:
             self.submit()
@@ -291,7 +293,7 @@ class Queue:
                 self.wait(timeout=_EXIT_TIMEOUT)
         self.polling.acquire(timeout=_EXIT_TIMEOUT)
 
-    def hold_back(self) -> None:
+    def wait_for_room(self) -> None:
         """Wait while too many batches are in flight."""
         if self.submitted - self.done >= _MOST_IN_FLIGHT:
             self.wait(self.submitted - _MOST_IN_FLIGHT // 2)
@@ -307,7 +309,7 @@ class Queue:
             self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, offset, self.ffi.from_buffer(data), data.nbytes)
         self.written += data.nbytes
         if self.written > _WRITTEN:
-            self.begin()
+            self.open_pass()  # without commands, nothing is submitted, and the data stays in the library's memory
             self.submit()
 
     def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
@@ -333,23 +335,23 @@ class Queue:
 WORDS = 6
 
 #: Dispatches that are written between checks whether the batch is full.
-AT_A_TIME = 256
+STEPS_AT_A_TIME = 256
 
 #: A function ``(pass, first step, number of steps)``.
 Replay = Callable[[Any, int, int], None]
 
 
 class Step(NamedTuple):
-    """A dispatch ready to be written.
+    """A dispatch ready to be written: a `commands.Run` with the driver's objects.
 
-    An indirect one reads its grid at an offset in the buffer `grids`.
+    An indirect one reads its grid at an offset in a buffer.
     """
 
     pipeline: Any
-    group: Any
-    groups: tuple[int, int, int]
-    grids: Any = None
-    offset: int = 0
+    bind_group: Any
+    workgroups: tuple[int, int, int]
+    grid_buffer: Any = None
+    grid_offset: int = 0
 
 
 def play(queue: Queue, steps: Sequence[Step]) -> None:
@@ -360,17 +362,17 @@ def play(queue: Queue, steps: Sequence[Step]) -> None:
     lib, null = queue.lib, queue.ffi.NULL
     set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
     dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
-    for start in range(0, len(steps), AT_A_TIME):
-        some = steps[start : start + AT_A_TIME]
+    for start in range(0, len(steps), STEPS_AT_A_TIME):
+        some = steps[start : start + STEPS_AT_A_TIME]
         with queue.watched:
-            compute_pass = queue.begin()
-            for pipeline, group, (x, y, z), grids, offset in some:
+            compute_pass = queue.open_pass()
+            for pipeline, bind_group, (x, y, z), grid_buffer, grid_offset in some:
                 set_pipeline(compute_pass, pipeline)
-                set_group(compute_pass, 0, group, 0, null)
-                if grids is None:
+                set_group(compute_pass, 0, bind_group, 0, null)
+                if grid_buffer is None:
                     dispatch(compute_pass, x, y, z)
                 else:
-                    indirect(compute_pass, grids, offset)
+                    indirect(compute_pass, grid_buffer, grid_offset)
         queue.wrote(len(some))
 
 
@@ -382,8 +384,9 @@ def packed(steps: Sequence[Step]) -> np.ndarray:
     def address(handle: Any) -> int:
         return 0 if handle is None else int(ffi.cast("uintptr_t", handle))
 
-    for row, (pipeline, group, groups, grids, offset) in zip(table, steps, strict=True):
-        row[:] = address(pipeline), address(group), address(grids), *(groups if grids is None else (offset, 0, 0))
+    for row, (pipeline, bind_group, workgroups, grid_buffer, grid_offset) in zip(table, steps, strict=True):
+        grid = workgroups if grid_buffer is None else (grid_offset, 0, 0)
+        row[:] = address(pipeline), address(bind_group), address(grid_buffer), *grid
     return table
 
 

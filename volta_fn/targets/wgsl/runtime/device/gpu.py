@@ -21,9 +21,16 @@ from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Watched, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines, fuses, keeps_subnormals, loop_iterations, needed_checks
+from volta_fn.targets.wgsl.runtime.device.pipelines import (
+    BoundRange,
+    Pipelines,
+    fma_rounds_once,
+    keeps_subnormals,
+    loop_iterations,
+    needed_checks,
+)
 from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
-from volta_fn.targets.wgsl.target import Routines, WgslTarget
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 # ------------------------------------------------------------------------------
 # Select a GPU and describe its capabilities.
@@ -141,6 +148,7 @@ _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
     one_size = _SUBGROUPS.get(info["vendor_id"])
+    # Some versions of the package wgpu write "stackgroup" for "subgroup".
     return TargetCapabilities(
         **{fact: name in features for name, fact in _FEATURES.items()},
         subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
@@ -190,13 +198,10 @@ class Gpu:
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
-        self.capabilities = self.capabilities._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
-        if opened.kind == "cpu":
-            self.capabilities = self.capabilities._replace(iterations=loop_iterations(self))
-        self.target = WgslTarget(self.capabilities)
+        self.target = WgslTarget(self._test(opened.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
-        self.routine = Routines()
+        self.routines = RoutineCache()
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
@@ -206,6 +211,11 @@ class Gpu:
         _abandoned.add(self, (self.queue, self.pool, self.grids, self.pipelines))
         if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
+
+    def _test(self, capabilities: TargetCapabilities) -> TargetCapabilities:
+        """Return the capabilities with what only running shaders tells."""
+        capabilities = capabilities._replace(fma=fma_rounds_once(self), subnormals=keeps_subnormals(self))
+        return capabilities._replace(iterations=loop_iterations(self)) if self.opened.kind == "cpu" else capabilities
 
     # buffers
 
@@ -255,8 +265,8 @@ class Gpu:
             return np.empty(buffer.shape, buffer.dtype)
         lease = self.lease_of(buffer)
         readback, buffer.readback = buffer.readback, None
-        if buffer.asked is not None:
-            buffer.asked()
+        if buffer.on_read is not None:
+            buffer.on_read()
         try:
             data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
         except DeviceError:
@@ -295,7 +305,7 @@ class Gpu:
 
     # memory
 
-    def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
+    def lease_scratch(self, sizes: Sequence[int]) -> list[Lease]:
         """Return blocks for a program's temporary values.
 
         All programs that are one command list share them.
@@ -343,9 +353,10 @@ class Gpu:
             play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
 
     @property
-    def trims(self) -> int:
+    def recordings_epoch(self) -> int:
         """A number that changes when recorded command lists become invalid."""
-        return self.pool.trims + self.grids.trims + self.pipelines.group_releases + self.pipelines.upgrades.rounds
+        # All four only grow, so that the sum changes if one does.
+        return self.pool.releases + self.grids.releases + self.pipelines.group_releases + self.pipelines.upgrades.replacements
 
     @property
     def counters(self) -> Counters:
