@@ -37,7 +37,7 @@ def fails(x: np.ndarray) -> np.ndarray:
 @pytest.mark.usefixtures("entry")
 def test_calls() -> None:
     program = Program.of(vf.make_jaxpr(lambda x: (lax.scan(lambda c, r: (c @ c.T @ c + r, c.sum()), x, x), x * 2))(X), (), pipeline)
-    expected = program.function()(False, X)
+    expected = program.executable().run(False, X)
     scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T), (), pipeline)
     for _ in range(2):
         for actual, wanted in zip(program(False, X), expected, strict=True):

@@ -12,6 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
+from volta_fn.core.device import Executable
 from volta_fn.core.interned import Finalized, Interned
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
@@ -299,55 +300,45 @@ class Program:
         _records.add(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
-        #: Not empty after a call that copied arguments because their buffers were not contiguous.
-        self.copied: list[bool] = []
+        #: See `Executable.copied`.
+        self.copied: list[int] = []
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 
-    def function(self) -> Callable[..., Sequence[np.ndarray]]:
-        """Return the program as a plain function; the common case skips output remapping.
+    def executable(self) -> Executable:
+        """Return the program for `jit`; the common case skips output remapping.
 
         In that case all results are freshly allocated.
         """
         plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
-            return self
-        specs, enter, failed = self.specs, self.enter, self._failed
+            return Executable(self, None, self.copied)
+        specs, enter, retry = self.specs, self.enter, self._retry
 
         def run_program(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             results = [empty(shape, dtype) for empty, shape, dtype in specs]
             status = enter(*arguments, *results)
-            if status:
-                failed(status, arguments, results)
-            return results
+            return results if not status else retry(status, arguments)
 
-        run_program.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
-        if self.calls_host or not specs:  # a failing callback must not be called again
-            return run_program
-        has_built_in = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
+        if self.calls_host or not specs:  # a built-in's fallback would call a failing callback again
+            return Executable(run_program, None, self.copied)
+        takes_few = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS and len(specs) <= MOST_RESULTS
+        of_arrays = self._of_arrays if takes_few else None
         if len(specs) > 1:
-            if has_built_in and len(specs) <= MOST_RESULTS:
-                run_program.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-            return run_program
+            return Executable(run_program, of_arrays, self.copied)
         ((empty, shape, dtype),) = specs
 
         def run_single_result(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
-            return (out,) if not enter(*arguments, out) else run_program(donate, *arguments)
+            status = enter(*arguments, out)
+            return (out,) if not status else retry(status, arguments)
 
-        run_single_result.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
-
-        if has_built_in:
-            run_single_result.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-        return run_single_result
+        return Executable(run_single_result, of_arrays, self.copied)
 
     def _of_arrays(
         self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return the program as a function of arrays that returns those of the specs.
-
-        They are in a tuple or a list, or it is one alone. It calls `fallback` with non-contiguous arrays.
-        """
+        """See `OfArrays`."""
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
         return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, fallback)
 
@@ -360,7 +351,7 @@ class Program:
         ]
         status = self.enter(*arguments, *results)
         if status:
-            self._failed(status, arguments, results)
+            results = self._retry(status, arguments)
         return tuple([self._result(output, arguments, results) for output in self.outputs])
 
     def _result(self, output: Output, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> np.ndarray:
@@ -370,16 +361,20 @@ class Program:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
         return _shaped(array, output.shape)
 
-    def _failed(self, status: int, arguments: Sequence[np.ndarray], results: list[np.ndarray]) -> None:
+    def _retry(self, status: int, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the program again, with contiguous copies of arguments.
+
+        Raises the error of any status but `NOT_CONTIGUOUS`. Returns new results: those of the first attempt may be in arguments' memory.
+        """
         if status == NO_MEMORY:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
         if status != NOT_CONTIGUOUS:
             raise failure()
-        self.copied.append(True)
-        results[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
-        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *results)
-        if status:
-            self._failed(status, arguments, results)
+        self.copied.extend([number for number, argument in enumerate(arguments) if not argument.flags.c_contiguous])
+        results = [empty(shape, dtype) for empty, shape, dtype in self.specs]
+        contiguous = [np.require(a, requirements=["C", "A"]) for a in arguments]
+        status = self.enter(*contiguous, *results)
+        return results if not status else self._retry(status, contiguous)
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -144,7 +144,7 @@ class TimedProgram:
         self.lifetimes: list[Lifetime] = writer.slots.lifetimes()
         codes = [launch.code for launch in built.launches]
         self._program = Program(built.artifact, [launch.address for launch in built.launches], codes, built.hosts)
-        self._run = self._program.function()
+        self._run = self._program.executable().run
         self.temporaries = self._program.temporaries
 
     def __call__(self, donate: bool, *buffers: Any) -> Sequence[Any]:
