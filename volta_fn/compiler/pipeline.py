@@ -15,7 +15,7 @@ from typing import Any
 
 from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.index import is_lowered, is_product
+from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
 from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
@@ -216,7 +216,7 @@ def _item(node: Node, target: Target) -> Item:
     """
     if isinstance(node, Equation):
         key = _equation_key(node, target)
-        kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
+        kernel = as_kernel(node) if key is None and can_be_kernel(node) and target.computes(node) else None
         if kernel is None:
             programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
@@ -249,6 +249,6 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
     Their code can be compiled while fusion, which takes long, still runs.
     """
     for eqn in optimize(_run(_kept_calls(target), closed)).eqns:
-        key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
+        key = None if is_product(eqn) or can_be_kernel(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key

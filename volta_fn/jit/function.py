@@ -24,7 +24,7 @@ from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, me
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import join_compilation, urgent
+from volta_fn.runtime.compiling import ahead_of_background, hold_exit_during
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -371,8 +371,11 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return assemble(current_trace().process(jit_p, arrays, params))
 
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call it with any arguments; the next call like this one may be found faster."""
-        return urgent(join_compilation, self._new_call, args, kwargs)
+        """Trace and compile it for these arguments where need be, and call it.
+
+        Background compilations wait for this call, and so do forks and the end of the process.
+        """
+        return ahead_of_background(hold_exit_during, self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:

@@ -27,7 +27,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, resha
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import Repeated, compile_exclusively, shares_memory
+from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, shares_memory
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
@@ -185,8 +185,8 @@ def load_compiler() -> None:
     """Load the compiler, so that the first compilation does not wait for it."""
     if may_compile():
         for module in _COMPILER:
-            compile_exclusively(load, module)
-        compile_exclusively(_support_code)
+            compile_uninterrupted(load, module)
+        compile_uninterrupted(_support_code)
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:

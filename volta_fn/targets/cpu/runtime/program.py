@@ -19,7 +19,7 @@ from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.caches import LruCache
-from volta_fn.runtime.compiling import compile_exclusively
+from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
@@ -250,7 +250,7 @@ class Program:
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a traced program, compiled unless it is on disk."""
-        return compile_exclusively(cls._of, closed, donated, pipeline)
+        return compile_uninterrupted(cls._of, closed, donated, pipeline)
 
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:

@@ -16,7 +16,7 @@ import numpy as np
 from volta_fn.compiler.buffers import Block, Lifetime, Slot
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.runtime.compiling import compile_exclusively
+from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, loaded_routines, written
 from volta_fn.targets.cpu.runtime.executor import Op
@@ -74,7 +74,7 @@ end:
 def _stamp() -> LoadedCode:
     """Compile the launch that reads the clock."""
     text = _STAMP.format(clock=time.CLOCK_MONOTONIC)
-    return compile_exclusively(lambda: load_objects([compile_object(text)], ["volta_fn_stamp"]))
+    return compile_uninterrupted(lambda: load_objects([compile_object(text)], ["volta_fn_stamp"]))
 
 
 class TimedWriter(CommandWriter):
