@@ -22,7 +22,7 @@ from volta_fn.settings import current as settings
 # The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
 # ------------------------------------------------------------------------------
 
-_MEMORY = deferred("volta_fn.compiler.verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -37,7 +37,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
+        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""

@@ -418,7 +418,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
-        if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
             run = sharded_program(traced, values)
             self._cache.remember(request, values, traced.guarded_by_mesh(run))
             return run(values)
@@ -430,7 +430,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return run(values)
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of the level `equations`; raise `AttributeError` for non-arrays."""
+        """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
         return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 

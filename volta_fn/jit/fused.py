@@ -111,7 +111,7 @@ def fused_by_results(function: F) -> F:
 def _fused(function: F, grows: bool) -> F:
     cache = CallCache("marked functions", ("calls", "programs"), _MOST_SIGNATURES)
     #: By signature: functions of the call's arrays alone, and those of the first calls, which are called with the arguments as well.
-    repeated, programs = cache.level("calls"), cache.level("programs")
+    repeated, programs = cache.table("calls"), cache.table("programs")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

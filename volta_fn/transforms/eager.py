@@ -76,7 +76,7 @@ class Node:
 
 #: The nodes at which recordings begin, by the types of their inputs, or by the device after a flush.
 _CACHE = CallCache("gradients", ["recordings"], _TRIE_SIZE)
-_ROOTS = _CACHE.level("recordings")
+_ROOTS = _CACHE.table("recordings")
 
 
 def _root(*key: Any) -> Node:
