@@ -93,7 +93,7 @@ class ProgramWriter:
                 source = values.operand(out)
                 if contents is not None:
                     contents.copy(target, source, out)
-                self.copy(target, source, out.aval.size * out.aval.dtype.itemsize, block)
+                self.copy(target, source, out.aval.nbytes, block)
         if contents is not None:
             contents.finish()
 
@@ -153,6 +153,6 @@ class _Values:
                 overwritten.add(old)
                 slot = self.slots[old]
             else:
-                slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
+                slot = self.writer.slots.memory(var.aval.nbytes, self.block)
         self.slots[var] = slot
         return slot

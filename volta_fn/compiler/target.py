@@ -49,12 +49,11 @@ class Pipeline(Protocol):
 
 
 class RoutineKey(NamedTuple):
-    """Identifies a routine.
+    """A routine's identity, and the function that makes it."""
 
-    `key` describes it completely, `make()` generates it, or returns None if the target cannot.
-    """
-
+    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk.
     key: Any
+    #: Generates the routine, or returns None if the target cannot.
     make: Callable[[], Any]
 
 

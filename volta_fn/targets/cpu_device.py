@@ -43,7 +43,7 @@ _log = logging.getLogger("volta_fn")
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
 
-#: Equations that a loop runs in NumPy, of half a microsecond each, at most: a longer one is worth compiling when it is first met.
+#: A loop that runs more equations than this, of half a microsecond each in NumPy, is compiled when it is first met.
 _LONG_LOOP = 100_000
 
 #: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.

@@ -23,7 +23,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called in either way."""
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
-    compiled = executor._compiled.__wrapped__()
+    compiled = executor._start_support_code.__wrapped__()
     assert isinstance(compiled.entry, request.param)
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: compiled)
 

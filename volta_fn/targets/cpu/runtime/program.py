@@ -27,7 +27,7 @@ from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.cache import fingerprint_of
-from volta_fn.targets.cpu.runtime.executor import failure, interruptible, libc_free, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import failure, interruptible, support_code_of_process
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
@@ -55,7 +55,7 @@ class SlotLayout(NamedTuple):
 
 def layout_of(slots: Slots) -> SlotLayout:
     """Assign numbers to the slots, and offsets in the arena."""
-    count = len(slots.ordered())
+    count = slots.assign_numbers()
     offsets, size = arrange(slots.lifetimes())
     return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
 
@@ -79,7 +79,7 @@ class Artifact(NamedTuple):
 #: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
 _SMALL, _LARGEST = 4096, 1 << 26
 _DTYPES = {dtype.name: dtype for dtype in ALL}
-#: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
+#: Loaded code by entry: `_recent` keeps that of the last programs alive, `_loaded` finds any that a program still uses.
 _recent: LruCache[LoadedCode] = LruCache(256)
 _loaded: Interned[str, LoadedCode] = Interned()
 _lock = threading.Lock()
@@ -138,7 +138,7 @@ def _identity(array: np.ndarray) -> tuple[Any, ...]:
     return array.ctypes.data, array.dtype, array.shape
 
 
-def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
+def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
     """Write a program and its routines' objects, if that is possible.
 
     `launches` are pairs of a routine's entry and a symbol.
@@ -199,7 +199,7 @@ class _Reader:
         return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
 
 
-def find(key: Key) -> CachedProgram | None:
+def read_entry(key: Key) -> CachedProgram | None:
     """Return a program from the disk, loaded, or None."""
 
     def parse(header: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
@@ -239,7 +239,7 @@ _records: Finalized[np.ndarray] = Finalized()
 
 
 @functools.cache
-def _building() -> Any:
+def _compiler() -> Any:
     """Load the compiler, when the first program is compiled that is not on disk."""
     return load("volta_fn.targets.cpu.runtime.compile")
 
@@ -255,12 +255,12 @@ class Program:
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         key = key_of(closed, donated)
-        cached = None if key is None else find(key)
+        cached = None if key is None else read_entry(key)
         if cached is not None:
             return cls(cached.artifact, cached.code.addresses, [cached.code])
-        built = _building().build(closed, donated, pipeline)
+        built = _compiler().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
+            write_entry(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
         return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:
@@ -296,7 +296,7 @@ class Program:
         }
         self.record = np.array([words[name] for name in Record], np.int64)
         for record in _records.drain():
-            release(record, libc_free)
+            release(record)
         _records.add(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter

@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, loaded_routines, written
-from volta_fn.targets.cpu.runtime.executor import Op
+from volta_fn.targets.cpu.runtime.executor import Mode, Op
 from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
 
@@ -88,7 +88,7 @@ class TimedWriter(CommandWriter):
         code = _stamp()
         self.items: list[tuple[LoweredProgram, Item] | None] = [None]
         self._log = log
-        self._launch = LoadedLaunch(code.addresses[0], 1, 0, "volta_fn_stamp", "", code)
+        self._launch = LoadedLaunch(code.addresses[0], 1, Mode(0), "volta_fn_stamp", "", code)
         #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
         self._outer = [0]
         self._programs: list[LoweredProgram] = []

@@ -188,7 +188,7 @@ def plan_program(
             verify_order(command_pass.name, before, commands)
     for run in runs(commands):
         begin(*run.key)
-    for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
+    for number, slot in enumerate(writer.regions, writer.slots.assign_numbers()):
         slot.number = number
     lifetimes = writer.slots.lifetimes()
     blocks, block_of = share_blocks(lifetimes)
