@@ -198,7 +198,7 @@ class Primitive:
             "linear": linear, "maps_tangent": maps_tangent, "bilinear": bilinear,
             "batch": self._rule(batch),
             "formula": formula, "reduction": reduction, "combines": combines,
-            "cache": cache, "eager": cache.level("kernels"), "_results": cache.level("results"),
+            "cache": cache, "eager": cache.table("kernels"), "_results": cache.table("results"),
         }  # fmt: skip
         for attribute, value in attributes.items():
             _ASSIGN[attribute](self, value)

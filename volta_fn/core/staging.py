@@ -106,7 +106,7 @@ class JaxprBuilder:
         """Return the finished program."""
         closed = ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
         if self.shardings:
-            closed.derived["shardings"] = self.shardings
+            closed.shardings = self.shardings
         return closed
 
 

@@ -112,7 +112,7 @@ def eager_kernel(
     """
     check_usable(args)
     if any(a.device.sharding is not None for a in args):
-        placed: Callable[..., Any] = _PLACEMENT.kernel(primitive, args, params)
+        placed: Callable[..., Any] = _PLACEMENT.sharded_kernel(primitive, args, params)
         return placed
     avals = tuple([a.aval for a in args])
     device = common_device(args)
@@ -138,7 +138,7 @@ def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     if primitive is not jit_p:
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
         return compute
-    return partial(device.backend.compile(checked(params["jaxpr"]), (False,) * len(avals), PIPELINE), False)
+    return partial(device.backend.compile(checked(params["jaxpr"]), (False,) * len(avals), PIPELINE).run, False)
 
 
 def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:

@@ -20,12 +20,11 @@ from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import ProgramCache, matched, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
-from volta_fn.jit.compile import program as jitted_program
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, sharded_program, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import join_compilation, urgent
+from volta_fn.runtime.compiling import ahead_of_background, hold_exit_during
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -372,8 +371,11 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return assemble(current_trace().process(jit_p, arrays, params))
 
     def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call it with any arguments; the next call like this one may be found faster."""
-        return urgent(join_compilation, self._new_call, args, kwargs)
+        """Trace and compile it for these arguments where need be, and call it.
+
+        Background compilations wait for this call, and so do forks and the end of the process.
+        """
+        return ahead_of_background(hold_exit_during, self._new_call, args, kwargs)
 
     def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if settings.disable_jit or settings.sees_results:
@@ -416,19 +418,19 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
-        if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
-            run = jitted_program(traced, values)
-            self._cache.remember(request, values, traced.found_again(run))
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+            run = sharded_program(traced, values)
+            self._cache.remember(request, values, traced.guarded_by_mesh(run))
             return run(values)
         device = common_device(values)
         run = compiled_for(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, values, traced.found_again(run))
+        self._cache.remember(request, values, traced.guarded_by_mesh(run))
         return run(values)
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of the level `equations`; raise `AttributeError` for non-arrays."""
+        """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
         return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 

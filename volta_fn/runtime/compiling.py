@@ -41,44 +41,44 @@ class _Compilations:
     """The traces and compilations in progress in this process."""
 
     def __init__(self) -> None:
-        self._own = threading.local()
-        self._forget()
-        atexit.register(self._end)
+        self._thread = threading.local()
+        self._reset()
+        atexit.register(self._wait_at_exit)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forget)
+            os.register_at_fork(before=self._wait_before_fork, after_in_parent=self._resume_after_fork, after_in_child=self._reset)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         #: The number of threads that trace or compile; the number of forks in progress, or waiting for them; whether the process ends.
         self._busy, self._forks, self._ended = 0, 0, False
 
-    def run(self, function: Callable[..., T], *args: Any) -> T:
+    def call_uninterrupted(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that compiles, on a thread other than the main one."""
         if not _is_main():
-            return self.include(function, *args)
-        result: T = on_own_thread(self._inside if self._ended else self.include, function, *args).result()
+            return self.call_counted(function, *args)
+        result: T = on_own_thread(self._call_marked if self._ended else self.call_counted, function, *args).result()
         return result
 
-    def include(self, function: Callable[..., T], *args: Any) -> T:
+    def call_counted(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that traces; the end of the process waits for it.
 
         In the main thread, which ends the process, this is a plain call.
         """
-        if _is_main() or getattr(self._own, "busy", False):
+        if _is_main() or getattr(self._thread, "busy", False):
             return function(*args)
         self._begin()
         try:
-            return self._inside(function, *args)
+            return self._call_marked(function, *args)
         finally:
             with self._lock:
                 self._busy -= 1
 
-    def _inside(self, function: Callable[..., T], *args: Any) -> T:
-        self._own.busy = True
+    def _call_marked(self, function: Callable[..., T], *args: Any) -> T:
+        self._thread.busy = True
         try:
             return function(*args)
         finally:
-            self._own.busy = False
+            self._thread.busy = False
 
     def _begin(self) -> None:
         latest = time.monotonic() + _COMPILATION_WAITS
@@ -89,38 +89,41 @@ class _Compilations:
                     return
             time.sleep(_PAUSE)
 
-    def _hold(self) -> None:
+    def _wait_before_fork(self) -> None:
         """Wait until nothing is being compiled, and delay further compilations."""
         with self._lock:
             self._forks += 1
         self._wait()
 
-    def _release(self) -> None:
+    def _resume_after_fork(self) -> None:
         with self._lock:
             self._forks -= 1
 
-    def _end(self) -> None:
+    def _wait_at_exit(self) -> None:
         with self._lock:
             self._ended = True
         self._wait()
 
     def _wait(self) -> None:
         latest = time.monotonic() + _FORK_WAITS
-        while self._busy > getattr(self._own, "busy", False) and time.monotonic() < latest:
+        while self._busy > getattr(self._thread, "busy", False) and time.monotonic() < latest:
             time.sleep(_PAUSE)
 
 
 _compilations = _Compilations()
 
 
-def compile_exclusively(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that compiles, which no signal, fork or exit cuts short."""
-    return _compilations.run(function, *args)
+def compile_uninterrupted(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that compiles, on a thread that no signal interrupts.
+
+    Forks and the end of the process wait for it. Any number of threads may compile at once.
+    """
+    return _compilations.call_uninterrupted(function, *args)
 
 
-def join_compilation(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that traces and compiles; forks and exits wait for it."""
-    return _compilations.include(function, *args)
+def hold_exit_during(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces or compiles; forks and the end of the process wait."""
+    return _compilations.call_counted(function, *args)
 
 
 # ------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class _Inside(threading.local):
 _inside = _Inside()
 _background = Background()
 #: Call a function that a thread waits for: background compilations begin after it.
-urgent = _background.urgent
+ahead_of_background = _background.urgent
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -192,7 +195,7 @@ class Repeated:
 
     def _compile(self) -> Callable[..., Any] | None:
         """Return the compiled function, or None if the process ends anyway."""
-        return join_compilation(self._make) if threading.main_thread().is_alive() else None
+        return hold_exit_during(self._make) if threading.main_thread().is_alive() else None
 
     def _third_call(self, *args: Any) -> Any:
         job = self._job

@@ -76,7 +76,7 @@ class Node:
 
 #: The nodes at which recordings begin, by the types of their inputs, or by the device after a flush.
 _CACHE = CallCache("gradients", ["recordings"], _TRIE_SIZE)
-_ROOTS = _CACHE.level("recordings")
+_ROOTS = _CACHE.table("recordings")
 
 
 def _root(*key: Any) -> Node:
@@ -464,7 +464,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     backend, avals = trace.device.backend, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(checked(program), (False,) * len(avals), _PIPELINE), False)
+    return partial(backend.compile(checked(program), (False,) * len(avals), _PIPELINE).run, False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
