@@ -155,6 +155,11 @@ class Arguments(NamedTuple):
         rest = iter(differentiable)
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
 
+    @property
+    def differentiable_positions(self) -> list[int]:
+        """The positions of the differentiable arguments in the call."""
+        return [i for i in range(len(self.positions) + len(self.differentiable)) if i not in self.positions]
+
 
 class Rule:
     """A user's rule for one call, on flat lists: first the tracers in fixed arguments."""

@@ -284,11 +284,12 @@ class VjpRule(Rule):
             actual = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
             raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {actual}")
         results: list[Any] = []
-        for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
+        for number, (arg, ct) in enumerate(zip(args, result, strict=True)):
             if type(arg) is Ref:
                 continue
             leaves = _leaves_like(arg, ct)
             if leaves is None:
+                position = self.arguments.differentiable_positions[number]
                 raise TreeError(
                     f"the backward rule of {name} must return a cotangent of structure {tree.structure(arg)} for argument {position}, "
                     f"got {tree.structure(ct)}"

@@ -402,7 +402,7 @@ def value_and_grad(
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
         numbers, chosen = chosen_arguments(args, argnums, "grad")
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
-        _check_inputs(leaves, chosen, name, holomorphic, allow_int)
+        _check_inputs(leaves, numbers, chosen, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
         nonzero = [v.dtype in dtypes.INEXACT for v in values]
         run = AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
@@ -437,12 +437,14 @@ def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequ
     return partial
 
 
-def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
+def _check_inputs(
+    leaves: Sequence[Any], numbers: Sequence[int], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool
+) -> None:
     if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
         return
     for path, leaf in tree.leaves_with_path(list(chosen)):
         dtype = as_value(leaf).dtype
-        where = f"argument {path[0].idx}{tree.keystr(path[1:])} of {name}" if path else name
+        where = f"argument {numbers[path[0].idx]}{tree.keystr(path[1:])} of {name}"
         if holomorphic and dtype not in dtypes.COMPLEX:
             raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
         if dtype not in dtypes.INEXACT and not allow_int:
