@@ -21,7 +21,7 @@ from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
-    LinearTrace,
+    PartialEvalTrace,
     is_linear,
     is_nonzero,
     jvp_jaxpr,
@@ -104,7 +104,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxp
     return split_tangents(bind(checkpoint_p, *primals, *marked(tangents, nonzero), jaxpr=forward, **settings), out_nonzero)
 
 
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run the known program for outputs and residuals; record the waiting one."""
     unknown = [trace.is_unknown(a) for a in args]
     split = _split(params["jaxpr"], params["policy"], unknown)

@@ -30,7 +30,7 @@ from volta_fn.transforms.eager import RecordedTracer
 from volta_fn.transforms.linearize import (
     JVPTrace,
     JVPTracer,
-    LinearTrace,
+    PartialEvalTrace,
     is_nonzero,
     jvp_flat,
     jvp_jaxpr,
@@ -310,7 +310,7 @@ def _concrete(value: Array) -> Array:
 def _only_differentiates() -> bool:
     """Return True if all current traces differentiate eagerly."""
     trace: Any = current_trace()
-    while isinstance(trace, (JVPTrace, LinearTrace)):
+    while isinstance(trace, (JVPTrace, PartialEvalTrace)):
         trace = trace.parent
     return trace is EVAL
 
@@ -535,7 +535,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: Close
     return list(outs), out_tangents
 
 
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
+def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
     """Inline the function's program, since rules do not tell which results are known."""
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 

@@ -113,7 +113,7 @@ class Recording(JVPTrace):
     computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
     """
 
-    __slots__ = ("count", "device", "inputs", "linear", "lock", "node", "numbers", "operands", "start", "steps", "values")
+    __slots__ = ("count", "device", "inputs", "lock", "node", "numbers", "operands", "start", "steps", "stepwise", "values")
 
     def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
         super().__init__(EVAL, name)
@@ -126,8 +126,8 @@ class Recording(JVPTrace):
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
         self.node = _root(*[v._spec for v in inputs])
-        #: From the first flush on: the trace that differentiates, and the values computed so far.
-        self.linear: LinearizeTrace | None = None
+        #: From the first flush on: the trace that differentiates step by step, and the values computed so far.
+        self.stepwise: LinearizeTrace | None = None
         self.values: list[Any] = []
         self.lock = threading.RLock()  # a function may hand its values to other threads
 
@@ -170,7 +170,7 @@ class Recording(JVPTrace):
                 if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not DELETED:
                     edge.append(arg._spec)
                     arg = alias(arg)  # with its number, by which the spec of an exact one is known
-                elif type(arg) is JVPTracer and arg._trace is self.linear:
+                elif type(arg) is JVPTracer and arg._trace is self.stepwise:
                     edge.append((arg.aval,))
                 else:
                     del operands[before:]
@@ -199,7 +199,7 @@ class Recording(JVPTrace):
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
 
     def _adopt(self, value: Array) -> Array:
-        if type(value) is not JVPTracer or value._trace is not self.linear:
+        if type(value) is not JVPTracer or value._trace is not self.stepwise:
             return value
         with self.lock:
             self.flush()
@@ -221,17 +221,17 @@ class Recording(JVPTrace):
         """
         with self.lock:
             inputs: list[Array] = []
-            if self.linear is None:
-                self.linear = LinearizeTrace(EVAL, self.name)
-                inputs = self.linear.start(self.inputs)
+            if self.stepwise is None:
+                self.stepwise = LinearizeTrace(EVAL, self.name)
+                inputs = self.stepwise.start(self.inputs)
             if inputs or self.steps:
-                self.values += self._computed(self.linear, inputs, wanted)
+                self.values += self._computed(self.stepwise, inputs, wanted)
                 self.start = self.count = len(self.values)
                 self.steps, self.operands, self.inputs = [], [], []
                 self.node = _root(self.device)
-            return self.linear
+            return self.stepwise
 
-    def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
+    def _computed(self, stepwise: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
         """Compute the inputs and the results of all steps (None for unwanted ones)."""
         first, size = len(inputs), self.count - self.start - len(inputs)
         numbers = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
@@ -240,9 +240,9 @@ class Recording(JVPTrace):
         if _SHORTEST <= len(steps) < _LONGEST and not self.numbers:
             program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
         if program is None:
-            return [*inputs, *redo(steps, linear.process, (), operands)]
+            return [*inputs, *redo(steps, stepwise.process, (), operands)]
         results: list[Any] = [None] * size
-        for number, value in zip(numbers, linear.process(jit_p, operands, program), strict=True):
+        for number, value in zip(numbers, stepwise.process(jit_p, operands, program), strict=True):
             results[number] = value
         return [*inputs, *results]
 
@@ -292,8 +292,8 @@ class Recording(JVPTrace):
     def finish(self) -> None:
         """Mark the trace as over."""
         super().finish()
-        if self.linear is not None:
-            self.linear.finish()
+        if self.stepwise is not None:
+            self.stepwise.finish()
 
 
 def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
@@ -382,7 +382,7 @@ def gradient_flat(
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
         check(outs)
-        if trace.linear is None and type(outs[0]) is RecordedTracer:
+        if trace.stepwise is None and type(outs[0]) is RecordedTracer:
             numbers = tuple([o.number for o in outs if type(o) is RecordedTracer])
             gradient: _Gradient | None = trace.program(numbers, lambda: _compiled_gradient(trace, numbers))
             if gradient is not None:
@@ -421,8 +421,8 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
 
 
 def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    linear = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
-    return linear.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
+    stepwise = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
+    return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 
 
 @lru_cache(maxsize=64)

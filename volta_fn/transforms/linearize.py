@@ -214,32 +214,32 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
 # ------------------------------------------------------------------------------
 # Linearization: record the linear program from tangents to tangents.
 #
-# A `LinearTrace` is a partial evaluation: it evaluates known values now, under the parent trace, and records operations on an unknown
-# input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse
+# A `PartialEvalTrace` evaluates operations on known values now, under the parent trace, and records those on unknown ones. Under the
+# forward differentiation of a `LinearizeTrace` only the tangents are unknown, so the recorded program is linear; its transpose is reverse
 # mode.
 # ------------------------------------------------------------------------------
 
 
-class LinearTracer(Tracer):
-    """A value that is unknown until the recorded program runs."""
+class UnknownTracer(Tracer):
+    """A value that depends on an unknown input: `var` of the recorded program."""
 
-    __slots__ = ("unknown",)
+    __slots__ = ("var",)
 
     def __init__(self, trace: Trace, var: Var) -> None:
         self._trace = trace
-        self.unknown = var
+        self.var = var
 
     @property
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
-        return self.unknown.aval
+        return self.var.aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""
         return "a tangent that is being linearized"
 
 
-class LinearTrace(Trace):
+class PartialEvalTrace(Trace):
     """Evaluates operations on known values under the parent trace; records others."""
 
     __slots__ = ("builder",)
@@ -248,25 +248,25 @@ class LinearTrace(Trace):
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
 
-    def unknown(self, aval: ShapedArray) -> LinearTracer:
+    def new_unknown(self, aval: ShapedArray) -> UnknownTracer:
         """Add an unknown input."""
-        return LinearTracer(self, Var(aval))
+        return UnknownTracer(self, Var(aval))
 
     def is_unknown(self, value: Array) -> bool:
         """Return True if a value depends on an unknown input."""
-        return type(value) is LinearTracer and value._trace is self
+        return type(value) is UnknownTracer and value._trace is self
 
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in the recorded program."""
-        if type(value) is LinearTracer and value._trace is self:
-            return value.unknown
+        if type(value) is UnknownTracer and value._trace is self:
+            return value.var
         return self.builder.atom(value)
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate, record, or (for primitives with sub-programs) split a primitive."""
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
         for arg in args:
-            if type(arg) is LinearTracer and arg._trace is self:
+            if type(arg) is UnknownTracer and arg._trace is self:
                 break
         else:
             return run_under(parent, parent.process, primitive, args, params)
@@ -281,7 +281,7 @@ class LinearTrace(Trace):
         several = primitive.multiple_results
         outvars = [Var(a) for a in avals] if several else [Var(avals)]
         self.builder.eqns.append(Equation(primitive, [self.atom(a) for a in args], outvars, params, self.position()))
-        outs = tuple([LinearTracer(self, v) for v in outvars])
+        outs = tuple([UnknownTracer(self, v) for v in outvars])
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
@@ -290,21 +290,21 @@ class LinearTrace(Trace):
 
 
 class LinearizeTrace(JVPTrace):
-    """Forward differentiation whose tangents are unknown: the parent records them."""
+    """Forward differentiation whose tangents are unknown: `recorder` records them."""
 
-    __slots__ = ("linear", "tangents")
+    __slots__ = ("recorder", "tangents")
 
     def __init__(self, parent: Trace, name: str = "") -> None:
-        self.linear = LinearTrace(parent, name)
-        super().__init__(self.linear, name)
-        self.tangents: list[LinearTracer | Zero] = []
+        self.recorder = PartialEvalTrace(parent, name)
+        super().__init__(self.recorder, name)
+        self.tangents: list[UnknownTracer | Zero] = []
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
         """Attach unknown tangents to the `nonzero` primals (default: of inexact dtype)."""
         avals = [p.aval.at_least_vspace() for p in primals]
         if nonzero is None:
             nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
-        self.tangents = [self.linear.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+        self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
     def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
@@ -312,14 +312,14 @@ class LinearizeTrace(JVPTrace):
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
         depends = is_nonzero(tangents)
-        outvars = [self.linear.atom(t) for t in marked(tangents, depends)]
-        invars = [t.unknown for t in self.tangents if type(t) is LinearTracer]
-        return [p for p, _ in pairs], self.linear.builder.build(invars, outvars), depends
+        outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
+        invars = [t.var for t in self.tangents if type(t) is UnknownTracer]
+        return [p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends
 
     def finish(self) -> None:
         """Mark both traces as over."""
         super().finish()
-        self.linear.finish()
+        self.recorder.finish()
 
 
 def linearize_flat(
@@ -348,14 +348,14 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
     split: list[Any] = []
 
     def run(*known_values: Array) -> list[Array]:
-        trace = LinearTrace(current_trace())
-        unknowns = [trace.unknown(a) for a in marked(avals, unknown)]
+        trace = PartialEvalTrace(current_trace())
+        unknowns = [trace.new_unknown(a) for a in marked(avals, unknown)]
         try:
             outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known_values))
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        waiting = trace.builder.build([u.unknown for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        waiting = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
         split[:] = [waiting, out_unknown]
         return [*marked(outs, out_unknown, False), *waiting.consts]
 

@@ -37,7 +37,7 @@ from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.transforms.linearize import (
-    LinearTrace,
+    PartialEvalTrace,
     fixed_point,
     is_linear,
     is_nonzero,
@@ -193,7 +193,7 @@ def _call_jvp(
 
 
 @partial_eval_rules.register(jit_p)
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
     forward, waiting, out_unknown = split_call(params["jaxpr"], unknown)
     flat = bind(jit_p, *marked(args, unknown, False), **call_params(forward, params["name"]))
@@ -399,7 +399,7 @@ class _Split(NamedTuple):
 
 
 @partial_eval_rules.register(scan_p)
-def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
     split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
     values, marks = _Operands.of(args, params), _Operands.of(unknown, params)
@@ -579,7 +579,7 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
 
 
 @partial_eval_rules.register(while_p)
-def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _while_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run the loop for the known values; the recorded loop computes them again."""
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
@@ -688,7 +688,7 @@ def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Br
 
 
 @partial_eval_rules.register(cond_p)
-def _cond_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _cond_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     index, operands = args[0], args[1:]
     if trace.is_unknown(index):
         return trace.record(cond_p, args, params)
