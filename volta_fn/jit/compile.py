@@ -25,7 +25,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.distribution import Sharding
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.placement import at_home, checked, group_of, moved, of_equation, of_program, split
+from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, same_in_all_processes, split
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import read_mesh
@@ -97,8 +97,8 @@ def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
     return moved(array, group) if group.backend is array.device.backend else array
 
 
-def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays like these, some of them split."""
+def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """Make a function that runs a primitive on arrays like these, some of them split between devices."""
     home = [at_home(a) for a in args]
     device = common_device(home)
     run = eager_kernel(primitive, on_device(home, device), params)
@@ -129,11 +129,11 @@ def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callabl
     return traced
 
 
-def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-    """Return a program as a function of arrays with the shardings of these values."""
+def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+    """Return a program as a function of arrays that are split as these values are."""
     home = [at_home(v) for v in values]
     device = common_device(home)
-    run = compiled_for(traced, device)
+    run = compiled_once(traced, device)
     targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.in_full)])
     gone = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
 
@@ -185,8 +185,7 @@ class TracedProgram:
     in_full: list[int]
     #: The current mesh, if the trace read it: see `mesh_key`.
     mesh: tuple[Any, ...] = ()
-    #: The compiled program by device.
-    compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
@@ -251,9 +250,9 @@ def with_full(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
     return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
 
 
-def compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compile_traced(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Compile a program to a function from a list of arrays to the result's pytree."""
-    run = _compiled(traced, device)
+    run = _compile_all_inputs(traced, device)
     return (lambda args: run(with_full(args, traced))) if traced.in_full else run
 
 
@@ -267,10 +266,11 @@ def set_observer(function: Callable[[TracedProgram, Device], Callable[..., Any]]
     observer = function
 
 
-def _compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def _compile_all_inputs(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+    """Compile a program to a function of all its inputs, those in 64 bits included."""
     with gc_paused():
         observed = observer
-        program = checked(traced.jaxpr)
+        program = same_in_all_processes(traced.jaxpr)
         run_flat = device.backend.compile(program, traced.donated, PIPELINE) if observed is None else observed(traced, device)
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
@@ -410,7 +410,7 @@ def _keep_contiguous(array: ConcreteArray) -> None:
                 array._buffer = copy
 
 
-def compiled_for(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compiled_once(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Return the compiled function of a traced program, compiled once per device."""
-    run = traced.compiled.get(device)
-    return run or traced.compiled.setdefault(device, compiled(traced, device))
+    run = traced.compiled_by_device.get(device)
+    return run or traced.compiled_by_device.setdefault(device, compile_traced(traced, device))

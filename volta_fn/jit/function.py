@@ -20,8 +20,7 @@ from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import ProgramCache, matched, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
-from volta_fn.jit.compile import program as jitted_program
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -417,11 +416,11 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
-            run = jitted_program(traced, values)
+            run = sharded_program(traced, values)
             self._cache.remember(request, values, traced.found_again(run))
             return run(values)
         device = common_device(values)
-        run = compiled_for(traced, device)
+        run = compiled_once(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
         self._cache.remember(request, values, traced.found_again(run))

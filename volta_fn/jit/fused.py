@@ -21,7 +21,7 @@ from volta_fn.core.dispatch import NoSignatureError, signature
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.jit.compile import TracedProgram, compiled, trace_function
+from volta_fn.jit.compile import TracedProgram, compile_traced, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.compiling import Repeated, shares_memory
@@ -239,7 +239,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
         return single
     traced.donated = (False,) * len(avals)
-    run = compiled(traced, device)
+    run = compile_traced(traced, device)
     return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
 
 

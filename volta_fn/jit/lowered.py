@@ -468,7 +468,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
-        self._run: Callable[..., Any] = compilation.compiled(self._traced, self._device)
+        self._run: Callable[..., Any] = compilation.compile_traced(self._traced, self._device)
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

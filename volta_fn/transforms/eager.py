@@ -34,7 +34,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.call_cache import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
-from volta_fn.core.placement import checked
+from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
 from volta_fn.core.trace import EVAL, check_alive, current_trace, run_under
@@ -464,7 +464,7 @@ def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequen
     backend, avals = trace.device.backend, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(checked(program), (False,) * len(avals), _PIPELINE), False)
+    return partial(backend.compile(same_in_all_processes(program), (False,) * len(avals), _PIPELINE), False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:
