@@ -24,7 +24,7 @@ from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, m
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import join_compilation, urgent
+from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._calls = self._cache.calls
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
-        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.function`).
+        #: If it uses references from outside, or gets some as arguments: how it is called.
         self._stateful: StatefulCalls | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -291,7 +291,9 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     return match[0](match[1])
         except OtherMeshError:
             pass  # traced again below
-        return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
+        if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
+            return self._call_by_request(args, kwargs)
+        return self._call_as_equation(args)
 
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
@@ -356,25 +358,24 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             self._transforms[key] = transform
         return transform
 
-    def _traced_call(self, args: tuple[Any, ...]) -> Any:
-        """Call it in a function that is being traced; a known call becomes one equation."""
-        if current_trace() is EVAL or settings.disable_jit or settings.sees_results:
-            return self._slow_call(args, {})
+    def _call_as_equation(self, args: tuple[Any, ...]) -> Any:
+        """Call it under a trace: a call that was traced before becomes one equation."""
         try:
             equation = self._cache.equations.get(self._equation_key(args))
         except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
             equation = None
         if equation is None:
-            return self._slow_call(args, {})
+            return self._call_by_request(args, {})
         params, assemble = equation
         arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
-    def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return urgent(join_compilation, self._new_call, args, kwargs)
+        return compile_in_foreground(self._find_or_trace, args, kwargs)
 
-    def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _find_or_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look up the program for these arguments, or trace it, and call it."""
         if settings.disable_jit or settings.sees_results:
             return self._in_python(Request(self._fun, self._statics, args, kwargs))
         if self._stateful is not None:

@@ -15,7 +15,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 
 # ------------------------------------------------------------------------------
-# Compilations, which no signal, fork or end of the process cuts short.
+# Compilations in progress.
 #
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
 # threads that hold them; and LLVM ends a process that ends while it compiles. So
@@ -145,8 +145,14 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
-#: Call a function that a thread waits for: background compilations begin after it.
-urgent = _background.urgent
+
+
+def compile_in_foreground(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces and compiles, and that its thread waits for.
+
+    Background compilations begin after it; forks and exits wait for it.
+    """
+    return _background.urgent(_compilations.include, function, *args)
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:

@@ -184,7 +184,7 @@ def _is_cheap(eqn: Equation) -> bool:
 
 
 @jvp_rules.register(jit_p)
-def _call_jvp(
+def _jit_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents)
@@ -193,7 +193,7 @@ def _call_jvp(
 
 
 @partial_eval_rules.register(jit_p)
-def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     unknown = [trace.is_unknown(a) for a in args]
     forward, waiting, out_unknown = split_call(params["jaxpr"], unknown)
     flat = bind(jit_p, *marked(args, unknown, False), **call_params(forward, params["name"]))
@@ -212,12 +212,12 @@ def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: Closed
 
 
 @transpose_rules.register(jit_p)
-def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
+def _jit_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
     return transpose_call(cotangents, args, jaxpr, name)
 
 
 @batching_rules.register(jit_p)
-def _batch(
+def _jit_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
     batched, stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
@@ -238,14 +238,14 @@ def _attention_jvp(
     nonzero = is_nonzero(tangents[:3])
     if not any(nonzero):
         return (out, statistics), zeros
-    body = _tangent_program(jaxpr, nonzero)
+    body = _attention_tangent_program(jaxpr, nonzero)
     operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
     (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
     return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
 
 
 @program_cache
-def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
+def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
     """Derive the expansion of the tangent.
 
     It is ``(q, k, v[, mask], result, statistics, *nonzero tangents) -> result's tangent``.
@@ -262,7 +262,9 @@ def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr
 
 
 @transpose_rules.register(attention_tangent_p)
-def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
+def _attention_tangent_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
     linear = is_linear(args)
     if type(cotangents[0]) is Zero:
         return [None] * len(args)
@@ -279,7 +281,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: 
 
 
 @jvp_rules.register(attention_tangent_p, attention_gradient_p)
-def _jvp_by_expansion(
+def _attention_jvp_by_expansion(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents)
@@ -288,7 +290,7 @@ def _jvp_by_expansion(
     return split_tangents(flat, out_nonzero)
 
 
-def _batch_rule(primitive: Primitive) -> Any:
+def _attention_batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
@@ -304,11 +306,15 @@ def _batch_rule(primitive: Primitive) -> Any:
 
 
 @transpose_rules.register(attention_gradient_p)
-def _gradient_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
+def _attention_gradient_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
     return transpose_call(cotangents, args, jaxpr, "attention")
 
 
-batching_rules.update({primitive: _batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)})
+batching_rules.update(
+    {primitive: _attention_batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)}
+)
 
 
 # ------------------------------------------------------------------------------
