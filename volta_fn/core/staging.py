@@ -36,7 +36,7 @@ current_position: ContextVar[Position | None] = ContextVar("current_position", d
 
 
 #: Whether cotangents are being computed, so that a line is that of the forward computation.
-backward: ContextVar[bool] = ContextVar("backward", default=False)
+in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=False)
 
 
 class JaxprTracer(Tracer):

@@ -31,11 +31,11 @@ from volta_fn.transforms.linearize import (
     JVPTrace,
     JVPTracer,
     PartialEvalTrace,
-    is_nonzero,
     jvp_flat,
     jvp_jaxpr,
     marked,
     merge,
+    nonzero_marks,
     split_tangents,
     with_zeros,
 )
@@ -528,7 +528,7 @@ class _JvpRule:
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any) -> tuple[list[Array], list[Any]]:
-    nonzero = is_nonzero(tangents)
+    nonzero = nonzero_marks(tangents)
     program, out_nonzero = jvp_jaxpr(call_jaxpr, nonzero, True)
     both = bind(custom_vmap_call_p, *primals, *marked(tangents, nonzero), call_jaxpr=program, rule=_JvpRule(rule, nonzero, out_nonzero))
     outs, out_tangents = split_tangents(both, out_nonzero)

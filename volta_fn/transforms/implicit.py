@@ -21,7 +21,7 @@ from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.transforms.linearize import is_linear, is_nonzero, jvp_jaxpr, marked, split_tangents
+from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr, stack_at, to_front
 
 # ------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def _linear_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, count: int
 
 
 def _linear_transpose(cotangents: Sequence[Any], *args: Any, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> list[Any]:
-    if any(is_linear(args[:count])):
+    if any(linear_marks(args[:count])):
         raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
     out_cotangents = [instantiate(c) for c in cotangents]
     return [None] * count + list(bind(linear_call_p, *args[:count], *out_cotangents, forward=backward, backward=forward, count=count))
@@ -259,7 +259,7 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: An
     matvec: ClosedJaxpr = programs["matvec"]
     count = len(matvec.out_avals)
     captured, b = primals[:-count], primals[-count:]
-    nonzero = [*is_nonzero(tangents[:-count]), *[False] * count]
+    nonzero = [*nonzero_marks(tangents[:-count]), *[False] * count]
     forward, moves = jvp_jaxpr(matvec, nonzero, False)
     _, product_tangents = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
     right = [instantiate(t if type(t) is not Zero else Zero(x.aval)) for t, x in zip(tangents[-count:], b, strict=True)]
@@ -273,7 +273,7 @@ def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> 
     if programs["transpose_solve"] is None:
         raise GradientError("custom_linear_solve: reverse mode needs `transpose_solve`, or symmetric=True")
     count = len(programs["matvec"].out_avals)
-    if any(is_linear(args[:-count])):
+    if any(linear_marks(args[:-count])):
         raise GradientError("custom_linear_solve: a value that matvec or a solver closes over is not linear in the solution")
     names = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
     transposed = {name: programs[other] for name, other in names.items()}

@@ -13,7 +13,16 @@ from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
-from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, backward, current_position, eval_jaxpr, trace_rules, trace_to_jaxpr
+from volta_fn.core.staging import (
+    JaxprBuilder,
+    JaxprTrace,
+    Position,
+    current_position,
+    eval_jaxpr,
+    in_backward_pass,
+    trace_rules,
+    trace_to_jaxpr,
+)
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
 from volta_fn.errors import MissingRuleError
@@ -41,12 +50,12 @@ def merge(marks: Sequence[bool], where_true: Iterable[Any], where_false: Iterabl
     return [next(yes) if m else next(no) for m in marks]
 
 
-def is_nonzero(values: Sequence[Any]) -> list[bool]:
+def nonzero_marks(values: Sequence[Any]) -> list[bool]:
     """Mark the tangents or cotangents that are not symbolic zeros."""
     return [type(v) is not Zero for v in values]
 
 
-def is_linear(args: Sequence[Any]) -> list[bool]:
+def linear_marks(args: Sequence[Any]) -> list[bool]:
     """Mark the arguments that are linear: those to transpose by."""
     return [type(a) is Linear for a in args]
 
@@ -203,7 +212,7 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
         can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
-        out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
+        out_nonzero[:] = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
 
     tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
@@ -285,7 +294,7 @@ class PartialEvalTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which is needed by programs and messages alone."""
+        """Return the user's line, unless the recorded program is only transposed: finding a line takes a microsecond."""
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
@@ -311,7 +320,7 @@ class LinearizeTrace(JVPTrace):
         """Return the results of `linearize_flat` from those of the function."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
-        depends = is_nonzero(tangents)
+        depends = nonzero_marks(tangents)
         outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
         invars = [t.var for t in self.tangents if type(t) is UnknownTracer]
         return [p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends
@@ -338,10 +347,10 @@ def linearize_flat(
 
 
 @program_cache
-def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program into a known one and one that waits for the unknown inputs.
+def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program into one of the known inputs and one that needs the unknown ones.
 
-    Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
+    Returns the known program ``known inputs -> (*known outputs, *residuals)``, the unknown program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
     """
     avals = closed.in_avals
@@ -349,20 +358,20 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[Cl
 
     def run(*known_values: Array) -> list[Array]:
         trace = PartialEvalTrace(current_trace())
-        unknowns = [trace.new_unknown(a) for a in marked(avals, unknown)]
+        unknowns = [trace.new_unknown(a) for a in marked(avals, is_unknown)]
         try:
-            outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known_values))
+            outs = run_under(trace, eval_jaxpr, closed, *merge(is_unknown, unknowns, known_values))
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        waiting = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
-        split[:] = [waiting, out_unknown]
-        return [*marked(outs, out_unknown, False), *waiting.consts]
+        unknown_program = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        split[:] = [unknown_program, out_unknown]
+        return [*marked(outs, out_unknown, False), *unknown_program.consts]
 
-    forward = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
+    known_program = trace_to_jaxpr(run, marked(avals, is_unknown, False), "known")
     jaxpr, out_unknown = split[0].jaxpr, split[1]
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    return forward, with_residuals, out_unknown
+    return known_program, with_residuals, out_unknown
 
 
 # ------------------------------------------------------------------------------
@@ -388,15 +397,16 @@ def backward_pass(
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    token, outside = current_position.set(current_position.get()), backward.set(True)
+    # `_walk_back` sets the position by equation; the token restores it.
+    position_token, backward_token = current_position.set(current_position.get()), in_backward_pass.set(True)
     try:
         if not all_linear:
             values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
             _evaluate_known(jaxpr, values)
         pending = _walk_back(jaxpr, values, cotangents)
     finally:
-        current_position.reset(token)
-        backward.reset(outside)
+        current_position.reset(position_token)
+        in_backward_pass.reset(backward_token)
     return [
         None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
     ]
@@ -471,7 +481,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
         args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
         cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
         results = marked(backward_pass(closed, linear, args, cts), linear)
-        nonzero[:] = is_nonzero(results)
+        nonzero[:] = nonzero_marks(results)
         return marked(results, nonzero)
 
     result = trace_rules(run, [*known_avals, *ct_avals], "backward")
