@@ -42,7 +42,16 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.linearize import DifferentiatedTracer, JVPTrace, JVPTracer, LinearizeTrace, jvp_jaxpr, linearize_flat, pull_back
+from volta_fn.transforms.linearize import (
+    DifferentiatedTracer,
+    JVPTrace,
+    JVPTracer,
+    Linearization,
+    LinearizeTrace,
+    jvp_jaxpr,
+    linearize_flat,
+    pull_back,
+)
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
 
@@ -395,7 +404,7 @@ def gradient_flat(
 
 def linearize_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
-) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+) -> Linearization:
     """Linearize as `linearize_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return linearize_flat(function, values, nonzero, name)
@@ -420,7 +429,7 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
     return device.sharding is None
 
 
-def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+def _linearized(trace: Recording, outs: Sequence[Array]) -> Linearization:
     stepwise = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
     return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 

@@ -7,7 +7,7 @@ reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
@@ -30,6 +30,8 @@ from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
+
+T = TypeVar("T")
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
@@ -90,6 +92,24 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         if grown == marks:
             return result, marks
         marks = grown
+
+
+def trace_with_aux(
+    trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
+) -> tuple[ClosedJaxpr, T]:
+    """Trace a function that returns its results and what else it found out; return both.
+
+    `trace` is `trace_to_jaxpr` or `trace_rules`.
+    """
+    auxiliary: list[T] = []
+
+    def results(*xs: Array) -> Sequence[Array]:
+        outs, aux = function(*xs)
+        auxiliary.append(aux)
+        return outs
+
+    closed = trace(results, in_avals, name)
+    return closed, auxiliary[0]
 
 
 # ------------------------------------------------------------------------------
@@ -205,19 +225,17 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     """
     instantiated = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     in_avals = closed.in_avals
-    out_nonzero: list[bool] = []
 
-    def run(*flat: Array) -> list[Array]:
+    def run(*flat: Array) -> tuple[list[Array], list[bool]]:
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
         can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
-        out_nonzero[:] = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
-        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
+        out_nonzero = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
+        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 
     tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
-    result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
-    return result, out_nonzero
+    return trace_with_aux(trace_rules, run, [*in_avals, *tangent_avals], "jvp")
 
 
 # ------------------------------------------------------------------------------
@@ -298,6 +316,16 @@ class PartialEvalTrace(Trace):
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
+class Linearization(NamedTuple):
+    """A function of flat arrays at a point, and the linear program of its derivative."""
+
+    outs: list[Array]
+    #: From tangents of the differentiable inputs to those of the outputs that depend on them.
+    program: ClosedJaxpr
+    #: For each output, whether it depends on them.
+    depends: list[bool]
+
+
 class LinearizeTrace(JVPTrace):
     """Forward differentiation whose tangents are unknown: `recorder` records them."""
 
@@ -316,14 +344,14 @@ class LinearizeTrace(JVPTrace):
         self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
-    def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-        """Return the results of `linearize_flat` from those of the function."""
+    def end(self, results: Sequence[Array]) -> Linearization:
+        """Return what was recorded of a function with these results."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
         depends = nonzero_marks(tangents)
         outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
         invars = [t.var for t in self.tangents if type(t) is UnknownTracer]
-        return [p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends
+        return Linearization([p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends)
 
     def finish(self) -> None:
         """Mark both traces as over."""
@@ -333,11 +361,10 @@ class LinearizeTrace(JVPTrace):
 
 def linearize_flat(
     function: Callable[..., Sequence[Array]], primals: Sequence[Array], nonzero: Sequence[bool] | None = None, name: str = ""
-) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+) -> Linearization:
     """Run `function` on flat arrays, and record its derivative.
 
-    Returns the outputs, the linear program from tangents of the inputs that are `nonzero` (default: those with inexact dtype) to
-    tangents of the outputs that depend on them, and which outputs those are.
+    The inputs that are `nonzero` (default: those with inexact dtype) have tangents.
     """
     trace = LinearizeTrace(current_trace(), name)
     try:
@@ -354,9 +381,8 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
     """
     avals = closed.in_avals
-    split: list[Any] = []
 
-    def run(*known_values: Array) -> list[Array]:
+    def run(*known_values: Array) -> tuple[list[Array], tuple[Jaxpr, list[bool]]]:
         trace = PartialEvalTrace(current_trace())
         unknowns = [trace.new_unknown(a) for a in marked(avals, is_unknown)]
         try:
@@ -365,11 +391,9 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
         unknown_program = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
-        split[:] = [unknown_program, out_unknown]
-        return [*marked(outs, out_unknown, False), *unknown_program.consts]
+        return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
-    known_program = trace_to_jaxpr(run, marked(avals, is_unknown, False), "known")
-    jaxpr, out_unknown = split[0].jaxpr, split[1]
+    known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
     return known_program, with_residuals, out_unknown
 
@@ -428,43 +452,47 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
     return atom.val if type(atom) is Literal else values[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
-    """Return cotangents of the linear inputs, by the equations in reverse order."""
-    pending: dict[Any, Any] = {}
-    targets: Sequence[Any] = jaxpr.outvars
-    results: Sequence[Any] = cotangents
-    for eqn in (None, *reversed(jaxpr.eqns)):
-        if eqn is not None:
-            out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
-            if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
-                continue
-            targets, results = eqn.invars, _transposed(eqn, values, out_cotangents)
-        for atom, cotangent in zip(targets, results, strict=True):
-            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
-                continue
-            partial_sum = pending.get(atom)
-            pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)
+def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+    """Transpose the equations in reverse order; return the linear inputs' cotangents."""
+    # That of a variable is complete when the equation that computes it is reached.
+    pending: dict[Var, Any] = {}
+    _accumulate(pending, jaxpr.outvars, cotangents, values)
+    for eqn in reversed(jaxpr.eqns):
+        out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
+        if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
+            continue
+        primitive = eqn.primitive
+        transpose = transpose_rules.get(primitive, primitive.transpose)
+        if transpose is None:
+            raise _no_transpose_rule(eqn)
+        current_position.set(eqn.position)
+        args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
+        for arg in args:
+            if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
+                arg.refuse()
+        if primitive.multiple_results:
+            instantiated = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
+            in_cotangents = transpose(instantiated, *args, **eqn.params)
+        else:
+            in_cotangents = transpose(out_cotangents[0], *args, **eqn.params)
+        _accumulate(pending, eqn.invars, in_cotangents, values)
     return pending
 
 
-def _transposed(eqn: Equation, values: dict[Var, Any], out_cotangents: list[Any]) -> Sequence[Any]:
-    """Return a cotangent or None for each operand, from those of the results."""
-    primitive = eqn.primitive
-    transpose = transpose_rules.get(primitive, primitive.transpose)
-    if transpose is None:
-        raise MissingRuleError(
-            f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
-            "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
-        )
-    current_position.set(eqn.position)
-    args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
-    for arg in args:
-        if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
-            arg.refuse()
-    if not primitive.multiple_results:
-        return transpose(out_cotangents[0], *args, **eqn.params)
-    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
-    return transpose(cotangents, *args, **eqn.params)
+def _accumulate(pending: dict[Var, Any], atoms: Sequence[Atom], cotangents: Sequence[Any], values: dict[Var, Any]) -> None:
+    """Add cotangents to those of the atoms that are linear variables."""
+    for atom, cotangent in zip(atoms, cotangents, strict=True):
+        if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
+            continue
+        partial_sum = pending.get(atom)  # type: ignore[arg-type]  # mypy keeps the union
+        pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)  # type: ignore[index]  # likewise
+
+
+def _no_transpose_rule(eqn: Equation) -> MissingRuleError:
+    return MissingRuleError(
+        f"the primitive {eqn.primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
+        "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
+    )
 
 
 @program_cache
@@ -475,14 +503,12 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
     """
     avals, outs = closed.in_avals, closed.out_avals
     known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
-    nonzero: list[bool] = []
 
-    def run(*flat: Array) -> list[Array]:
+    def run(*flat: Array) -> tuple[list[Array], list[bool]]:
         args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
         cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
         results = marked(backward_pass(closed, linear, args, cts), linear)
-        nonzero[:] = nonzero_marks(results)
-        return marked(results, nonzero)
+        nonzero = nonzero_marks(results)
+        return marked(results, nonzero), nonzero
 
-    result = trace_rules(run, [*known_avals, *ct_avals], "backward")
-    return result, nonzero
+    return trace_with_aux(trace_rules, run, [*known_avals, *ct_avals], "backward")
