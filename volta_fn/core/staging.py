@@ -84,12 +84,16 @@ class JaxprBuilder:
         self.eqns: list[Equation] = []
         #: Shardings of values that the function constrains (`core.placement`).
         self.shardings: dict[Var, Any] = {}
+        #: By the `id` of the value, which `consts` keeps alive.
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
 
     def atom(self, value: Array) -> Atom:
-        """Return the atom of an outer value: a literal if it is a known scalar."""
-        if type(value) is ConcreteArray and not value.shape and value.device.backend.known(value.buffer()) is not None:
+        """Return the atom of an outer value: a literal if it is a scalar on the host.
+
+        A scalar of a GPU becomes a constant, since reading it would wait for the GPU.
+        """
+        if type(value) is ConcreteArray and not value.shape and value.device.backend.host_elements(value.buffer()) is not None:
             return Literal(value)
         var = self.constvars.get(id(value))
         if var is None:
@@ -246,7 +250,7 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
-    """Run a program under the current trace, one `bind` per equation."""
+    """Apply a program's equations under the current trace."""
     jaxpr = closed.jaxpr
     env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))

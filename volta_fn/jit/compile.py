@@ -98,7 +98,7 @@ def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
 
 
 def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Make a function that runs a primitive on arrays like these, some of them split between devices."""
+    """Make a function that runs a primitive on arrays like these, some of them split."""
     home = [at_home(a) for a in args]
     device = common_device(home)
     run = eager_kernel(primitive, on_device(home, device), params)

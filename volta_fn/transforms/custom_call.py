@@ -26,7 +26,7 @@ from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast
 from volta_fn.primitives.data_movement.slicing import instantiate
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.transforms.eager import RecordedTracer
+from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.linearize import (
     JVPTrace,
     JVPTracer,
@@ -310,7 +310,7 @@ def _concrete(value: Array) -> Array:
 def _only_differentiates() -> bool:
     """Return True if all current traces differentiate eagerly."""
     trace: Any = current_trace()
-    while isinstance(trace, (JVPTrace, PartialEvalTrace)):
+    while isinstance(trace, (JVPTrace, PartialEvalTrace, Recording)):
         trace = trace.parent
     return trace is EVAL
 
