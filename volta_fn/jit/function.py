@@ -31,87 +31,6 @@ if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
     from volta_fn.jit.lowered import Traced as PublicTraced
 
-
-# ------------------------------------------------------------------------------
-# Calls of jitted functions that use mutable references; loaded on use.
-#
-# A program takes the references' values as further arguments, and returns the last ones as further results.
-# ------------------------------------------------------------------------------
-
-
-class StatefulCalls:
-    """A jitted function that closes over `refs`, or gets references as arguments."""
-
-    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
-        self.name = function_name(fun)
-        self.refs = list(refs)
-        self.statics = statics
-        self.jitted = jitted
-        self.fun = fun
-        self.closing_over = jitted(self._with_values(), statics) if refs else None
-        #: Functions of arguments with values in place of references, by where these are.
-        self.by_positions: dict[Any, Jitted[..., Any]] = {}
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.closing_over is not None:
-            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
-            write_all(self.refs, values)
-            return result
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        function = self._with_values_at(structure, positions)
-        if not positions:
-            return function(*args, **kwargs)
-
-        def run(plain: list[Any]) -> Any:
-            positional, named = tree.unflatten(structure, plain)
-            return function(*positional, **named)
-
-        return RefArguments(leaves, positions, self.name).run(run)
-
-    def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Return why a call would be compiled; see `Jitted.why_missed`."""
-        if self.closing_over is not None:
-            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
-        return self._with_values_at(structure, positions).why_missed(*positional, **named)
-
-    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
-        """Return the jitted function of arguments with values in place of references."""
-        key = structure, positions
-        if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
-        return self.by_positions[key]
-
-    def _with_values(self) -> Callable[..., Any]:
-        fun, refs = self.fun, self.refs
-
-        @wraps(fun)
-        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
-            with bound(refs, _ref_values):
-                result = fun(*args, **kwargs)
-                check_no_refs(result, self.name)
-                return result, read_all(refs)
-
-        return run
-
-    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
-        fun = self.fun
-
-        @wraps(fun)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            inner, refs = with_refs_at(positions, leaves)
-            positional, named = tree.unflatten(structure, inner)
-            result = fun(*positional, **named)
-            check_no_refs(result, self.name)
-            return result, read_all(refs)
-
-        return run
-
-
 # ------------------------------------------------------------------------------
 # `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
 # ------------------------------------------------------------------------------
@@ -464,3 +383,83 @@ def _abstract(value: Any) -> ShapedArray:
 def _has_refs(leaves: Sequence[Any]) -> bool:
     """Return True if some leaf is a mutable reference."""
     return bool(positions_of_refs(leaves))
+
+
+# ------------------------------------------------------------------------------
+# Calls of jitted functions that use mutable references.
+#
+# A program takes the references' values as further arguments, and returns the last ones as further results.
+# ------------------------------------------------------------------------------
+
+
+class StatefulCalls:
+    """A jitted function that closes over `refs`, or gets references as arguments."""
+
+    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
+        self.name = function_name(fun)
+        self.refs = list(refs)
+        self.statics = statics
+        self.jitted = jitted
+        self.fun = fun
+        self.closing_over = jitted(self._with_values(), statics) if refs else None
+        #: Functions of arguments with values in place of references, by where these are.
+        self.by_positions: dict[Any, Jitted[..., Any]] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.closing_over is not None:
+            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
+            write_all(self.refs, values)
+            return result
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        function = self._with_values_at(structure, positions)
+        if not positions:
+            return function(*args, **kwargs)
+
+        def run(plain: list[Any]) -> Any:
+            positional, named = tree.unflatten(structure, plain)
+            return function(*positional, **named)
+
+        return RefArguments(leaves, positions, self.name).run(run)
+
+    def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return why a call would be compiled; see `Jitted.why_missed`."""
+        if self.closing_over is not None:
+            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
+        return self._with_values_at(structure, positions).why_missed(*positional, **named)
+
+    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
+        """Return the jitted function of arguments with values in place of references."""
+        key = structure, positions
+        if key not in self.by_positions:
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+        return self.by_positions[key]
+
+    def _with_values(self) -> Callable[..., Any]:
+        fun, refs = self.fun, self.refs
+
+        @wraps(fun)
+        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
+            with bound(refs, _ref_values):
+                result = fun(*args, **kwargs)
+                check_no_refs(result, self.name)
+                return result, read_all(refs)
+
+        return run
+
+    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
+        fun = self.fun
+
+        @wraps(fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = tree.flatten((args, kwargs))
+            inner, refs = with_refs_at(positions, leaves)
+            positional, named = tree.unflatten(structure, inner)
+            result = fun(*positional, **named)
+            check_no_refs(result, self.name)
+            return result, read_all(refs)
+
+        return run

@@ -35,314 +35,13 @@ from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 
 # ------------------------------------------------------------------------------
-# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
-# ------------------------------------------------------------------------------
-
-
-class _Marker:
-    """A value without contents; those of one class are equal."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-class GradValue(_Marker):
-    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
-
-
-class DontWant(_Marker):
-    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
-
-
-class GradRef(_Marker):
-    """A placeholder for a cotangent that was added to a reference."""
-
-
-class DidntWant(_Marker):
-    """A placeholder for a cotangent that was not requested."""
-
-
-class RefSlots(NamedTuple):
-    """The structure of a function's ``(args, {})``, and which leaves are references."""
-
-    in_tree: Any
-    positions: tuple[int, ...]
-
-
-def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return the arguments' cotangents, or accumulate them in references.
-
-    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
-    """
-    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
-    if len(entries) != len(args):
-        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    destinations = tree.broadcast_prefix(tuple(entries), args)
-    for entry in destinations:
-        if not isinstance(entry, (Ref, GradValue, DontWant)):
-            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
-    if slots.positions:
-        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
-    cotangents = tree.leaves(pull_back(cotangent))
-    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
-    return tree.unflatten(slots.in_tree, placed)[0]
-
-
-def _seed(entry: Any) -> Any:
-    """Return the cotangent of the last value of a reference."""
-    if isinstance(entry, Ref):
-        return entry.get()
-    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
-
-
-def _destined(entry: Any, cotangent: Any, replaces: bool) -> Any:
-    if isinstance(entry, DontWant):
-        return DidntWant()
-    if isinstance(entry, GradValue):
-        return cotangent
-    if cotangent.dtype == float0:
-        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
-    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
-    return GradRef()
-
-
-# ------------------------------------------------------------------------------
-# `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`, for functions of pytrees.
+# `value_and_grad` and `grad`, for functions of pytrees.
 # ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Any)
 Aux = TypeVar("Aux")
-
-
-def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """Return the tangent of an integer array: zeros of dtype `float0`."""
-    return np.zeros(shape, dtypes.float0)
-
-
-class AuxFunction:
-    """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
-
-    def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
-        self.has_aux = has_aux
-        self.transform = transform
-        self.flat = FlatFunction(self._without_aux(function) if has_aux else function, in_tree)
-        self.aux_leaves: list[Any] = []
-        self.aux_tree: Any = None
-
-    def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def result_only(*args: Any, **kwargs: Any) -> Any:
-            pair = function(*args, **kwargs)
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                got = "one array" if isinstance(pair, Array) else type(pair).__name__
-                raise ArgumentError(
-                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
-                    "Return such a pair, or leave has_aux out."
-                )
-            result, aux = pair
-            self.aux_leaves, self.aux_tree = tree.flatten(aux)
-            return result
-
-        return result_only
-
-    def __call__(self, *xs: Array) -> list[Array]:
-        outs = self.flat(*xs)
-        return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
-
-    def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Split flat results in outputs and the auxiliary pytree of any leaves."""
-        count = self.flat.out_tree.num_leaves
-        rest = iter(results[count:])
-        aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
-        return list(results[:count]), aux
-
-
-class Signature(NamedTuple):
-    """Structures and types of a derivative's arguments and results."""
-
-    in_tree: Any
-    out_tree: Any
-    in_avals: tuple[ShapedArray, ...]
-    out_avals: tuple[ShapedArray, ...]
-    #: Arguments that have tangents.
-    nonzero: tuple[bool, ...]
-    #: Results that depend on those.
-    depends: tuple[bool, ...]
-
-
-class Linearized:
-    """A function at a point: its outputs, and the linear program of its derivative."""
-
-    __slots__ = ("aux", "outs", "program", "signature")
-
-    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
-        values = [as_value(x) for x in leaves]
-        run = AuxFunction(function, in_tree, has_aux, transform)
-        in_avals = tuple([v.aval for v in values])
-        nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-        outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
-        self.outs, self.aux = run.split(outs)
-        out_depends = tuple(depends[: len(self.outs)])
-        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, out_depends)
-        del self.program.jaxpr.outvars[sum(out_depends) :]  # auxiliary results need no derivative
-
-    def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
-        """Return the function's value, the derivative, and the auxiliary result if any."""
-        value = tree.unflatten(self.signature.out_tree, self.outs)
-        return (value, derivative, self.aux) if has_aux else (value, derivative)
-
-
-class VJP:
-    """The function that `vjp` returns, from result cotangents to those of arguments.
-
-    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
-    """
-
-    def __init__(
-        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
-    ) -> None:
-        self._signature = signature
-        self._program = program
-        #: Of a function of references: where these are among the arguments.
-        self._slots = slots
-        #: The function that is differentiated, if it is jitted: then so is this one.
-        self._jitted = jitted
-
-    def __call__(self, cotangent: Any) -> Any:
-        """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
-
-        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
-        gradient must be accumulated in a reference (`with_refs`).
-        """
-        if self._slots is not None:
-            raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
-        return self._pulled_back(cotangent)
-
-    def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
-        """Return this function with a destination of each argument's cotangent.
-
-        An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
-        returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
-
-        >>> import volta_fn as vf
-        >>> total = vf.new_ref(1.0)
-        >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
-        ((GradRef(),), Ref(7., dtype=float32))
-        """
-        slots = self._slots or RefSlots(self._signature.in_tree, ())
-        return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
-
-    def _pulled_back(self, cotangent: Any) -> Any:
-        # Empty cotangents are arrays of NumPy, which no program returns.
-        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
-            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
-        return _pull_back(self, cotangent)
-
-
-def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
-    signature = vjp_fun._signature
-    leaves, structure = tree.flatten(cotangent)
-    if structure != signature.out_tree:
-        raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
-    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-    return _with_float0(
-        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
-    )
-
-
-def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
-    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
-    nonzero_cotangents = iter(cotangents)
-    leaves = [instantiate(next(nonzero_cotangents)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
-    return tree.unflatten(in_tree, leaves)[0]
-
-
-tree.register_pytree_node(
-    VJP,
-    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
-)
-
-
-def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error for the first difference of two structures."""
-    path, expected_part, actual = structural_difference(expected, got)
-    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
-
-
-def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
-    """Convert a user's cotangent of a result to an array (a `Zero` for integers).
-
-    Raises `ShapeError` or `DTypeError` if it does not fit.
-    """
-    expected = aval.at_least_vspace()
-    if expected.dtype == dtypes.float0:
-        return Zero(expected)
-    value = as_value(ct)
-    if value.shape != aval.shape:
-        raise ShapeError(f"a cotangent has shape {value.shape}, but the result it belongs to has shape {aval.shape}")
-    if value.dtype != aval.dtype:
-        if not value.weak_type:
-            raise DTypeError(f"a cotangent has dtype {value.dtype.name}, but the result it belongs to has dtype {aval.dtype.name}")
-        value = convert_element_type(value, aval.dtype)
-    return value
-
-
-@overload
-def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, VJP]: ...
-@overload
-def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
-@overload
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """Return ``fun(*primals)`` and its vector-Jacobian product.
-
-    Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
-
-    >>> import volta_fn as vf
-    >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
-    >>> pull_back(1.0)
-    (Array(6., dtype=float32, weak_type=True),)
-    """
-    check_callable(fun, "vjp")
-
-    @wraps(fun)
-    def with_pull_back(*primals: Any) -> Any:
-        leaves, in_tree = tree.flatten((primals, {}))
-        if positions := positions_of_refs(leaves):
-            slots = RefSlots(in_tree, tuple(positions))
-            return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
-        linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
-        jitted = fun if isinstance(fun, JittedFunction) else None
-        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
-
-    return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
-
-
-def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
-    """Return the `vjp` of a function of references, with their last values.
-
-    These are further results of the function that is differentiated.
-    """
-
-    @wraps(fun)
-    def pure(*leaves: Any) -> Any:
-        inner, refs = with_refs_at(slots.positions, leaves)
-        args, _ = tree.unflatten(slots.in_tree, inner)
-        result = fun(*args)
-        return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
-
-    linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
-    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
-    return (value, *rest), last
 
 
 @overload
@@ -416,6 +115,57 @@ def value_and_grad(
     return with_gradient if allow_int else jitted_like(fun, with_gradient, "value_and_grad", argnums, has_aux, holomorphic)
 
 
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], Any],
+    argnums: Literal[0] = 0,
+    has_aux: Literal[False] = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], T]: ...
+@overload
+def grad(
+    fun: Callable[Concatenate[T, P], tuple[Any, Aux]],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[True],
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
+@overload
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]: ...
+def grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[..., Any]:
+    """Make the gradient of a scalar function.
+
+    Arguments and errors are those of `value_and_grad`.
+
+    >>> import volta_fn as vf
+    >>> vf.grad(vf.numpy.tanh)(2.0)
+    Array(0.07065082, dtype=float32, weak_type=True)
+    """
+    check_callable(fun, "grad")
+    value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+
+    @wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, grads = value_and_gradient(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
+
+
 def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
     """Return the non-negative positions, and the values, of some arguments."""
     numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
@@ -480,55 +230,141 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
 _LEAF = tree.structure(0)
 
 
-@overload
-def grad(
-    fun: Callable[Concatenate[T, P], Any],
-    argnums: Literal[0] = 0,
-    has_aux: Literal[False] = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[Concatenate[T, P], T]: ...
-@overload
-def grad(
-    fun: Callable[Concatenate[T, P], tuple[Any, Aux]],
-    argnums: Literal[0] = 0,
-    *,
-    has_aux: Literal[True],
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
-@overload
-def grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[..., Any]: ...
-def grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[..., Any]:
-    """Make the gradient of a scalar function.
+# ------------------------------------------------------------------------------
+# `vjp`: a function's value, and the function of cotangents.
+# ------------------------------------------------------------------------------
 
-    Arguments and errors are those of `value_and_grad`.
+
+@overload
+def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, VJP]: ...
+@overload
+def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
+@overload
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Return ``fun(*primals)`` and its vector-Jacobian product.
+
+    Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
 
     >>> import volta_fn as vf
-    >>> vf.grad(vf.numpy.tanh)(2.0)
-    Array(0.07065082, dtype=float32, weak_type=True)
+    >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
+    >>> pull_back(1.0)
+    (Array(6., dtype=float32, weak_type=True),)
     """
-    check_callable(fun, "grad")
-    value_and_gradient = value_and_grad(fun, argnums, has_aux, holomorphic, allow_int)
+    check_callable(fun, "vjp")
 
     @wraps(fun)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, grads = value_and_gradient(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
+    def with_pull_back(*primals: Any) -> Any:
+        leaves, in_tree = tree.flatten((primals, {}))
+        if positions := positions_of_refs(leaves):
+            slots = RefSlots(in_tree, tuple(positions))
+            return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
+        linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
+        jitted = fun if isinstance(fun, JittedFunction) else None
+        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
 
-    return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
+    return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
+
+
+def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
+    """Return the `vjp` of a function of references, with their last values.
+
+    These are further results of the function that is differentiated.
+    """
+
+    @wraps(fun)
+    def pure(*leaves: Any) -> Any:
+        inner, refs = with_refs_at(slots.positions, leaves)
+        args, _ = tree.unflatten(slots.in_tree, inner)
+        result = fun(*args)
+        return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
+
+    linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
+    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
+    return (value, *rest), last
+
+
+class VJP:
+    """The function that `vjp` returns, from result cotangents to those of arguments.
+
+    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
+    """
+
+    def __init__(
+        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
+    ) -> None:
+        self._signature = signature
+        self._program = program
+        #: Of a function of references: where these are among the arguments.
+        self._slots = slots
+        #: The function that is differentiated, if it is jitted: then so is this one.
+        self._jitted = jitted
+
+    def __call__(self, cotangent: Any) -> Any:
+        """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
+
+        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
+        gradient must be accumulated in a reference (`with_refs`).
+        """
+        if self._slots is not None:
+            raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
+        return self._pulled_back(cotangent)
+
+    def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
+        """Return this function with a destination of each argument's cotangent.
+
+        An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
+        returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
+
+        >>> import volta_fn as vf
+        >>> total = vf.new_ref(1.0)
+        >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
+        ((GradRef(),), Ref(7., dtype=float32))
+        """
+        slots = self._slots or RefSlots(self._signature.in_tree, ())
+        return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
+
+    def _pulled_back(self, cotangent: Any) -> Any:
+        # Empty cotangents are arrays of NumPy, which no program returns.
+        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
+            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
+        return _pull_back(self, cotangent)
+
+
+tree.register_pytree_node(
+    VJP,
+    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
+)
+
+
+def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
+    signature = vjp_fun._signature
+    leaves, structure = tree.flatten(cotangent)
+    if structure != signature.out_tree:
+        raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
+    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
+    return _with_float0(
+        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
+    )
+
+
+def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
+    """Convert a user's cotangent of a result to an array (a `Zero` for integers).
+
+    Raises `ShapeError` or `DTypeError` if it does not fit.
+    """
+    expected = aval.at_least_vspace()
+    if expected.dtype == dtypes.float0:
+        return Zero(expected)
+    value = as_value(ct)
+    if value.shape != aval.shape:
+        raise ShapeError(f"a cotangent has shape {value.shape}, but the result it belongs to has shape {aval.shape}")
+    if value.dtype != aval.dtype:
+        if not value.weak_type:
+            raise DTypeError(f"a cotangent has dtype {value.dtype.name}, but the result it belongs to has dtype {aval.dtype.name}")
+        value = convert_element_type(value, aval.dtype)
+    return value
 
 
 # ------------------------------------------------------------------------------
@@ -653,3 +489,177 @@ tree.register_pytree_node(
     lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
     lambda static, saved: PushForward(static[0], ClosedJaxpr(static[1], saved)),
 )
+
+
+# ------------------------------------------------------------------------------
+# What they share: functions of pytrees as functions of flat arrays, and float0.
+# ------------------------------------------------------------------------------
+
+
+class AuxFunction:
+    """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
+        self.has_aux = has_aux
+        self.transform = transform
+        self.flat = FlatFunction(self._without_aux(function) if has_aux else function, in_tree)
+        self.aux_leaves: list[Any] = []
+        self.aux_tree: Any = None
+
+    def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def result_only(*args: Any, **kwargs: Any) -> Any:
+            pair = function(*args, **kwargs)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                got = "one array" if isinstance(pair, Array) else type(pair).__name__
+                raise ArgumentError(
+                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
+                    "Return such a pair, or leave has_aux out."
+                )
+            result, aux = pair
+            self.aux_leaves, self.aux_tree = tree.flatten(aux)
+            return result
+
+        return result_only
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        outs = self.flat(*xs)
+        return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
+
+    def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Split flat results in outputs and the auxiliary pytree of any leaves."""
+        count = self.flat.out_tree.num_leaves
+        rest = iter(results[count:])
+        aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
+        return list(results[:count]), aux
+
+
+class Signature(NamedTuple):
+    """Structures and types of a derivative's arguments and results."""
+
+    in_tree: Any
+    out_tree: Any
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    #: Arguments that have tangents.
+    nonzero: tuple[bool, ...]
+    #: Results that depend on those.
+    depends: tuple[bool, ...]
+
+
+class Linearized:
+    """A function at a point: its outputs, and the linear program of its derivative."""
+
+    __slots__ = ("aux", "outs", "program", "signature")
+
+    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
+        values = [as_value(x) for x in leaves]
+        run = AuxFunction(function, in_tree, has_aux, transform)
+        in_avals = tuple([v.aval for v in values])
+        nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
+        outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
+        self.outs, self.aux = run.split(outs)
+        out_depends = tuple(depends[: len(self.outs)])
+        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, out_depends)
+        del self.program.jaxpr.outvars[sum(out_depends) :]  # auxiliary results need no derivative
+
+    def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
+        """Return the function's value, the derivative, and the auxiliary result if any."""
+        value = tree.unflatten(self.signature.out_tree, self.outs)
+        return (value, derivative, self.aux) if has_aux else (value, derivative)
+
+
+def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """Return the tangent of an integer array: zeros of dtype `float0`."""
+    return np.zeros(shape, dtypes.float0)
+
+
+def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
+    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
+    nonzero_cotangents = iter(cotangents)
+    leaves = [instantiate(next(nonzero_cotangents)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
+    return tree.unflatten(in_tree, leaves)[0]
+
+
+def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
+    """Return the error for the first difference of two structures."""
+    path, expected_part, actual = structural_difference(expected, got)
+    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
+
+
+# ------------------------------------------------------------------------------
+# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
+# ------------------------------------------------------------------------------
+
+
+class _Marker:
+    """A value without contents; those of one class are equal."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class GradValue(_Marker):
+    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
+
+
+class DontWant(_Marker):
+    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
+
+
+class GradRef(_Marker):
+    """A placeholder for a cotangent that was added to a reference."""
+
+
+class DidntWant(_Marker):
+    """A placeholder for a cotangent that was not requested."""
+
+
+class RefSlots(NamedTuple):
+    """The structure of a function's ``(args, {})``, and which leaves are references."""
+
+    in_tree: Any
+    positions: tuple[int, ...]
+
+
+def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
+    """Return the arguments' cotangents, or accumulate them in references.
+
+    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
+    """
+    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
+    if len(entries) != len(args):
+        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
+    destinations = tree.broadcast_prefix(tuple(entries), args)
+    for entry in destinations:
+        if not isinstance(entry, (Ref, GradValue, DontWant)):
+            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
+    if slots.positions:
+        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
+    cotangents = tree.leaves(pull_back(cotangent))
+    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
+    return tree.unflatten(slots.in_tree, placed)[0]
+
+
+def _seed(entry: Any) -> Any:
+    """Return the cotangent of the last value of a reference."""
+    if isinstance(entry, Ref):
+        return entry.get()
+    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
+
+
+def _destined(entry: Any, cotangent: Any, replaces: bool) -> Any:
+    if isinstance(entry, DontWant):
+        return DidntWant()
+    if isinstance(entry, GradValue):
+        return cotangent
+    if cotangent.dtype == float0:
+        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
+    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
+    return GradRef()
