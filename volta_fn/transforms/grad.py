@@ -103,15 +103,19 @@ def value_and_grad(
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
         _check_inputs(leaves, numbers, chosen, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
-        nonzero = [v.dtype in dtypes.INEXACT for v in values]
-        run = AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
-        outs, cotangents = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
-        (value,), aux = run.split(outs)
-        gradient = _with_float0(cotangents, nonzero, [v.aval for v in values], in_tree)
+        differentiable = [v.dtype in dtypes.INEXACT for v in values]
+        function = DifferentiatedFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+
+        def check(outs: Sequence[Array]) -> None:  # after the call, which sets the structure
+            _check_output(outs, function.flat.out_tree, name, holomorphic)
+
+        outs, cotangents = gradient_flat(function, values, differentiable, name, check)
+        (value,), aux = function.split(outs)
+        gradient = _with_float0(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
-    # An empty gradient is an array of NumPy, which no program returns.
+    # The gradient of integers is a NumPy array of dtype float0, which programs cannot return: then this function is not jitted.
     return with_gradient if allow_int else jitted_like(fun, with_gradient, "value_and_grad", argnums, has_aux, holomorphic)
 
 
@@ -259,7 +263,7 @@ def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         if positions := positions_of_refs(leaves):
             slots = RefSlots(in_tree, tuple(positions))
             return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
-        linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
+        linearized = linearize_at(fun, leaves, in_tree, has_aux, "vjp")
         jitted = fun if isinstance(fun, JittedFunction) else None
         return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
 
@@ -279,7 +283,7 @@ def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has
         result = fun(*args)
         return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
 
-    linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
+    linearized = linearize_at(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
     (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
     return (value, *rest), last
 
@@ -308,7 +312,7 @@ class VJP:
         """
         if self._slots is not None:
             raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
-        return self._pulled_back(cotangent)
+        return self._pull_back(cotangent)
 
     def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
         """Return this function with a destination of each argument's cotangent.
@@ -322,13 +326,13 @@ class VJP:
         ((GradRef(),), Ref(7., dtype=float32))
         """
         slots = self._slots or RefSlots(self._signature.in_tree, ())
-        return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
+        return functools.partial(apply_with_refs, self._pull_back, slots, entries)
 
-    def _pulled_back(self, cotangent: Any) -> Any:
-        # Empty cotangents are arrays of NumPy, which no program returns.
-        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
-            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
-        return _pull_back(self, cotangent)
+    def _pull_back(self, cotangent: Any) -> Any:
+        # Cotangents of integers are NumPy arrays of dtype float0, which programs cannot return.
+        if self._jitted is not None and current_trace() is EVAL and all(self._signature.differentiable):
+            return self._jitted.transformed("pull back", _call_vjp, same_arguments=False)(self, cotangent)
+        return _call_vjp(self, cotangent)
 
 
 tree.register_pytree_node(
@@ -338,14 +342,14 @@ tree.register_pytree_node(
 )
 
 
-def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
+def _call_vjp(vjp_fun: VJP, cotangent: Any) -> Any:
     signature = vjp_fun._signature
     leaves, structure = tree.flatten(cotangent)
     if structure != signature.out_tree:
         raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
     cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
     return _with_float0(
-        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
+        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.differentiable, signature.in_avals, signature.in_tree
     )
 
 
@@ -397,14 +401,14 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             raise structure_error("jvp: tangents have the structure of the primals", tree.structure(primals), tree.structure(tangents))
         values = [as_value(x) for x in leaves]
         in_tangents = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
-        run = AuxFunction(fun, in_tree, has_aux, "jvp")
-        outs, out_tangents = jvp_flat(run, values, in_tangents, function_name(fun))
-        results, aux = run.split(outs)
+        function = DifferentiatedFunction(fun, in_tree, has_aux, "jvp")
+        outs, out_tangents = jvp_flat(function, values, in_tangents, function_name(fun))
+        results, aux = function.split(outs)
         result_tangents = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
-        return tree.unflatten(run.flat.out_tree, results), result_tangents, aux
+        return tree.unflatten(function.flat.out_tree, results), result_tangents, aux
 
     arguments = tuple(primals), tuple(tangents)
-    # Empty tangents are arrays of NumPy, which no program takes or returns.
+    # Tangents of integers are NumPy arrays of dtype float0, which programs neither take nor return.
     if not any(getattr(t, "dtype", None) == dtypes.float0 for t in tree.leaves(arguments[1])):
         with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
     value, tangents_out, aux = with_tangents(*arguments)
@@ -455,7 +459,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     Array(12., dtype=float32, weak_type=True)
     """
     check_callable(fun, "linearize")
-    linearized = Linearized(fun, *tree.flatten((primals, {})), has_aux, "linearize")
+    linearized = linearize_at(fun, *tree.flatten((primals, {})), has_aux, "linearize")
     return linearized.result(PushForward(linearized.signature, linearized.program), has_aux)
 
 
@@ -479,7 +483,7 @@ class PushForward:
             dtype = aval_of(tangent).dtype
             if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
-        out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.nonzero))
+        out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.differentiable))
         results = with_zeros(out_tangents, signature.depends, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
@@ -496,8 +500,11 @@ tree.register_pytree_node(
 # ------------------------------------------------------------------------------
 
 
-class AuxFunction:
-    """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
+class DifferentiatedFunction:
+    """A user's function, of pytrees and perhaps with aux, as one of flat arrays.
+
+    A call sets the structure of the results (`flat.out_tree`) and of aux, whose arrays it returns after the outputs.
+    """
 
     def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
         self.has_aux = has_aux
@@ -542,26 +549,18 @@ class Signature(NamedTuple):
     in_avals: tuple[ShapedArray, ...]
     out_avals: tuple[ShapedArray, ...]
     #: Arguments that have tangents.
-    nonzero: tuple[bool, ...]
+    differentiable: tuple[bool, ...]
     #: Results that depend on those.
     depends: tuple[bool, ...]
 
 
-class Linearized:
+class Linearized(NamedTuple):
     """A function at a point: its outputs, and the linear program of its derivative."""
 
-    __slots__ = ("aux", "outs", "program", "signature")
-
-    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
-        values = [as_value(x) for x in leaves]
-        run = AuxFunction(function, in_tree, has_aux, transform)
-        in_avals = tuple([v.aval for v in values])
-        nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-        outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
-        self.outs, self.aux = run.split(outs)
-        out_depends = tuple(depends[: len(self.outs)])
-        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, out_depends)
-        del self.program.jaxpr.outvars[sum(out_depends) :]  # auxiliary results need no derivative
+    outs: list[Any]
+    aux: Any
+    program: ClosedJaxpr
+    signature: Signature
 
     def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
         """Return the function's value, the derivative, and the auxiliary result if any."""
@@ -569,15 +568,33 @@ class Linearized:
         return (value, derivative, self.aux) if has_aux else (value, derivative)
 
 
+def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> Linearized:
+    """Run a function of pytrees, and record its derivative.
+
+    `leaves` and `in_tree` are its flattened ``(args, kwargs)``, `transform` its caller's name for messages.
+    """
+    values = [as_value(x) for x in leaves]
+    function = DifferentiatedFunction(fun, in_tree, has_aux, transform)
+    in_avals = tuple([v.aval for v in values])
+    differentiable = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
+    flat_outs, program, flat_depends = linearize_eagerly(function, values, differentiable, function_name(fun))
+    outs, aux = function.split(flat_outs)
+    depends = tuple(flat_depends[: len(outs)])
+    # No one else has the linear program, so it is cut to the results in place: aux, which comes after these, needs no derivative.
+    del program.jaxpr.outvars[sum(depends) :]
+    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, depends)
+    return Linearized(outs, aux, program, signature)
+
+
 def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
     """Return the tangent of an integer array: zeros of dtype `float0`."""
     return np.zeros(shape, dtypes.float0)
 
 
-def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
+def _with_float0(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
     """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
-    nonzero_cotangents = iter(cotangents)
-    leaves = [instantiate(next(nonzero_cotangents)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
+    remaining = iter(cotangents)
+    leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
     return tree.unflatten(in_tree, leaves)[0]
 
 
@@ -628,7 +645,7 @@ class RefSlots(NamedTuple):
     positions: tuple[int, ...]
 
 
-def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
+def apply_with_refs(vjp_fun: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
     """Return the arguments' cotangents, or accumulate them in references.
 
     A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
@@ -642,7 +659,7 @@ def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: S
             raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
     if slots.positions:
         cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
-    cotangents = tree.leaves(pull_back(cotangent))
+    cotangents = tree.leaves(vjp_fun(cotangent))
     placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
     return tree.unflatten(slots.in_tree, placed)[0]
 
