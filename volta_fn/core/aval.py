@@ -121,19 +121,18 @@ class ShapedArray:
             self.weak_type if weak_type is None else weak_type,
         )
 
-    def to_tangent_aval(self) -> ShapedArray:
-        """Return the aval of tangents, by JAX's name for `at_least_vspace`."""
-        return self.at_least_vspace()
-
     def strip_weak_type(self) -> ShapedArray:
         """Return the same aval with a strong dtype."""
         return ShapedArray(self.shape, self.dtype) if self.weak_type else self
 
-    def at_least_vspace(self) -> ShapedArray:
+    def tangent_aval(self) -> ShapedArray:
         """Return the aval of tangents: itself if inexact, else of dtype `float0`."""
         if self.is_float or self.dtype in dtypes.INEXACT:
             return self.strip_weak_type()
         return ShapedArray(self.shape, dtypes.float0)
+
+    #: JAX's names for it.
+    to_tangent_aval = at_least_vspace = tangent_aval
 
     @property
     def nbytes(self) -> int:

@@ -340,7 +340,7 @@ class Zero:
     @classmethod
     def from_primal_value(cls, value: Any) -> Zero:
         """Return the zero tangent of a value."""
-        return cls(value.aval.at_least_vspace())
+        return cls(value.aval.tangent_aval())
 
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"

@@ -85,7 +85,7 @@ def _adapted_jvp(rule: Rule) -> Rule:
 def _tangent(tangent: Any, out: Any) -> Any:
     value = _array_or_none(tangent)
     if value is None or value.dtype == dtypes.float0:
-        return Zero(as_value(out).aval.at_least_vspace())
+        return Zero(as_value(out).aval.tangent_aval())
     return value
 
 

@@ -212,7 +212,7 @@ def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callab
             term = derivative(tangent, out, *primals, **params)
             total = term if total is None else bind(PRIMITIVES["add"], total, term)
         if total is None:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, movement.broadcast_to(total, out.shape)
 
     return jvp

@@ -336,7 +336,7 @@ def as_tangent(tangent: Any, aval: ShapedArray, label: str, of: str, rounded: bo
     With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
     another shape or dtype.
     """
-    expected = aval.at_least_vspace()
+    expected = aval.tangent_aval()
     if type(tangent) is Zero and tangent.aval.shape != expected.shape:
         raise ShapeError(f"{label} that is zero, of type {tangent.aval}, for {of} of type {aval}. None stands for a zero of any type")
     if tangent is None or type(tangent) is Zero or expected.dtype == dtypes.float0:

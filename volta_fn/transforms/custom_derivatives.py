@@ -82,7 +82,7 @@ class custom_jvp(CustomFunction):  # JAX's name
                 raise ArgumentError(f"{self.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
             out = self(*primals)
             terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
-            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).at_least_vspace()), out)
+            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).tangent_aval()), out)
             for term in terms[1:]:
                 total = tree.map(lambda a, b: a + b, total, term)
             return out, total
@@ -188,7 +188,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     """
 
     def zero_of(value: Any) -> Any:
-        zero = Zero(as_value(value).aval.at_least_vspace())
+        zero = Zero(as_value(value).aval.tangent_aval())
         return zero if symbolic_zeros else instantiate(zero)
 
     return tree.map(zero_of, val)
@@ -267,7 +267,7 @@ class VjpRule(Rule):
 
         def backward(saved: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
             restored = tree.unflatten(residual_tree, merge(is_array, saved[count:], others))
-            not_differentiated = [Zero(t.aval.at_least_vspace()) for t in saved[:count]]
+            not_differentiated = [Zero(t.aval.tangent_aval()) for t in saved[:count]]
             return [*not_differentiated, *self.backward(self.arguments.fixed(saved[:count]), restored, cotangents, avals)]
 
         return outs, [*traced, *map(as_value, marked(residuals, is_array))], backward
@@ -297,7 +297,7 @@ class VjpRule(Rule):
             results += leaves
         label = f"the backward rule of {name} returned a cotangent"
         if settings.disable_bwd_checks:
-            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(results, avals, strict=True)]
+            return [Zero(aval.tangent_aval()) if ct is None else ct for ct, aval in zip(results, avals, strict=True)]
         return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(results, avals, strict=True)]
 
 
@@ -377,7 +377,7 @@ def _jvp_custom_vjp(
     outs, residuals, backward = rule.forward(primals[num_captured:], nonzero_marks(tangents[num_captured:]))
     live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
     in_tangents = [instantiate(t) for t in marked(tangents[num_captured:], live)]
-    avals = tuple([o.aval.at_least_vspace() for o in outs])
+    avals = tuple([o.aval.tangent_aval() for o in outs])
     is_real = [a.dtype != dtypes.float0 for a in avals]
     real = tuple(marked(avals, is_real))
     out_tangents = bind(custom_tangent_p, *residuals, *in_tangents, backward=_WithZeros(backward, avals), live=live, out_avals=real)

@@ -358,7 +358,7 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
 
     Raises `ShapeError` or `DTypeError` if it does not fit.
     """
-    expected = aval.at_least_vspace()
+    expected = aval.tangent_aval()
     if expected.dtype == dtypes.float0:
         return Zero(expected)
     value = as_value(ct)
@@ -425,7 +425,7 @@ def public_tangent(tangent: Any) -> Any:
 
 
 def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
-    expected = aval.at_least_vspace()
+    expected = aval.tangent_aval()
     if expected.dtype == dtypes.float0:
         if getattr(tangent, "dtype", None) != dtypes.float0:
             raise DTypeError(

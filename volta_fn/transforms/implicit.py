@@ -266,7 +266,7 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: An
     right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, product_tangents, strict=True)]
     solution = bind(custom_linear_solve_p, *captured, *right, **programs)
     is_vector = [i < count and o.dtype in INEXACT for i, o in enumerate(outs)]
-    return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(solution, is_vector, outs, strict=True)]
+    return outs, [t if v else Zero(o.aval.tangent_aval()) for t, v, o in zip(solution, is_vector, outs, strict=True)]
 
 
 def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
@@ -355,6 +355,6 @@ def custom_root(
         x = result[0] if has_aux else result
         right = jvp(lambda values: residual(x, *values), (residual_consts,), (tangents[1],))[1]
         dx = tree.map(neg, tangent(x, right, *tangent_consts))
-        return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).at_least_vspace()), result[1])) if has_aux else dx
+        return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).tangent_aval()), result[1])) if has_aux else dx
 
     return root(guess, residual_consts, solver_consts, tangent_consts)

@@ -65,7 +65,7 @@ def linear_marks(args: Sequence[Any]) -> list[bool]:
 def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
     """Return a tangent for each primal or aval: the next if `nonzero`, else a `Zero`."""
     remaining = iter(tangents)
-    return [next(remaining) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
+    return [next(remaining) if nz else Zero(getattr(p, "aval", p).tangent_aval()) for nz, p in zip(nonzero, primals, strict=True)]
 
 
 def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequence[Array], list[Any]]:
@@ -181,7 +181,7 @@ class JVPTrace(Trace):
                 return parent.process(primitive, primals, params)
             for i, tangent in enumerate(tangents):
                 if tangent is None:
-                    tangents[i] = Zero(primals[i].aval.at_least_vspace())
+                    tangents[i] = Zero(primals[i].aval.tangent_aval())
             jvp = jvp_rules.get(primitive, primitive.jvp)
             if jvp is None:
                 raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
@@ -201,7 +201,7 @@ class JVPTrace(Trace):
         if type(value) is JVPTracer and value._trace is self:
             return value.primal, value.tangent
         check_alive(value)
-        return value, Zero(value.aval.at_least_vspace())
+        return value, Zero(value.aval.tangent_aval())
 
 
 def jvp_flat(
@@ -230,11 +230,11 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
+        can = [w and a.tangent_aval().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
         out_nonzero = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
         return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 
-    tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
+    tangent_avals = [a.tangent_aval() for a in marked(in_avals, nonzero)]
     return trace_with_aux(trace_rules, run, [*in_avals, *tangent_avals], "jvp")
 
 
@@ -338,7 +338,7 @@ class LinearizeTrace(JVPTrace):
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
         """Attach unknown tangents to the `nonzero` primals (default: of inexact dtype)."""
-        avals = [p.aval.at_least_vspace() for p in primals]
+        avals = [p.aval.tangent_aval() for p in primals]
         if nonzero is None:
             nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
         self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]

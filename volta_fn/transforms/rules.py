@@ -234,7 +234,7 @@ def _attention_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[Any]]:
     out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
-    zeros = [Zero(x.aval.at_least_vspace()) for x in (out, statistics)]
+    zeros = [Zero(x.aval.tangent_aval()) for x in (out, statistics)]
     nonzero = nonzero_marks(tangents[:3])
     if not any(nonzero):
         return (out, statistics), zeros
@@ -494,7 +494,7 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
     start, count = len(linear.consts), len(linear.carry)
     avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
     for aval in avals.carry:
-        if aval.at_least_vspace().dtype != aval.dtype:
+        if aval.tangent_aval().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
     transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
     consts, sums = linear.consts.count(False), sum(linear.consts)

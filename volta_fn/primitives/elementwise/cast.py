@@ -98,7 +98,7 @@ def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype
             "convert lax.stop_gradient(x), or give the rounding a derivative with custom_jvp"
         )
     if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, convert_element_type(tangent, new_dtype)
 
 
@@ -204,7 +204,7 @@ def _bitcast_evaluate(operand: np.ndarray, *, new_dtype: np.dtype) -> np.ndarray
 
 def _bitcast_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype) -> tuple[Array, Any]:
     out = bind(bitcast_convert_type_p, *primals, new_dtype=new_dtype)
-    return out, Zero(out.aval.at_least_vspace())
+    return out, Zero(out.aval.tangent_aval())
 
 
 def _bitcast_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, new_dtype: np.dtype) -> tuple[Array, int | None]:
