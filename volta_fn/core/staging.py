@@ -26,7 +26,7 @@ from volta_fn.settings import current as settings
 from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
 # ------------------------------------------------------------------------------
-# Staging: trace a Python function on tracers to a jaxpr.
+# The trace that records a jaxpr, and the programs that it records.
 # ------------------------------------------------------------------------------
 
 Position = tuple[CodeType, int]
@@ -391,6 +391,9 @@ class JittedFunction:
 
 def jitted_like(fun: Callable[..., Any], function: Callable[..., Any], *settings: Any, same_arguments: bool = True) -> Callable[..., Any]:
     """Return `function`, a transform of `fun` with these settings; jitted if `fun` is.
+
+    A jitted function (`jit.function.Jitted`) keeps the first `function` per settings and uses it for all later ones, so that ``grad(f)``
+    that is made anew in each step of a loop finds its program.
 
     `same_arguments` tells whether it takes those of `fun`, so that the same ones are static.
     """

@@ -25,7 +25,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
 # ------------------------------------------------------------------------------
-# Traces: interpreters of primitives, one of them current in each thread and task.
+# Traces and tracers.
 #
 # `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
 # values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
@@ -107,7 +107,7 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
 
 
 def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
-    """Apply the primitive to arrays or numbers, as JAX's method; several results are a list."""
+    """Apply the primitive to arrays or numbers, as JAX does: several results are a list."""
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 

@@ -86,7 +86,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if primitive.impl is not None:
         return primitive.impl(*args, **params)
     key: tuple[Any, ...] = tuple([a._spec for a in args])
-    kernels = primitive.eager
+    kernels = primitive.eager_kernels
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
@@ -97,7 +97,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
         run = eager_kernel(primitive, args, params, kernels)
         if settings.rank_promotion != "allow":  # who calls decides whether it may run
             return run(*args)
-        if kernels is primitive.eager:
+        if kernels is primitive.eager_kernels:
             primitive.cache.reserve(1)
         kernels[key] = run
     return run(*args)
@@ -129,7 +129,7 @@ def eager_kernel(
     specs = [array_spec(a, device) for a in (out_avals if several else (out_avals,))]
     run = _several_results(compute, specs) if several else array_function(compute, specs[0], len(args))
     if isinstance(compute, Repeated) and cache is not None:
-        compute.then = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
+        compute.on_settled = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
     return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
 
 

@@ -19,7 +19,7 @@ from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable,
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import ProgramCache, matched, shared_cache
+from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
 from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_full
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
@@ -186,16 +186,16 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             if self._plain and current_trace() is EVAL:
                 if not kwargs:
                     matchers = self._cache.matchers
-                    match = matched(matchers, args) if matchers else None
+                    match = lookup_by_structure(matchers, args) if matchers else None
                     if match is not None:
                         return match[0](match[1])
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
-                        run, args = self._cache.find_flat(args)  # type: ignore[assignment]
+                        run, args = self._cache.lookup_flat(args)  # type: ignore[assignment]
                     if run is not None:
                         return run(args)
-                match = self._cache.find(args, kwargs) if self._calls else None
+                match = self._cache.lookup(args, kwargs) if self._calls else None
                 if match is not None:
                     return match[0](match[1])
             elif self._argnums and not kwargs and current_trace() is EVAL:
@@ -205,7 +205,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                match = self._cache.find_with_statics(self._argnums, args) if self._calls else None
+                match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
                 if match is not None:
                     return match[0](match[1])
         except OtherMeshError:
@@ -304,7 +304,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
         try:
-            traced = self._cache.program(request, values)
+            traced = self._cache.traced_program(request, values)
         except UsedRefsError as used:
             if "_ref_values" in kwargs:  # their values are given: it is a program inside that cannot use them
                 raise
@@ -337,13 +337,13 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         check_usable(values)
         if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
             run = sharded_program(traced, values)
-            self._cache.remember(request, values, traced.found_again(run))
+            self._cache.store_by_types(request, values, traced.found_again(run))
             return run(values)
         device = common_device(values)
         run = compiled_once(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, values, traced.found_again(run))
+        self._cache.store_by_types(request, values, traced.found_again(run))
         return run(values)
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

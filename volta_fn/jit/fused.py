@@ -141,7 +141,7 @@ def _fused(function: F, grows: bool) -> F:
         if run is None:
             run = cache.add("programs", key, _first(function, args, kwargs, arrays))
             if isinstance(run, Repeated):
-                run.then = functools.partial(remember, key)
+                run.on_settled = functools.partial(remember, key)
         return run(arrays, args, kwargs)
 
     def remember(key: tuple[Any, ...], run: Callable[..., Any]) -> None:

@@ -163,11 +163,11 @@ def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` decides by the second call's result and arguments whether compiling is worth its time. `then` is called with the function that
-    runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
+    `pays` decides by the second call's result and arguments whether compiling is worth its time. `on_settled` is called with the function
+    that runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
     """
 
-    __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
+    __slots__ = ("_first", "_job", "_make", "_pays", "on_settled", "run")
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
@@ -175,7 +175,7 @@ class Repeated:
         self._job: AwaitedCall | None = None
         #: The implementation of the next call.
         self.run: Callable[..., Any] = self._first_call
-        self.then: Callable[[Callable[..., Any]], None] = lambda function: None
+        self.on_settled: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
@@ -213,7 +213,7 @@ class Repeated:
 
     def _settle(self, function: Callable[..., Any]) -> None:
         self.run = function
-        self.then(function)
+        self.on_settled(function)
 
     def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True

@@ -481,7 +481,7 @@ def _compiled_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
 
 
 def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequence[Any]]:
-    """Return a program as a function of buffers; compiled at once if the user jitted some of it."""
+    """Return a program as a function; compiled at once if the user jitted some of it."""
     backend, avals = trace.device.backend, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
         # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.

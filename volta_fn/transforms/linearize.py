@@ -97,7 +97,7 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
 def trace_with_aux(
     trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
 ) -> tuple[ClosedJaxpr, T]:
-    """Trace a function that returns its results and what else it found out; return both.
+    """Trace a function that returns its results, and auxiliary ones; return the latter too.
 
     `trace` is `trace_to_jaxpr` or `trace_rules`.
     """
@@ -312,7 +312,10 @@ class PartialEvalTrace(Trace):
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, unless the recorded program is only transposed: finding a line takes a microsecond."""
+        """Return the user's line; None if the recorded program is only transposed.
+
+        Finding a line takes a microsecond.
+        """
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
@@ -375,7 +378,7 @@ def linearize_flat(
 
 @program_cache
 def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program into one of the known inputs and one that needs the unknown ones.
+    """Split a program into one of the known inputs and one of the unknown ones.
 
     Returns the known program ``known inputs -> (*known outputs, *residuals)``, the unknown program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.

@@ -117,8 +117,10 @@ def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
 
 #: Operations on elements that take no longer than loading their result.
 _CHEAP = frozenset("neg abs add sub mul max min eq ne lt le gt ge and or not select_n broadcast_in_dim integer_pow".split())
-#: The most operations that lead to a value that is computed again, and the largest exponent among them.
-_MOST, _POWER = 6, 4
+#: The most operations that lead to a value that is computed again.
+_MOST_OPERATIONS = 6
+#: The largest exponent among them.
+_LARGEST_POWER = 4
 
 
 @program_cache
@@ -160,7 +162,7 @@ class _Derivation:
                 leaves[at] = None
                 continue
             eqn = self.makers.get(at)
-            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST:
+            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST_OPERATIONS:
                 self.saved[var] = None
                 return
             equations[id(eqn)] = eqn
@@ -175,7 +177,7 @@ class _Derivation:
 
 def _is_cheap(eqn: Equation) -> bool:
     name = eqn.primitive.name
-    return name in _CHEAP and (name != "integer_pow" or 0 <= eqn.params["y"] <= _POWER)
+    return name in _CHEAP and (name != "integer_pow" or 0 <= eqn.params["y"] <= _LARGEST_POWER)
 
 
 # ------------------------------------------------------------------------------
