@@ -107,7 +107,7 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
 
 
 def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
-    """Apply the primitive to arrays or numbers, as JAX does: several results are a list."""
+    """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 

@@ -97,7 +97,7 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
 def trace_with_aux(
     trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
 ) -> tuple[ClosedJaxpr, T]:
-    """Trace a function that returns its results, and auxiliary ones; return the latter too.
+    """Trace a function of results and of auxiliary ones; also return the latter.
 
     `trace` is `trace_to_jaxpr` or `trace_rules`.
     """
