@@ -361,7 +361,7 @@ def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device
 
     Raises `OverflowError` for an integer that does not fit.
     """
-    if dtype not in dtypes.FULL:
+    if dtype not in dtypes.WIDE_NUMBERS:
         return from_host(np.asarray(value, dtype), weak_type, device)
     if dtype.kind == "f" and abs(value) <= _LARGEST:
         array = from_host(np.asarray(value, dtype), weak_type, device)

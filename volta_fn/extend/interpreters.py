@@ -388,7 +388,7 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
     finally:
         trace.finish()
     unknown = [trace.is_unknown(out) or instantiate for out in outs]
-    invars = [x.var for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
+    invars = [x.variable for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
     closed = trace.builder.build(invars, [trace.atom(out) for out, u in zip(outs, unknown, strict=True) if u])
     partial_values = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
     return closed.jaxpr, partial_values, closed.consts

@@ -27,7 +27,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
 from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, same_in_all_processes, split
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
@@ -134,7 +134,7 @@ def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[S
     home = [at_home(v) for v in values]
     device = common_device(home)
     run = compiled_once(traced, device)
-    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.in_full)])
+    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
     gone = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
 
     def call(args: Sequence[Any]) -> Any:
@@ -181,8 +181,8 @@ class TracedProgram:
     captured: list[Array]
     donated: tuple[bool, ...]
     name: str
-    #: The positions of the arguments that the program also takes in 64 bits, after all others (see `trace_to_jaxpr`).
-    in_full: list[int]
+    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
+    wide_inputs: list[int]
     #: The current mesh, if the trace read it: see `mesh_key`.
     mesh: tuple[Any, ...] = ()
     compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class TracedProgram:
         """Mark arguments as donated, and pair them with results by their paths."""
         if settings.permissive:
             donated = self._usable(donated)
-        flags = (*donated, *[False] * len(self.in_full))
+        flags = (*donated, *[False] * len(self.wide_inputs))
         if not any(donated) or self.captured:
             self.donated = flags
             return
@@ -235,25 +235,25 @@ def trace_function(
     function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str
 ) -> TracedProgram:
     """Trace `function` for arguments of these types."""
-    flat, in_full = FlatFunction(function, in_tree), list[int]()
+    flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree, len(leaves))
     with gc_paused():
-        closed = trace_to_jaxpr(flat, avals, name, labels, in_full)
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, name, labels)
     program, captured = hoist_tracers(closed)
-    return TracedProgram(program, flat.out_tree, captured, (), name, in_full)
+    return TracedProgram(program, flat.out_tree, captured, (), name, wide_inputs)
 
 
-def with_full(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
+def with_wide_inputs(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
     """Return a program's arguments: the values, and some in 64 bits as well."""
-    if not traced.in_full:
+    if not traced.wide_inputs:
         return values
-    return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
+    return [*values, *widened([values[i] for i in traced.wide_inputs], range(len(traced.wide_inputs)))]
 
 
 def compile_traced(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Compile a program to a function from a list of arrays to the result's pytree."""
     run = _compile_all_inputs(traced, device)
-    return (lambda args: run(with_full(args, traced))) if traced.in_full else run
+    return (lambda args: run(with_wide_inputs(args, traced))) if traced.wide_inputs else run
 
 
 #: While a profiler records: makes the function ``(donate, *buffers) -> buffers`` of a program, in place of the backend.

@@ -170,15 +170,15 @@ def forget_kernels() -> None:
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
     """Return True if a result is made of Python numbers alone, and so keeps its own."""
-    are_numbers = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
-    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
+    are_numbers = all(a.dtype in dtypes.WIDE_NUMBERS and number_of(a) is not None for a in args)
+    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.WIDE_NUMBERS
 
 
 def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Let a kernel of Python numbers compute its result in full as well."""
+    """Let a kernel of Python numbers compute the wide value of its result as well."""
     if not primitive.arity:
         return lambda x: with_number(run(x), x._number)
-    wide = [dtypes.FULL[a.dtype] for a in args]
+    wide = [dtypes.WIDE_NUMBERS[a.dtype] for a in args]
     avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
     compute: Callable[..., Any] = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
 

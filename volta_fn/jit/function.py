@@ -20,7 +20,7 @@ from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
 from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_full
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
@@ -312,10 +312,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
-        takes_arguments_alone = not traced.captured and not traced.in_full
+        takes_arguments_alone = not traced.captured and not traced.wide_inputs
         if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
             self._cache.equations[self._equation_key(args)] = params, _assembler(traced.out_tree)
-        outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
+        outs = bind(jit_p, *traced.captured, *with_wide_inputs(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:

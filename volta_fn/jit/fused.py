@@ -236,7 +236,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
-    if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
+    if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
     traced.donated = (False,) * len(avals)
     run = compile_traced(traced, device)

@@ -82,8 +82,8 @@ def checkpoint(
 
         key = in_tree, static_key([args[i] for i in static])
         traced = programs.trace(call, values, key)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = programs.trace(call, values, key)
         outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)

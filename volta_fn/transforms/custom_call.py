@@ -19,7 +19,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_to_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.control_flow.scan import scan
@@ -64,7 +64,7 @@ class TracedCall:
     #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
     params: SharedParams | None = None
     #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
-    in_full: Sequence[int] = ()
+    wide_inputs: Sequence[int] = ()
 
 
 class _Held:
@@ -101,15 +101,15 @@ class Programs:
         if cached is not None:
             return cached
         out_tree: Any = None
-        in_full: list[int] = []
 
         def flat(*leaves: Array) -> list[Array]:
             nonlocal out_tree
             outs, out_tree = tree.flatten(call(leaves))
             return output_arrays(outs, self.function)
 
-        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name, in_full=in_full))
-        traced = TracedCall(program, out_tree, captured, in_full=in_full)
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, self.name)
+        program, captured = hoist_tracers(closed)
+        traced = TracedCall(program, out_tree, captured, wide_inputs=wide_inputs)
         if full_key is not None and not captured:
             if len(self._traced) >= _CACHE_LIMIT:
                 self._traced.clear()
@@ -242,8 +242,8 @@ class CustomFunction(RuledFunction):
         if current_trace().runs_now(values):
             return self.fun(*args, **kwargs)
         traced = self._program(arguments, in_tree, values)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = self.trace(arguments, in_tree, values)
         operands = [*traced.captured, *values]
         params: dict[str, Any] | None = traced.params
@@ -432,8 +432,8 @@ class custom_vmap(RuledFunction):  # JAX's name
         leaves, in_tree = tree.flatten(positional)
         values = [as_value(x) for x in leaves]
         traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
         if traced.captured:
             raise ArgumentError(f"{self.name} has a custom batching rule, so it cannot close over traced values; pass them as arguments")

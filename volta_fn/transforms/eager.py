@@ -134,7 +134,7 @@ class Recording(Trace):
         self.device = inputs[0].device
         # Aliases, since the function may delete its arguments.
         self.inputs = [alias(v) for v in inputs]
-        #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.elementwise.cast`), programs do not.
+        #: Whether Python numbers are differentiated: single steps keep wide values (`primitives.elementwise.cast`), programs do not.
         self.has_python_numbers = any(number_of(v) is not None for v in inputs)
         self.operands: list[Any] = []
         self.steps: list[Step] = []
@@ -332,7 +332,7 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
     elif not (primitive.maps_tangent or primitive.bilinear) or not any(active):
         return None
     aval = primitive.result_avals(tuple([a.aval for a in args]), params)
-    needs_number = primitive is convert_element_type_p and args[0].aval.weak_type and aval.dtype in dtypes.FULL.values()
+    needs_number = primitive is convert_element_type_p and args[0].aval.weak_type and aval.dtype in dtypes.WIDE_NUMBERS.values()
     return aval if aval.is_float and not needs_number else None
 
 

@@ -248,18 +248,18 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
 
 
 class UnknownTracer(Tracer):
-    """A value that depends on an unknown input: `var` of the recorded program."""
+    """A value that depends on an unknown input: `variable` of the recorded program."""
 
-    __slots__ = ("var",)
+    __slots__ = ("variable",)
 
     def __init__(self, trace: Trace, var: Var) -> None:
         self._trace = trace
-        self.var = var
+        self.variable = var
 
     @property
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
-        return self.var.aval
+        return self.variable.aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""
@@ -286,7 +286,7 @@ class PartialEvalTrace(Trace):
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in the recorded program."""
         if type(value) is UnknownTracer and value._trace is self:
-            return value.var
+            return value.variable
         return self.builder.atom(value)
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
@@ -353,7 +353,7 @@ class LinearizeTrace(JVPTrace):
         tangents = [t for _, t in pairs]
         depends = nonzero_marks(tangents)
         outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
-        invars = [t.var for t in self.tangents if type(t) is UnknownTracer]
+        invars = [t.variable for t in self.tangents if type(t) is UnknownTracer]
         return Linearization([p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends)
 
     def finish(self) -> None:
@@ -393,7 +393,7 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        unknown_program = trace.builder.build([u.var for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        unknown_program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
         return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
     known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
