@@ -317,7 +317,7 @@ class _Stage:
     @property
     def _arguments(self) -> list[ShapedArray]:
         avals = self._traced.jaxpr.in_avals[len(self._traced.captured) :]
-        return avals[: len(avals) - len(self._traced.in_full)]
+        return avals[: len(avals) - len(self._traced.wide_inputs)]
 
 
 class Traced(_Stage):

@@ -83,7 +83,7 @@ class GpuBackend:
         """Wait until a buffer's elements are computed."""
         self._surviving(lambda: self.gpu.wait(buffer))
 
-    def known(self, buffer: Buffer) -> np.ndarray | None:
+    def host_elements(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
         return buffer.host_values
 
