@@ -226,10 +226,6 @@ def _check_algorithm(p: _Params, taps: Sequence[int], dtype: np.dtype) -> None:
         raise ArgumentError(f"conv_general_dilated: algorithm='fft' rounds, and {dtype} is exact; use algorithm='auto'")
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    return bilinear_jvp(conv_general_dilated_p, primals, tangents, **params)
-
-
 # Moving an axis into or out of another one, as groups and batches of convolutions need.
 
 
@@ -334,7 +330,8 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group
-        out_aval = _abstract(*[_unbatched_aval(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
+        examples = [a.aval if d is None else a.aval.update(shape=a.shape[:d] + a.shape[d + 1 :]) for a, d in zip(args, dims, strict=True)]
+        out_aval = _abstract(*examples, **params)
         return broadcast(as_value(np.zeros((), out_aval.dtype)), (0, *out_aval.shape)), 0
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     grouped_by = "batch_group_count" if p.batch_group_count > 1 else "feature_group_count"
@@ -351,11 +348,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     return _split(out, out_spec[1], axis.size, groups), 0
 
 
-def _unbatched_aval(aval: ShapedArray, dim: int | None) -> ShapedArray:
-    return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
-
-
-conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, bilinear=True, batch=_batch)
+conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=bilinear_jvp, transpose=_transpose, bilinear=True, batch=_batch)
 
 
 # the user's functions

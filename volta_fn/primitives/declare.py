@@ -167,7 +167,7 @@ def elementwise(
         transpose=RuleOf(lambda primitive: _transpose_from(primitive, derivatives, linear)) if linear else transpose,
         derivatives=tuple(derivatives),
         linear=linear,
-        batch=RuleOf(_batch_for),
+        batch=batch_aligned,
         formula=formula,
     )
     function: Elementwise = _strict_function(primitive, len(derivatives))
@@ -212,7 +212,7 @@ def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callab
             term = derivative(tangent, out, *primals, **params)
             total = term if total is None else bind(PRIMITIVES["add"], total, term)
         if total is None:
-            return out, Zero(out.aval.at_least_vspace())
+            return movement.no_tangents(out)
         return out, movement.broadcast_to(total, out.shape)
 
     return jvp
@@ -243,15 +243,19 @@ def _transpose_from(primitive: Primitive, derivatives: Sequence[Derivative], lin
     return transpose
 
 
-def _batch_for(primitive: Primitive) -> Callable[..., Any]:
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-        aligned, dim = align_batched(args, dims)
-        return bind(primitive, *aligned, **params), dim
+@RuleOf
+def batch_aligned(primitive: Primitive) -> Callable[..., Any]:
+    """Return the batching rule of operands that broadcast."""
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+        aligned, dim = _align_batched(args, dims)
+        outs = bind(primitive, *aligned, **params)
+        return (outs, [dim] * len(outs)) if primitive.multiple_results else (outs, dim)
 
     return batch
 
 
-def align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
+def _align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
     """Align operands so that their stacked dimensions coincide and broadcast.
 
     Returns the operands and that dimension.

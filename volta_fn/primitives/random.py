@@ -13,12 +13,12 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.memory import constrained
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.movement import batch_in_front, expand_dims, iota, moveaxis, reshape, zero_jvp
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
-from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
+from volta_fn.primitives.declare import Elementwise, batch_aligned, broadcast_shapes, elementwise
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
@@ -89,17 +89,7 @@ def _threefry_abstract(*operands: ShapedArray) -> tuple[ShapedArray, ShapedArray
     return out, out
 
 
-def _threefry_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[tuple[Array, ...], list[Any]]:
-    outs = bind(threefry2x32_p, *primals)
-    return outs, [Zero(out.aval.at_least_vspace()) for out in outs]
-
-
-def _threefry_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[tuple[Array, ...], tuple[int, int]]:
-    aligned, dim = align_batched(args, dims)
-    return bind(threefry2x32_p, *aligned), (dim, dim)
-
-
-threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=_threefry_jvp, batch=_threefry_batch, multiple_results=True)
+threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=zero_jvp, batch=batch_aligned, multiple_results=True)
 
 
 def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
@@ -158,16 +148,7 @@ def _bits_abstract(key_data: ShapedArray, *, shape: Shape, bit_width: int) -> Sh
     return ShapedArray(key_data.shape[:-1] + shape, np.dtype(f"u{bit_width // 8}"))
 
 
-def _bits_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    out = bind(random_bits_p, *primals, **params)
-    return out, Zero(out.aval.at_least_vspace())
-
-
-def _bits_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    return bind(random_bits_p, moveaxis(args[0], dims[0] or 0, 0), **params), 0
-
-
-random_bits_p = Primitive("random_bits", _bits_abstract, jvp=_bits_jvp, batch=_bits_batch)
+random_bits_p = Primitive("random_bits", _bits_abstract, jvp=zero_jvp, batch=batch_in_front())
 
 
 def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Array:

@@ -17,7 +17,7 @@ from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, backward, 
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
 from volta_fn.errors import MissingRuleError
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position

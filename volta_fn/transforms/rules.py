@@ -32,8 +32,7 @@ from volta_fn.primitives.call import (
 )
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, moveaxis, reshape
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instantiate, moveaxis, reshape, stacked_in_front, to_front
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
@@ -54,7 +53,7 @@ from volta_fn.transforms.linearize import (
     transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if, to_front
+from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
 # ------------------------------------------------------------------------------
 # Programs that the rules of control flow derive, cached on the original programs.
@@ -184,9 +183,9 @@ def _is_cheap(eqn: Equation) -> bool:
 # ------------------------------------------------------------------------------
 
 
-@jvp_rules.register(jit_p)
+@jvp_rules.register(jit_p, attention_tangent_p, attention_gradient_p)
 def _call_jvp(
-    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = is_nonzero(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
@@ -203,18 +202,13 @@ def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, A
     return tuple(merge(out_unknown, recorded, flat))
 
 
-def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: ClosedJaxpr, name: str) -> list[Any]:
-    """Return the cotangents of a call's operands by a call of the transposed program."""
+@transpose_rules.register(jit_p, attention_gradient_p)
+def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any) -> list[Any]:
     linear, nonzero = is_linear(args), is_nonzero(cotangents)
     backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
     return spread(
         bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, has_cotangent
     )
-
-
-@transpose_rules.register(jit_p)
-def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
-    return transpose_call(cotangents, args, jaxpr, name)
 
 
 @batching_rules.register(jit_p)
@@ -279,34 +273,18 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: 
     return spread(results, linear, has_cotangent)
 
 
-@jvp_rules.register(attention_tangent_p, attention_gradient_p)
-def _jvp_by_expansion(
-    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
-) -> tuple[Sequence[Array], Sequence[Any]]:
-    nonzero = is_nonzero(tangents)
-    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    flat = bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, "attention"))
-    return split_tangents(flat, out_nonzero)
-
-
 def _batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
         """Batch a call: the examples count as heads."""
-        front = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
         body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
         cotangent = None if form.cotangent is None else form.cotangent.batched()
         stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
-        outs = bind(primitive, *front, **attention_params(body, stacked, moved))
+        outs = bind(primitive, *stacked_in_front(axis, args, dims), **attention_params(body, stacked, moved))
         return outs, [0] * len(outs)
 
     return batch
-
-
-@transpose_rules.register(attention_gradient_p)
-def _gradient_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
-    return transpose_call(cotangents, args, jaxpr, "attention")
 
 
 batching_rules.update({primitive: _batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)})
@@ -626,10 +604,9 @@ def _while_batch(
         start = [stack_if(s, a, d, axis.size) for s, a, d in zip(stacked, carry, carry_dims, strict=True)]
         return _bind_while(cond, body, cond_front, body_front, start), [0 if s else None for s in stacked]
     everything = [True] * len(carry)
-    start = [stack_if(True, a, d, axis.size) for a, d in zip(carry, carry_dims, strict=True)]
     cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *everything], [True])[0]
     body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *everything], everything)[0]
-    outs = _run_until_all_stop(cond, body, cond_front, body_front, start)
+    outs = _run_until_all_stop(cond, body, cond_front, body_front, stacked_in_front(axis, carry, carry_dims))
     return outs, [0] * len(outs)
 
 

@@ -257,11 +257,6 @@ def stack_if(stacked: bool, value: Array, dim: int | None, size: int) -> Array:
     return stack_at(value, dim, 0, size) if stacked or dim is not None else value
 
 
-def to_front(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
-    """Move the dimension of the examples of each argument that has one to the front."""
-    return [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-
-
 @program_cache
 def batch_jaxpr(
     closed: ClosedJaxpr, axis: AxisData, in_stacked: Sequence[bool], out_stacked: Sequence[bool] | None = None

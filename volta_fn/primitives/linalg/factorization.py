@@ -10,19 +10,17 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import Primitive, RuleOf, Zero
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.data_movement.gather import gather
-from volta_fn.primitives.data_movement.movement import broadcasted_iota, expand_dims
+from volta_fn.primitives.data_movement.movement import batch_in_front, broadcasted_iota, expand_dims, no_tangents
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.linalg.solvers import (
     adjoint,
-    batch_in_front,
     check_matrix,
     matmul,
-    no_tangents,
     only_diagonal,
     real_part,
     triangular_solve,
@@ -93,7 +91,7 @@ def permute_rows(x: Array, permutation: Array) -> Array:
     return gather(x, expand_dims(permutation, (row + 1,)), numbers, sizes, mode=GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
-lu_p = Primitive("lu", _lu_abstract, multiple_results=True, jvp=_lu_jvp, batch=RuleOf(batch_in_front))
+lu_p = Primitive("lu", _lu_abstract, multiple_results=True, jvp=_lu_jvp, batch=batch_in_front())
 
 
 def lu(x: Any) -> tuple[Array, Array, Array]:
@@ -191,7 +189,7 @@ def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]
     return solved - matmul(q, upper), matmul(upper, r)
 
 
-qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=RuleOf(batch_in_front))
+qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=batch_in_front())
 
 
 def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
