@@ -126,10 +126,7 @@ class Slots:
     # after the last command
 
     def ordered(self) -> list[Slot]:
-        """Assign numbers to all slots and return them.
-
-        The caller's come first, then the arena's, constants, and pointers.
-        """
+        """Assign numbers to all slots: the caller's, the arena's, constants, and pointers."""
         ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
         for number, slot in enumerate(ordered):
             slot.number = number
@@ -326,10 +323,7 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callabl
 
 
 class _Planner:
-    """Assigns registers in one pass over the equations.
-
-    A pass before it finds when each buffer is last used.
-    """
+    """Assigns registers in one pass, after one that finds each buffer's last use."""
 
     def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], Sequence[int]]) -> None:
         self.closed = closed

@@ -252,10 +252,7 @@ CONTROL_FLOW = frozenset({scan_p, while_p, cond_p})
 
 
 class TargetCapabilities(NamedTuple):
-    """The limits, dtypes and features of a target.
-
-    The defaults are what every WebGPU device has.
-    """
+    """A target's limits, dtypes and features; by default what every WebGPU device has."""
 
     #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False

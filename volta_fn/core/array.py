@@ -494,9 +494,7 @@ def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
 def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
     """Return a Python number as a scalar.
 
-    It keeps the number in full if it is weakly typed.
-
-    Raises `OverflowError` for an integer that does not fit.
+    It keeps the number in full if it is weakly typed. Raises `OverflowError` for an integer that does not fit.
     """
     if dtype not in dtypes.FULL:
         return from_host(np.asarray(value, dtype), weak_type, device)

@@ -71,10 +71,9 @@ class RuleOf(NamedTuple):
 class Primitive:
     """An instruction and its rules.
 
-    They are of five kinds: shape, evaluation, derivatives, batching and lowering.
-
-    Creating one registers it under its name, unless it is not `listed`. It is complete then: attributes cannot be assigned later.
-    Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
+    They are of five kinds: shape, evaluation, derivatives, batching and lowering. Creating one registers it under its name, unless it is
+    not `listed`. It is complete then: attributes cannot be assigned later. Layers above the primitives' register rules in tables of their
+    own (`RuleTable`), where transforms look first.
 
     Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
     """
@@ -252,10 +251,7 @@ PRIMITIVES: dict[str, Primitive] = {}
 
 
 class RuleTable(dict[Primitive, Rule]):
-    """Rules of one kind, by primitive, of layers above the primitives'.
-
-    They precede the primitive's own.
-    """
+    """Rules of one kind, of layers above the primitives', which precede their own."""
 
     def register(self, *primitives: Primitive) -> Callable[[R], R]:
         """Return a decorator that registers a rule of primitives."""

@@ -185,10 +185,9 @@ def trace_to_jaxpr(
 ) -> ClosedJaxpr:
     """Trace `function`, from flat lists of arrays to flat lists of arrays.
 
-    Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs).
-
-    Weakly typed scalars among the inputs may meet 64-bit dtypes, which need the Python numbers in full. With a list `in_full`, the
-    program gets an input of 64 bits for each of these, after all others, and the list their positions among the inputs.
+    Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs). Weakly
+    typed scalars among the inputs may meet 64-bit dtypes, which need the Python numbers in full. With a list `in_full`, the program gets an
+    input of 64 bits for each of these, after all others, and the list their positions among the inputs.
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """

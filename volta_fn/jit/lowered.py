@@ -393,10 +393,8 @@ class Lowered(_Stage):
     def host_steps(self) -> list[HostStep]:
         """Return the equations that NumPy computes on the host, each with the reason.
 
-        The device's target has no code for them.
-
-        On a GPU each such step copies its operands to the host and its results back. On the CPU without llvmlite NumPy runs all
-        equations, and the list is empty.
+        The device's target has no code for them. On a GPU each such step copies its operands to the host and its results back. On the CPU
+        without llvmlite NumPy runs all equations, and the list is empty.
 
         >>> import volta_fn as vf
         >>> steps = vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()
@@ -436,10 +434,7 @@ class Lowered(_Stage):
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
-        """Return the program, of which there is no MLIR.
-
-        `dialect` is accepted for compatibility.
-        """
+        """Return the program, of which there is no MLIR, whatever `dialect` says."""
         return self._traced.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:

@@ -261,10 +261,8 @@ debug_callback_p = Primitive(
 def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     """Call a Python function with the run-time values of `args` and `kwargs`.
 
-    Its result is ignored.
-
-    Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
-    the primal values. Arguments other than arrays are passed as they are.
+    Its result is ignored. Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under
+    differentiation with the primal values. Arguments other than arrays are passed as they are.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     is_array = [isinstance(x, _ARRAYS) for x in leaves]

@@ -241,10 +241,7 @@ def _merge(x: Array, dim: int, axis: int, groups: int = 1) -> Array:
 
 
 def _split(x: Array, axis: int, count: int, groups: int = 1) -> Array:
-    """Split a dimension of size `count` off `axis` and move it to the front.
-
-    The inverse of `_merge`.
-    """
+    """Split a dimension of `count` off `axis` to the front: the inverse of `_merge`."""
     shape = x.shape
     rest = shape[axis] // (groups * count)
     parted = reshape(x, (*shape[:axis], groups, count, rest, *shape[axis + 1 :]))
@@ -511,11 +508,10 @@ def conv_transpose(
 ) -> Array:
     """Convolve with fractional strides, which makes the result larger.
 
-    There are `strides` - 1 zeros between the elements of `lhs`.
-
-    "SAME" and "VALID" are the padding of the convolution that this one undoes; pairs are the padding of this one, unless
-    `use_consistent_padding`. With `transpose_kernel`, `rhs` is flipped and its feature dimensions are exchanged, which makes this the
-    gradient of that convolution. By default the dimensions are in the order (batch, *spatial, feature) and (*spatial, in, out).
+    There are `strides` - 1 zeros between the elements of `lhs`. "SAME" and "VALID" are the padding of the convolution that this one undoes;
+    pairs are the padding of this one, unless `use_consistent_padding`. With `transpose_kernel`, `rhs` is flipped and its feature dimensions
+    are exchanged, which makes this the gradient of that convolution. By default the dimensions are in the order (batch, *spatial, feature)
+    and (*spatial, in, out).
 
     >>> import volta_fn as vf
     >>> vf.lax.conv_transpose(vf.numpy.ones((1, 4, 4, 3)), vf.numpy.ones((3, 3, 3, 8)), (2, 2), "SAME").shape
@@ -573,9 +569,8 @@ def conv_general_dilated_patches(
 ) -> Array:
     """Return the windows of `lhs`, laid out in the result's feature dimension.
 
-    They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order.
-
-    Elements are copied, so infinities and NaN stay where they are.
+    They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order. Elements are
+    copied, so infinities and NaN stay where they are.
 
     >>> import volta_fn as vf
     >>> vf.lax.conv_general_dilated_patches(vf.numpy.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")

@@ -385,10 +385,7 @@ def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[A
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
-    """Promote operands to one dtype of `allowed`.
-
-    Integers become floats where only those are allowed.
-    """
+    """Promote operands to one dtype of `allowed`, integers to floats if need be."""
     first = args[0]
     if isinstance(first, Array) and (dtype := first.dtype) in allowed:
         for arg in args:  # a loop: a generator for `all` would take longer than the rest

@@ -95,9 +95,8 @@ threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=zero_jvp, bat
 def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
     """Encipher the counters (x1, x2) under the keys (k1, k2) by Threefry-2x32.
 
-    The operands are uint32 and broadcast; there are two words per counter.
-
-    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
+    The operands are uint32 and broadcast; there are two words per counter. Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+    as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
 
     >>> import numpy as np
     >>> zero = np.uint32(0)
@@ -154,9 +153,8 @@ random_bits_p = Primitive("random_bits", _bits_abstract, jvp=zero_jvp, batch=bat
 def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Array:
     """Return unsigned integers of random bits, of `shape` for each key.
 
-    They have `bit_width` bits: 8, 16, 32 or 64.
-
-    Raises `DTypeError` or `ShapeError` if `key_data` is not an array of keys, `ArgumentError` for another width.
+    They have `bit_width` bits: 8, 16, 32 or 64. Raises `DTypeError` or `ShapeError` if `key_data` is not an array of keys, `ArgumentError`
+    for another width.
 
     >>> import numpy as np
     >>> random_bits(np.array([0, 42], np.uint32), (2,), 16)

@@ -54,10 +54,9 @@ sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_BATCH, multiple
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
     """Sort `operand` along `dimension`, ascending.
 
-    Of several arrays (a sequence) all are permuted as the first `num_keys` demand.
-
-    Keys are compared in turn, complex numbers by real part and then by imaginary part; NaN comes last. Returns an array for an array, a
-    tuple for a sequence. Raises `ShapeError` if shapes differ or there is no such dimension.
+    Of several arrays (a sequence) all are permuted as the first `num_keys` demand. Keys are compared in turn, complex numbers by real part
+    and then by imaginary part; NaN comes last. Returns an array for an array, a tuple for a sequence. Raises `ShapeError` if shapes differ
+    or there is no such dimension.
 
     >>> import volta_fn as vf
     >>> vf.lax.sort([vf.numpy.array([2, 1, 2]), vf.numpy.array([7.0, 8.0, 5.0])], num_keys=2)
@@ -112,9 +111,8 @@ top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_BATCH, mult
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     """Return the `k` greatest elements along `axis`, and their int32 indices.
 
-    The greatest comes first; of equals the one with the lower index.
-
-    NaN counts as greatest. Raises `ShapeError` if there are fewer than `k`.
+    The greatest comes first; of equals the one with the lower index. NaN counts as greatest. Raises `ShapeError` if there are fewer than
+    `k`.
 
     >>> import volta_fn as vf
     >>> vf.lax.top_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)

@@ -1,10 +1,9 @@
 """Sliding windows: `reduce_window` and its primitives.
 
-Pooling is a window's sum or extremum.
-
-Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the tangent of its *winner*, the first
-element of the window that equals it; `select_and_gather_add` fetches that tangent and `select_and_scatter_add`, its transpose, sends a
-cotangent back to it. Both are linear in the array that they move and piecewise constant in the one that decides.
+Pooling is a window's sum or extremum. Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the
+tangent of its *winner*, the first element of the window that equals it; `select_and_gather_add` fetches that tangent and
+`select_and_scatter_add`, its transpose, sends a cotangent back to it. Both are linear in the array that they move and piecewise constant in
+the one that decides.
 """
 
 from __future__ import annotations
@@ -147,14 +146,11 @@ def reduce_window(
 ) -> Array:
     """Reduce every window of `operand` with `computation`, from `init_value`.
 
-    `computation` is a function of two arrays that treats elements alike.
-
-    Windows have `window_dimensions` elements at a distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the
-    operand, whose elements `base_dilation` spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per
-    dimension.
-    Holes and padding count for nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines
-    slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the window that
-    equals it.
+    `computation` is a function of two arrays that treats elements alike. Windows have `window_dimensions` elements at a distance of
+    `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation` spreads and which
+    `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for nothing. `lax.add`,
+    `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of the window. All are
+    differentiable; the derivative of a maximum goes to the first element of the window that equals it.
 
     Raises `ShapeError` for a geometry that does not fit the operand, `DTypeError` if `init_value` is of another dtype.
 

@@ -215,11 +215,9 @@ class custom_vjp(CustomFunction):  # JAX's name
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
 
-        `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents.
-
-        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one. With
-        `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which says whether it is differentiated. `optimize_remat` is
-        accepted for compatibility.
+        `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents. `bwd` returns one cotangent per differentiable argument; None
+        stands for zeros, for an argument or a subtree of one. With `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which
+        says whether it is differentiated. `optimize_remat` is accepted for compatibility.
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 

@@ -368,9 +368,8 @@ def gradient_flat(
 ) -> tuple[list[Array], list[Any]]:
     """Return the results of a function of flat arrays, and the gradient of the first.
 
-    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`.
-
-    `check` raises if the results are not those of a function that has a gradient.
+    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`. `check` raises if the results are not those of a function that
+    has a gradient.
     """
     if not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)

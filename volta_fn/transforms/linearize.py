@@ -380,10 +380,8 @@ def backward_pass(
 ) -> list[Any]:
     """Return cotangents of the `linear` inputs (None for others).
 
-    `args` are the values of the other inputs.
-
-    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated first; `all_linear` says that there are
-    none, as in the programs that linearization records.
+    `args` are the values of the other inputs. A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated
+    first; `all_linear` says that there are none, as in the programs that linearization records.
     """
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.

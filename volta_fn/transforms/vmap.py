@@ -263,9 +263,8 @@ def batch_jaxpr(
 ) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the program of stacked inputs; tell which outputs are stacked.
 
-    The inputs that `in_stacked` marks are stacked along their first dimension.
-
-    `out_stacked` forces outputs to be stacked (where True) even if they are equal for all examples.
+    The inputs that `in_stacked` marks are stacked along their first dimension. `out_stacked` forces outputs to be stacked (where True) even
+    if they are equal for all examples.
     """
     stacked_out: list[bool] = []
 

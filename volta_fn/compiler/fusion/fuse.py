@@ -369,10 +369,7 @@ class _Region:
 
 
 def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Node, ...]:
-    """Return the nodes of a program with these outputs.
-
-    Kernels have at most `limit` buffers.
-    """
+    """Return the nodes of a program; kernels have at most `limit` buffers."""
     needed: set[Atom] = set(outputs)
     result: list[Node] = []
     kernels = Kernels()
@@ -563,10 +560,7 @@ class _Fuser:
     # producers and operands in memory
 
     def base(self, atom: Atom) -> Var | None:
-        """Return the variable, in memory or a group, that a variable is a view of.
-
-        None for literals and the like.
-        """
+        """Return the variable in memory, or of a group, that is viewed; None for literals."""
         while isinstance(atom, Var) and atom in self.views:
             invars = self.views[atom].invars
             if not invars:

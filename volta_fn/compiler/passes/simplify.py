@@ -231,10 +231,7 @@ def minus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(ARITHMETIC_RULES, "div")
 def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats.
-
-    Both are the rounding of the same number.
-    """
+    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats, which rounds the same."""
     x, y = eqn.invars
     dtype = x.aval.dtype
     if dtype in dtypes.COMPLEX or (value := program.scalar(y)) is None:
@@ -583,10 +580,7 @@ def marker(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(SELECTION_RULES, "convert_element_type")
 def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a conversion to the same dtype, or there and back.
-
-    The dtype in between must hold every value.
-    """
+    """Drop a conversion to the same dtype, or there and back by a dtype that holds it."""
     (x,) = eqn.invars
     dtype = eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
@@ -704,10 +698,6 @@ def _constant(var: Var, value: ConcreteArray, program: Rewriter) -> Atom:
     return var
 
 
-def _merging_rules(primitive: Primitive) -> Sequence[Rule]:
-    return () if is_pinned(primitive) else (_merged,)
-
-
 def _merged(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
     """Return the results of an earlier equation that is equal to this one."""
     if eqn.primitive.holds_programs and not is_movable(eqn):
@@ -739,6 +729,6 @@ IDENTITIES = (
 FOLDING = (_folding_rules,)
 #: Each value is computed once (common-subexpression elimination). Programs are pure except for effects: equal equations have equal results
 #: wherever they are, random bits included. Equations with effects are never merged, nor are barriers, which keep equal values separate.
-MERGING = (_merging_rules,)
+MERGING = (lambda primitive: () if is_pinned(primitive) else (_merged,),)
 #: Merging is last: it must see equations in their final form.
 _ALL = Rules(*FOLDING, *IDENTITIES, *MERGING)

@@ -135,9 +135,8 @@ Entry = Span | Point | Indices | Flag | NewAxis | Gap
 def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True) -> list[Entry]:
     """Parse an index expression for an array of `shape` into entries.
 
-    Exactly one entry consumes each dimension.
-
-    `strict` makes known indices outside the array raise, unless the settings permit them; `wrap` lets negative ones count from the end.
+    Exactly one entry consumes each dimension. `strict` makes known indices outside the array raise, unless the settings permit them; `wrap`
+    lets negative ones count from the end.
 
     Raises:
         OutOfBoundsError: too many indices, a mask of another shape, or a known index outside.

@@ -83,9 +83,7 @@ ppermute_p: Primitive = Primitive(
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """Send `x`, a pytree, between examples by (source, target) pairs.
 
-    Examples that receive nothing get zeros.
-
-    Raises `ArgumentError` if a source or target occurs twice or does not exist.
+    Examples that receive nothing get zeros. Raises `ArgumentError` if a source or target occurs twice or does not exist.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(vf.numpy.array([1.0, 2.0]))
@@ -151,11 +149,10 @@ all_to_all_p: Primitive = Primitive(
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False) -> Any:
     """Exchange slices of `x`, a pytree, between all examples of a named axis.
 
-    `x` is split along `split_axis` into a slice per example; slice j goes to example j, and what arrives is joined along `concat_axis`.
-
-    A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`.
-    If `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis`
-    that leaves have. With `axis_index_groups`, lists of positions of one size, each group exchanges its own.
+    `x` is split along `split_axis` into a slice per example; slice j goes to example j, and what arrives is joined along `concat_axis`. A
+    leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`. If
+    `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis` that
+    leaves have. With `axis_index_groups`, lists of positions of one size, each group exchanges its own.
 
     Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises `ShapeError`
     if `split_axis` does not divide so, `ArgumentError` if the name is not bound by a surrounding `vmap`.
@@ -327,10 +324,8 @@ reduce_scatter_p: Primitive = Primitive(
 def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False) -> Any:
     """Sum `x` over all positions of a named axis and scatter the sum.
 
-    Each keeps its own slice along `scatter_dimension`.
-
-    That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block. With
-    `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
+    Each keeps its own slice along `scatter_dimension`. That dimension has the size of the axis and is dropped; if `tiled` it is a multiple
+    of it and each keeps a block. With `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.psum_scatter(row, "i"), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
@@ -428,11 +423,9 @@ psum_done_p = Primitive(
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """Return the sum of `x`, a pytree, over all positions of one or more named axes.
 
-    Booleans are counted, in int32.
-
-    A Python number gives that many times itself, without an operation. `axis_index_groups` are lists of positions, of one size, which
-    have sums of their own. All arrays of `x` travel in one call.
-    Raises `ArgumentError` if the name is not bound by a surrounding `vmap` or `shard_map`.
+    Booleans are counted, in int32. A Python number gives that many times itself, without an operation. `axis_index_groups` are lists of
+    positions, of one size, which have sums of their own. All arrays of `x` travel in one call. Raises `ArgumentError` if the name is not
+    bound by a surrounding `vmap` or `shard_map`.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x / vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))

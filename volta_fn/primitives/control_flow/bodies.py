@@ -29,10 +29,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def promote_weak(init: Sequence[Array], step_avals: Sequence[ShapedArray]) -> list[Array] | None:
-    """Promote weakly typed values of the initial carry to a step's dtypes.
-
-    Return None if they have the step's dtypes already.
-    """
+    """Promote weak values of the initial carry to a step's dtypes; None if they agree."""
     if len(init) != len(step_avals):
         return None
     promoted = [_promoted_carry(x, a) for x, a in zip(init, step_avals, strict=True)]
@@ -291,10 +288,7 @@ def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], oper
 
 
 def _promoted_outputs(carry: Any, result: Any) -> Any:
-    """Promote a carry to the dtypes of a step's result.
-
-    None if they are the same.
-    """
+    """Promote a carry to a step's dtypes; None if it has them already."""
     if tree.structure(carry) != tree.structure(result):
         return None
     promoted = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])

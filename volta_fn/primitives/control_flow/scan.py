@@ -82,10 +82,9 @@ def scan(
 ) -> tuple[Any, Any]:
     """Carry a value through the rows of `xs` and stack the outputs of all steps.
 
-    It is a `for` loop as one program.
-
-    ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the last carry and the stacked ``y``.
-    Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for all.
+    It is a `for` loop as one program. ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the
+    last carry and the stacked ``y``. Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for
+    all.
 
     Args:
         f: one step, ``(carry, x) -> (carry, y)``. It is traced once, whatever the length. A plain function that is passed again, with

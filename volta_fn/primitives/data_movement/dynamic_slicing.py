@@ -157,10 +157,7 @@ dynamic_update_slice_p = Primitive(
 
 
 def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name: str) -> list[Array]:
-    """Return one zero-dimensional array per dimension.
-
-    Negative starts count from the end if allowed.
-    """
+    """Return an array per dimension; negative starts count from the end if allowed."""
     if isinstance(start_indices, (Array, np.ndarray)):
         if start_indices.ndim != 1:
             raise ShapeError(f"{name}: start_indices must be a sequence or a 1-d array, got shape {start_indices.shape}")
@@ -218,9 +215,8 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], 
 def dynamic_update_slice(operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool = True) -> Array:
     """Replace the block of `operand` at `start_indices` by `update`.
 
-    They have one rank and dtype.
-
-    A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger than the operand.
+    They have one rank and dtype. A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger
+    than the operand.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_slice(vf.numpy.zeros(4), vf.numpy.ones(2), (1,))

@@ -276,10 +276,7 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
 
 
 def _read_windows(source: Array, indices: Array, like: Array | Linear, params: dict[str, Any]) -> Array:
-    """Read `source` where the updates `like` would be written.
-
-    It is zero where they would be dropped.
-    """
+    """Read `source` where updates `like` would be written; zero where dropped."""
     numbers: ScatterDimensionNumbers = params["dimension_numbers"]
     sizes = _window_sizes(numbers, source.shape, like.shape)
     return bind(
@@ -341,10 +338,7 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
 
 
 def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Mark the last update of each element.
-
-    Each writes its number, and reads back whose number is there.
-    """
+    """Mark the last update of each element: each writes its number, and reads it back."""
     count = math.prod(updates)
     dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     numbers = reshape(iota(dtype, count), updates)
@@ -400,10 +394,7 @@ scatter_mul_p = _declare("scatter_mul", reduce_prod.primitive.reduction, _scatte
 
 
 def _extreme(name: str, combines: Reduction | None) -> Primitive:
-    """Declare a scatter that keeps extremes.
-
-    Equal extremes, of the operand and of updates, share the tangent equally.
-    """
+    """Declare a scatter of extremes; equal ones, of either side, share the tangent."""
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         operand, indices, updates = primals
@@ -518,9 +509,8 @@ def scatter_apply(
 ) -> Array:
     """Apply an elementwise function to windows of `operand`.
 
-    An element in several windows passes through it once.
-
-    `update_shape` is the shape that updates would have; the other arguments are those of `scatter`.
+    An element in several windows passes through it once. `update_shape` is the shape that updates would have; the other arguments are those
+    of `scatter`.
 
     >>> import volta_fn as vf
     >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))

@@ -86,10 +86,7 @@ def stacked_in_front(axis: AxisData, args: Sequence[Array], dims: Sequence[int |
 
 
 def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...]:
-    """Shift the dims for a new dimension in front.
-
-    It joins them as `lead` if that is given.
-    """
+    """Shift the dims for a new one in front, which joins them as `lead` if given."""
     later = tuple([d + 1 for d in dims])
     return later if lead is None else (lead, *later)
 
@@ -121,10 +118,7 @@ def linear_primitive(
     reduction: Reduction | None = None,
     combines: Reduction | None = None,
 ) -> Primitive:
-    """Declare a linear primitive of one operand.
-
-    Its JVP applies it to the tangent.
-    """
+    """Declare a linear primitive of one operand, whose JVP applies it to the tangent."""
     return Primitive(
         name,
         abstract,
@@ -430,11 +424,14 @@ def _iota_evaluate(*, dtype: np.dtype, shape: Shape, dimension: int) -> np.ndarr
     return _broadcast_evaluate(ramp, shape=shape, broadcast_dimensions=(dimension,))
 
 
-def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, None]:
-    return bind(iota_p, **params), None
-
-
-iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=zero_jvp, batch=_iota_batch, views=True)
+iota_p: Primitive = Primitive(
+    "iota",
+    _iota_abstract,
+    evaluate=_iota_evaluate,
+    jvp=zero_jvp,
+    batch=lambda axis, args, dims, **params: (bind(iota_p, **params), None),
+    views=True,
+)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:

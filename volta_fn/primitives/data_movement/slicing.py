@@ -93,9 +93,8 @@ class GatherScatterMode(enum.Enum):
     def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
         """Return a mode by its name.
 
-        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP.
-
-        Raises `ArgumentError` if there is no mode of that name.
+        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP. Raises `ArgumentError` if there is no mode
+        of that name.
 
         >>> GatherScatterMode.from_any("drop").name
         'FILL_OR_DROP'
@@ -222,9 +221,8 @@ slice_p = linear_primitive(
 def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
     """Return the elements from `start_indices` up to `limit_indices`.
 
-    The limits are not included; every `strides`-th element is taken.
-
-    Raises `ShapeError` when the bounds do not fit: nothing is clamped silently.
+    The limits are not included; every `strides`-th element is taken. Raises `ShapeError` when the bounds do not fit: nothing is clamped
+    silently.
 
     >>> import volta_fn as vf
     >>> vf.lax.slice(vf.numpy.arange(10), (2,), (8,), (3,))
@@ -392,10 +390,7 @@ def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config:
 
 
 def _unpad(ct: Array, padding_config: PaddingConfig) -> Array:
-    """Return the elements of a padded array that came from the operand.
-
-    They are zero where the padding cut them off.
-    """
+    """Return a padded array's elements from the operand; zero where it was cut."""
     cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
     return slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
 

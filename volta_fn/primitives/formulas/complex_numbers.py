@@ -112,13 +112,9 @@ def _times_i(z: Complex) -> Complex:
     return Complex(-z.im, z.re)
 
 
-def _times_minus_i(z: Complex) -> Complex:
-    return Complex(z.im, -z.re)
-
-
 def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
     """Return i f(-i z), as the sine from the hyperbolic sine."""
-    return lambda z: _times_i(function(_times_minus_i(z)))
+    return lambda z: _times_i(function(Complex(z.im, -z.re)))
 
 
 def _select(condition: Values, yes: Complex, no: Complex) -> Complex:

@@ -99,10 +99,7 @@ def cbrt(x: np.ndarray) -> np.ndarray:
 
 
 def logistic(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return 1 / (1 + exp(-x)) without overflow.
-
-    On the left it is exp(x) / (1 + exp(x)).
-    """
+    """Return 1 / (1 + exp(-x)) without overflow: exp(x) / (1 + exp(x)) on the left."""
     if x.dtype.kind == "c":
         return _rounded(_logistic_complex(x), x.dtype, out)
     wide = _widened(x)
@@ -299,10 +296,7 @@ def population_count(x: np.ndarray) -> np.ndarray:
 
 
 def clz(x: np.ndarray) -> np.ndarray:
-    """Return the number of zeros above the highest bit that is 1.
-
-    For 0 it is the width.
-    """
+    """Return the number of zeros above the highest bit that is 1; the width for 0."""
     width = 8 * x.dtype.itemsize
     smeared = _unsigned(x)
     step = 1
@@ -333,9 +327,7 @@ Formula = Callable[..., Any]
 def evaluated(formula: Formula) -> Callable[..., np.ndarray]:
     """Return the evaluation rule of a primitive with this formula.
 
-    It is a function of float arrays of one dtype, which broadcast.
-
-    float16 and bfloat16 compute in float32.
+    It is a function of float arrays of one dtype, which broadcast. float16 and bfloat16 compute in float32.
     """
 
     @functools.wraps(formula)

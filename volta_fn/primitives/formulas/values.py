@@ -298,10 +298,7 @@ class Values:
     # composed of the above
 
     def divide_bounded(self, other: Self) -> Self:
-        """Return the quotient by a number between 1 and 2^60.
-
-        The dividend is at most about 2^60.
-        """
+        """Return the quotient of a number up to about 2^60 by one between 1 and 2^60."""
         return self / other
 
     def at_most(self, bound: Self | Scalar) -> Self:

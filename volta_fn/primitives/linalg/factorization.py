@@ -44,9 +44,8 @@ def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]
 def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
     """Differentiate by F = L⁻¹ P dA U⁻¹ (de Hoog et al., 2011).
 
-    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU.
-
-    Rectangular matrices are treated as part of square ones, continued by the identity.
+    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU. Rectangular matrices are treated as part of square ones, continued by
+    the identity.
     """
     outs = bind(lu_p, *primals)
     if type(tangents[0]) is Zero:
@@ -64,10 +63,7 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:
-    """Pad a rectangular triangular factor to a square.
-
-    It gets columns of zeros, or rows of the identity.
-    """
+    """Pad a triangular factor to a square with zero columns or rows of the identity."""
     if not rows and not columns:
         return x
     config = [(0, 0, 0)] * (x.ndim - 2) + [(0, rows, 0), (0, columns, 0)]
@@ -97,10 +93,8 @@ lu_p = Primitive("lu", _lu_abstract, multiple_results=True, jvp=_lu_jvp, batch=b
 def lu(x: Any) -> tuple[Array, Array, Array]:
     """Return the LU factorization with partial pivoting: ``x[permutation] = L U``.
 
-    The matrices are (*batch, m, n).
-
-    Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged rows i and pivots[i]) and the
-    int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
+    The matrices are (*batch, m, n). Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged
+    rows i and pivots[i]) and the int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[0]
@@ -174,9 +168,8 @@ def _qr_jvp(
 def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]:
     """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
 
-    D is the skew-Hermitian matrix that agrees with C below the diagonal.
-
-    (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary diagonal of C, for R keeps a real one.)
+    D is the skew-Hermitian matrix that agrees with C below the diagonal. (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary
+    diagonal of C, for R keeps a real one.)
     """
     solved = triangular_solve(r, tangent)
     inner = matmul(adjoint(q), solved)
@@ -195,9 +188,8 @@ qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=b
 def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
     """Return Q with orthonormal columns and upper triangular R with Q R = x.
 
-    The matrices are (*batch, m, n).
-
-    Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not determine.
+    The matrices are (*batch, m, n). Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not
+    determine.
 
     >>> import volta_fn as vf
     >>> q, r = vf.lax.linalg.qr(vf.numpy.ones((3, 2)), full_matrices=False)

@@ -258,9 +258,8 @@ cholesky_p = Primitive("cholesky", _cholesky_abstract, jvp=_cholesky_jvp, batch=
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     """Return the lower triangular L with L Lᴴ = x, for positive definite x.
 
-    The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite.
-
-    With `symmetrize_input` the matrices are averaged with their adjoints first, else their lower triangles are read.
+    The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite. With `symmetrize_input` the matrices are
+    averaged with their adjoints first, else their lower triangles are read.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.cholesky(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -405,10 +404,8 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     """Return the permutation of the row exchanges of `lu`.
 
-    Step i exchanges rows i and pivots[i].
-
-    The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of their dtype. Raises `ArgumentError` if
-    `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
+    Step i exchanges rows i and pivots[i]. The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of
+    their dtype. Raises `ArgumentError` if `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.lu_pivots_to_permutation(vf.numpy.array([2, 2]), 3)

@@ -86,10 +86,8 @@ eigh_p = Primitive("eigh", _eigh_abstract, multiple_results=True, jvp=_eigh_jvp,
 def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
     """Return eigenvectors, as columns, and ascending real eigenvalues.
 
-    The matrices are Hermitian, (*batch, n, n).
-
-    With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle that `lower` says is read. NaN
-    where LAPACK does not converge.
+    The matrices are Hermitian, (*batch, n, n). With `symmetrize_input` the matrices are averaged with their adjoints first, else the
+    triangle that `lower` says is read. NaN where LAPACK does not converge.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eigh(vf.numpy.array([[2.0, 0.0], [0.0, 1.0]]))[1]
@@ -119,10 +117,9 @@ def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> t
 def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
     """Differentiate by Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S).
 
-    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i).
-
-    The vectors of non-square matrices also leave the space that they span. (After Townsend, Differentiating the Singular Value
-    Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K counts where singular values are equal.)
+    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i). The vectors of non-square matrices also leave the space that they span. (After
+    Townsend, Differentiating the Singular Value Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K
+    counts where singular values are equal.)
     """
     (x,), (tangent,) = primals, tangents
     if type(tangent) is Zero:
@@ -171,11 +168,9 @@ svd_p = Primitive("svd", _svd_abstract, multiple_results=True, jvp=_svd_jvp, bat
 def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, algorithm: Any = None) -> Any:
     """Return the singular value decomposition (U, s, Vᴴ) with U diag(s) Vᴴ = x.
 
-    The matrices are (*batch, m, n); it is only s if not `compute_uv`.
-
-    The singular values s descend. U and V are square if `full_matrices`, else they have min(m, n) columns. NaN where LAPACK does not
-    converge. Differentiable unless U or V have columns that x does not determine. Each target has one algorithm, whatever `algorithm`, an
-    `SvdAlgorithm` or None, says.
+    The matrices are (*batch, m, n); it is only s if not `compute_uv`. The singular values s descend. U and V are square if `full_matrices`,
+    else they have min(m, n) columns. NaN where LAPACK does not converge. Differentiable unless U or V have columns that x does not
+    determine. Each target has one algorithm, whatever `algorithm`, an `SvdAlgorithm` or None, says.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
@@ -241,11 +236,10 @@ def eig(
 ) -> list[Array]:
     """Return complex eigenvalues, and left and right eigenvectors.
 
-    The matrices are square, (*batch, n, n), the vectors columns of unit length.
-
-    The list holds the eigenvalues w and what is asked for of the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix
-    without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and
-    LAPACK computes them, whatever JAX's `enable_eigvec_derivs` and `implementation` say.
+    The matrices are square, (*batch, n, n), the vectors columns of unit length. The list holds the eigenvalues w and what is asked for of
+    the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix without n independent eigenvectors has no derivative, and
+    left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and LAPACK computes them, whatever JAX's `enable_eigvec_derivs`
+    and `implementation` say.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]

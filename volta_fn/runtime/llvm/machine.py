@@ -98,7 +98,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     The objects stay loaded as long as the result lives.
     """
     binding = llvm()
-    half_rounding.bind_symbols(codes, _load_text)
+    half_rounding.bind_symbols(codes, lambda text, symbols: load_object(compile_object(text), symbols))
     with _lock:  # engines are made one at a time
         _free_dropped()
         bind_lapack_symbols(codes)
@@ -121,10 +121,6 @@ def _free_dropped() -> None:
     for engine in _engines.drain():
         engine._owned = False
         engine.close()
-
-
-def _load_text(text: str, symbols: Sequence[str]) -> list[int]:
-    return load_object(compile_object(text), symbols)
 
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:

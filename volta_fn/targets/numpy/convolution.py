@@ -294,10 +294,7 @@ def _patch_block(x: np.ndarray, windows: Sequence[SlidingWindow], positions: Seq
 
 
 def _span(x: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Slice `x` along each spatial axis, with zeros outside of it.
-
-    The order in memory stays.
-    """
+    """Slice `x` along each spatial axis, zeros outside, in the same order in memory."""
     inside = [slice(max(start, 0), max(min(stop, size), 0)) for (start, stop), size in zip(spans, x.shape[3:], strict=True)]
     if all((s.start, s.stop) == span for s, span in zip(inside, spans, strict=True)):
         return x[:, :, :, *inside]

@@ -81,10 +81,7 @@ class DirectPlan:
 
 
 def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[DirectPlan]:
-    """Return how to compute a correlation directly.
-
-    There is a plan for each axis that vectors suit.
-    """
+    """Return plans to compute a correlation directly, one per axis that vectors suit."""
     if not is_itself(work, w_dtype):
         return []
     return [plan for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (plan := _along(c, work, along)) is not None]

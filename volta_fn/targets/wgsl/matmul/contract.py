@@ -159,10 +159,7 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_pr
 
 
 class ProductOptions(NamedTuple):
-    """Choices of a contraction's routine that are forced.
-
-    None stands for the routine's own choice.
-    """
+    """Choices of a contraction's routine that are forced; None: the routine's own."""
 
     #: "few terms", "few results", "thin" or "tiled", which needs a schedule.
     algorithm: str | None = None

@@ -97,10 +97,7 @@ class GpuBackend:
         return is_supported(dtype, self.gpu.capabilities)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
-        """Return a primitive as a function of buffers.
-
-        It returns a buffer or, for several results, a tuple.
-        """
+        """Return a primitive as a function of buffers, to a buffer or a tuple of them."""
         invars = [Var(a) for a in avals]
         out_avals = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]

@@ -40,10 +40,7 @@ Replay = Callable[[Any, int, int], None]
 
 
 class Step(NamedTuple):
-    """A dispatch ready to be written.
-
-    An indirect one reads its grid at an offset in the buffer `grids`.
-    """
+    """A dispatch to be written; an indirect one reads its grid in the buffer `grids`."""
 
     pipeline: Any
     group: Any
@@ -89,10 +86,7 @@ def packed(steps: Sequence[Step]) -> np.ndarray:
 
 @functools.cache
 def compiled() -> Replay | None:
-    """Return machine code that writes packed steps to a compute pass without the GIL.
-
-    None without a compiler.
-    """
+    """Return code that writes packed steps without the GIL; None without a compiler."""
     if not may_compile():
         return None
     ffi, lib = native().ffi, native().lib

@@ -468,10 +468,7 @@ class Batch:
         self._sizes: list[int] = []
 
     def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
-        """Return the command that computes one more kernel.
-
-        None if the batch cannot be extended any further.
-        """
+        """Return the command with one more kernel; None if it cannot be extended further."""
         if not kernel.is_independent(self.kernels):
             return None
         new = [kernel]

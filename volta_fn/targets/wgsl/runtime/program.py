@@ -440,10 +440,7 @@ class Timestamps:
         self.count += 1
 
     def read(self) -> np.ndarray:
-        """Wait for the dispatches; return begin and end of each.
-
-        They are in nanoseconds from the first begin on.
-        """
+        """Wait for the dispatches; return their begins and ends, in ns from the first."""
         device, queue = self.gpu.opened.device, self.gpu.queue
         buffers = []
         for query_set in self.sets:

@@ -211,10 +211,7 @@ class Queue:
             return self.submitted
 
     def release(self) -> None:
-        """Release commands that were never submitted, and readbacks.
-
-        Nothing uses the device any more.
-        """
+        """Release commands never submitted, and readbacks, of a device no longer in use."""
         if self.compute_pass is not None:
             self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
         if self.encoder is not None:

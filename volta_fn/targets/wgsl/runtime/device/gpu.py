@@ -159,10 +159,7 @@ class Gpu:
     # memory
 
     def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
-        """Return blocks for a program's temporary values.
-
-        All programs that are one command list share them.
-        """
+        """Return a program's blocks for temporary values, which a command list shares."""
         used: dict[int, int] = {}
         temporaries = []
         for size in sizes:

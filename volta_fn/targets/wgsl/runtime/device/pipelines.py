@@ -367,10 +367,7 @@ class Pipelines:
         return pipelines
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
-        """Compile a pipeline.
-
-        Raises `DeviceError` if the shader is refused or the device is lost.
-        """
+        """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
         self._release_dropped()
         with self._lock:
             if (count, written) not in self._layouts:
