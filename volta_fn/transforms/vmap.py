@@ -231,7 +231,7 @@ def vmap_flat(
     trace = BatchTrace(current_trace(), axis, name)
     try:
         with bound_axis(axis.name, axis.size):
-            outs = run_under(trace, function, *map(trace.attach, args, dims))
+            outs = run_under(trace, function, *[trace.attach(arg, dim) for arg, dim in zip(args, dims, strict=True)])
         pairs = [trace.detach(o) for o in outs]
     finally:
         trace.finish()
