@@ -15,8 +15,8 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.caches import Interned
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.interned import Interned
+from volta_fn.core.caches import Interned
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache
+from volta_fn.core.caches import CallCache
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.lazy_imports import load

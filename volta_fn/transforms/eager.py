@@ -31,7 +31,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache
+from volta_fn.core.caches import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
 from volta_fn.core.placement import checked

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
-from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import axis_environment

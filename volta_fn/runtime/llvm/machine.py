@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.interned import Finalized
+from volta_fn.core.caches import Finalized
 from volta_fn.errors import CompilerError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.internals.result_allocator import numpy_function

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.interned import WeakIdentityDict
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads

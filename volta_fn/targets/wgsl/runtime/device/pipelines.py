@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import Finalized, Interned
+from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native

@@ -14,7 +14,7 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import WeakIdentityDict
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import threads
