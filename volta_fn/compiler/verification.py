@@ -669,9 +669,7 @@ def _name(item: Item) -> str:
 
 def fail_item(stage: str, problem: str, program: LoweredProgram, item: Item) -> NoReturn:
     """Raise the error of an item of a lowered program."""
-    if isinstance(item.node, KernelCall):
-        fail_call(stage, problem, program.closed, item.node)
-    raise CompilerError.of(stage, problem, describe(item.node), item.node.source)
+    _fail_node(stage, problem, program.closed, item.node)
 
 
 def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, int]) -> bool:

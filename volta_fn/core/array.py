@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
 from volta_fn.core.caches import Interned
 from volta_fn.core.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
@@ -174,7 +174,7 @@ _ADVICE = deferred("volta_fn.advice")
 _DLPACK = deferred("volta_fn.core.memory")
 
 
-class Array(ArrayMethods):
+class Array(Typed, ArrayMethods):
     """An immutable n-dimensional array on a device; tracers are Arrays too.
 
     >>> import volta_fn.numpy as jnp
@@ -191,21 +191,6 @@ class Array(ArrayMethods):
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
         raise ArgumentTypeError(f"{type(self).__name__} has no abstract value")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each dimension."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the elements."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return self.aval.ndim
 
     @property
     def size(self) -> int:

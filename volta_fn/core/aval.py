@@ -269,6 +269,32 @@ class ShapedArray:
         return self.size * self.dtype.itemsize
 
 
+class Typed:
+    """Base class of what has an abstract value, `aval`, and so a shape and a dtype."""
+
+    __slots__ = ()
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Shape:
+        """The length of each dimension."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the elements."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.aval.ndim
+
+
 class ShapeDtypeStruct:
     """A shape and a dtype, without values.
 

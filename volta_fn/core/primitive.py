@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.caches import CallCache
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
@@ -315,23 +315,13 @@ class AxisData(NamedTuple):
     size: int
 
 
-class Zero:
+class Zero(Typed):
     """A tangent or cotangent that is zero by construction and costs no work."""
 
     __slots__ = ("aval",)
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the zeros."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the zeros."""
-        return self.aval.dtype
 
     @classmethod
     def from_primal_value(cls, value: Any) -> Zero:
@@ -342,7 +332,7 @@ class Zero:
         return f"Zero({self.aval!r})"
 
 
-class Linear:
+class Linear(Typed):
     """A placeholder, without value, for an argument that needs a cotangent.
 
     A rule that asks it for anything but its type computes with its value: the equation `use` is not linear in it.
@@ -353,21 +343,6 @@ class Linear:
     def __init__(self, aval: ShapedArray, use: Any) -> None:
         self.aval = aval
         self.use = use
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The argument's shape."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The argument's dtype."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The argument's number of dimensions."""
-        return self.aval.ndim
 
     def refuse(self) -> NoReturn:
         """Raise `GradientError`: the program is not linear."""

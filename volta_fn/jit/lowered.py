@@ -46,9 +46,9 @@ def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
         raise ArgumentError(f"as_text: the dialects are {', '.join(map(repr, DIALECTS))}, got {dialect!r}")
     program = pipeline.lower(closed, _target(dialect, device))
     if dialect == "kernels":
-        return "\n\n".join([item_text(item) for _, item in _item_texts(program)])
+        return "\n\n".join([item_text(item) for _, item in _needed_items(program)])
     comment = ";" if dialect == "llvm" else "//"
-    texts = [text for owner, item in _item_texts(program) for text in _code(owner, item, comment)]
+    texts = [text for owner, item in _needed_items(program) for text in _code(owner, item, comment)]
     return "\n\n".join([f"{comment} {number} of {len(texts)}\n{text}" for number, text in enumerate(texts, 1)])
 
 
@@ -60,13 +60,13 @@ def _target(dialect: str, device: Device) -> Any:
     return device.backend.target
 
 
-def _item_texts(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
+def _needed_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
     """Yield the items that do something, those of nested programs after their own."""
     for item in program.items:
         if item.is_needed:
             yield program, item
         for nested in item.programs:
-            yield from _item_texts(nested)
+            yield from _needed_items(nested)
 
 
 def item_text(item: Item) -> str:
@@ -197,24 +197,18 @@ def _of_buffers(plan: ProgramPlan, profile: DeviceProfile) -> Iterator[str]:
     for number, aval in enumerate(plan.arguments):
         if aval.nbytes > profile.largest:
             yield f"argument {number}, {aval}, has {aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
-    for program, item in _plan_items(plan.lowered):
+    for program, item in _needed_items(plan.lowered):
         for var in item.results:
             if var.aval.nbytes > profile.largest:
                 producer = _producer(program, item, var)
                 yield f"{producer} has {var.aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
 
 
-def _plan_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
-    for item in program.items:
-        if item.is_needed:
-            yield program, item
-        for nested in item.programs:
-            yield from _plan_items(nested)
-
-
 def _largest(program: LoweredProgram) -> str:
     """Describe the equation with the largest result or operand."""
-    values = [(owner, item, var) for owner, item in _plan_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)]
+    values = [
+        (owner, item, var) for owner, item in _needed_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)
+    ]
     if not values:
         return "a constant"
     owner, item, var = max(values, key=lambda entry: entry[2].aval.nbytes)
