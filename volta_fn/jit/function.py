@@ -233,18 +233,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     <jit of <lambda>: 2 programs>
     """
 
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_argnums",
-        "_cache",
-        "_calls",
-        "_fun",
-        "_plain",
-        "_stateful",
-        "_statics",
-        "_transforms",
-    )
+    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_calls", "_fun", "_plain", "_stateful", "_statics", "_transforms")
 
     __signature__ = _Signature()
 

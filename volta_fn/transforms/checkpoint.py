@@ -42,11 +42,7 @@ R = TypeVar("R")
 
 
 def checkpoint(
-    fun: Callable[P, R],
-    *,
-    prevent_cse: bool = True,
-    policy: Policy | None = None,
-    static_argnums: int | Sequence[int] = (),
+    fun: Callable[P, R], *, prevent_cse: bool = True, policy: Policy | None = None, static_argnums: int | Sequence[int] = ()
 ) -> Callable[P, R]:
     """Make a function like `fun` that recomputes values in the backward pass.
 

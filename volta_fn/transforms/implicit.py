@@ -120,12 +120,7 @@ Solve = Callable[[Callable[[Any], Any], Any], Any]
 
 
 def custom_linear_solve(
-    matvec: Callable[[Any], Any],
-    b: Any,
-    solve: Solve,
-    transpose_solve: Solve | None = None,
-    symmetric: bool = False,
-    has_aux: bool = False,
+    matvec: Callable[[Any], Any], b: Any, solve: Solve, transpose_solve: Solve | None = None, symmetric: bool = False, has_aux: bool = False
 ) -> Any:
     """Return ``solve(matvec, b)``, differentiated as the solution of a linear system.
 
@@ -295,13 +290,7 @@ custom_linear_solve_p = Primitive(
 )
 
 
-def custom_root(
-    f: Callable[[Any], Any],
-    initial_guess: Any,
-    solve: Solve,
-    tangent_solve: Solve,
-    has_aux: bool = False,
-) -> Any:
+def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tangent_solve: Solve, has_aux: bool = False) -> Any:
     """Return ``solve(f, initial_guess)``, differentiated as a root of f.
 
     By the implicit function theorem: the derivative of x with f(x, p) = 0 is -(∂f/∂x)⁻¹ ∂f/∂p, for all values p that f closes over.

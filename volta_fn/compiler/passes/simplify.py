@@ -718,13 +718,7 @@ def _key(eqn: Equation) -> Any:
 
 
 #: Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
-IDENTITIES = (
-    listed(ARITHMETIC_RULES),
-    listed(SELECTION_RULES),
-    listed(MOVEMENT_RULES),
-    reduction_rules,
-    broadcasting_rules,
-)
+IDENTITIES = (listed(ARITHMETIC_RULES), listed(SELECTION_RULES), listed(MOVEMENT_RULES), reduction_rules, broadcasting_rules)
 #: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
 FOLDING = (_folding_rules,)
 #: Each value is computed once (common-subexpression elimination). Programs are pure except for effects: equal equations have equal results

@@ -22,16 +22,7 @@ from volta_fn.core.trace import axis_size as size_of_axis
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
-from volta_fn.primitives.collectives.groups import (
-    Groups,
-    Names,
-    checked_groups,
-    from_groups,
-    group_size,
-    in_blocks,
-    one_name,
-    to_groups,
-)
+from volta_fn.primitives.collectives.groups import Groups, Names, checked_groups, from_groups, group_size, in_blocks, one_name, to_groups
 from volta_fn.primitives.data_movement.movement import (
     broadcast,
     broadcasted_iota,
@@ -229,11 +220,7 @@ def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
 
 
 axis_index_p = Primitive(
-    "axis_index",
-    lambda *, axis_names: ShapedArray((), np.dtype(np.int32)),
-    evaluate=on_host.axis_index,
-    jvp=zero_jvp,
-    batch=_index_batch,
+    "axis_index", lambda *, axis_names: ShapedArray((), np.dtype(np.int32)), evaluate=on_host.axis_index, jvp=zero_jvp, batch=_index_batch
 )
 
 

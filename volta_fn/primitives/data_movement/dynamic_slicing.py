@@ -28,12 +28,7 @@ from volta_fn.primitives.data_movement.movement import (
     squeeze,
     stacked_in_front,
 )
-from volta_fn.primitives.data_movement.slicing import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    ScatterDimensionNumbers,
-    concatenate,
-)
+from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, concatenate
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type

@@ -313,10 +313,7 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
 
 
 def _declare(
-    name: str,
-    combines: Reduction | None,
-    jvp: Callable[..., Any] | RuleOf,
-    transpose: Callable[..., Any] | None = None,
+    name: str, combines: Reduction | None, jvp: Callable[..., Any] | RuleOf, transpose: Callable[..., Any] | None = None
 ) -> Primitive:
     return Primitive(name, _abstract(name), overwrites=0, jvp=jvp, transpose=transpose, batch=RuleOf(_batch_for), combines=combines)
 

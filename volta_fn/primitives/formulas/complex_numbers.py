@@ -71,10 +71,7 @@ def _scales(large: Values, share: float = 1.0) -> tuple[Values, Values]:
     most, least, down, up = _EXTREMES[large.bits]
     huge, tiny = large.above(most), large.below(least)
     one = large.like(1.0)
-    return (
-        huge.select(2.0**down, tiny.select(2.0**up, one)),
-        huge.select(2.0 ** (-down * share), tiny.select(2.0 ** (-up * share), one)),
-    )
+    return (huge.select(2.0**down, tiny.select(2.0**up, one)), huge.select(2.0 ** (-down * share), tiny.select(2.0 ** (-up * share), one)))
 
 
 def distance(x: Values, y: Values) -> Values:

@@ -17,16 +17,7 @@ from volta_fn.primitives.data_movement.gather import gather
 from volta_fn.primitives.data_movement.movement import batch_in_front, broadcasted_iota, expand_dims, no_tangents
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.linalg.solvers import (
-    adjoint,
-    check_matrix,
-    matmul,
-    only_diagonal,
-    real_part,
-    triangular_solve,
-    tril,
-    triu,
-)
+from volta_fn.primitives.linalg.solvers import adjoint, check_matrix, matmul, only_diagonal, real_part, triangular_solve, tril, triu
 from volta_fn.primitives.sorting import sort_key_val
 
 INT32 = np.dtype(np.int32)

@@ -396,13 +396,7 @@ class Igemm:
             self._write_out(f, sums, y, panel)
 
     def _iteration(
-        self,
-        f: Function,
-        args: Arguments,
-        task: Value,
-        at: tuple[Index, Index, list[Index], Index],
-        cut: list[Index],
-        sums: Value,
+        self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index], Index], cut: list[Index], sums: Value
     ) -> None:
         """Emit the addition of one block of the summation to the sums."""
         plan, c, work = self.plan, self.c, self.work

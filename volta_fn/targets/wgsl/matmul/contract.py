@@ -77,11 +77,7 @@ _VECTORS = (
     (Schedule(64, 16, 32, 4, 4), 0.48),
 )
 #: The same for other dtypes.
-_SINGLES = (
-    (Schedule(32, 32, 16, 4, 4), 0.5),
-    (Schedule(32, 32, 8, 4, 4), 0.45),
-    (Schedule(16, 16, 16, 2, 2), 0.3),
-)
+_SINGLES = ((Schedule(32, 32, 16, 4, 4), 0.5), (Schedule(32, 32, 8, 4, 4), 0.45), (Schedule(16, 16, 16, 2, 2), 0.3))
 
 #: Variations to be timed on large contractions.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
