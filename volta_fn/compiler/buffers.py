@@ -54,10 +54,7 @@ class Slot:
 
 
 class Slots:
-    """All slots of a program, and the clock that measures their lifetimes.
-
-    It ticks once per command.
-    """
+    """All slots of a program, and the clock of their lifetimes: a tick per command."""
 
     def __init__(self) -> None:
         self.outermost = Block(None)

@@ -28,8 +28,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, p
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_PROGRAMS = deferred("volta_fn.compiler.verification")
-_MEMORY = deferred("volta_fn.compiler.verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -112,7 +111,7 @@ def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], Close
 
 def _notify(pass_: Pass, before: Any, after: Any) -> Any:
     if settings.verify:
-        _PROGRAMS.verify_pass(pass_.name, before, after)
+        _VERIFICATION.verify_pass(pass_.name, before, after)
     observer = _observer.get()
     if observer is not None:
         observer(pass_, before, after)
@@ -166,7 +165,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     program = _run(OVERLAP, optimize(closed))
     plan = make_plan(program, donated, writes)
     if settings.verify:
-        _MEMORY.verify_plan(plan, program, donated)
+        _VERIFICATION.verify_plan(plan, program, donated)
     return plan
 
 
@@ -199,7 +198,7 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
     last_use.update({fused_program.root(v): len(items) for v in fused_program.outputs if isinstance(v, Var)})
     program = LoweredProgram(target, fused_program.closed, tuple(items), dict(fused_program.roots), last_use, producers)
     if settings.verify:
-        _PROGRAMS.verify_lowered(program)
+        _VERIFICATION.verify_lowered(program)
     return program
 
 

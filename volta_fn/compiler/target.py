@@ -394,10 +394,7 @@ class Target:
         return self.supports_reduction(operands[0]) and self.supports(reduction.step, [reduction.accumulator(operands[0])] * 2, {})
 
     def overwritable(self, item: Item, result: int) -> list[int]:
-        """Return the positions of an item's operands whose memory may hold a result.
-
-        They must be read there for the last time.
-        """
+        """Return the operands read for the last time, whose memory may hold a result."""
         if isinstance(item.node, KernelCall):
             return overwritable(item.node.kernel, result)
         name = item.node.primitive.name

@@ -155,10 +155,7 @@ _donation = threading.Lock()
 
 
 class OtherMeshError(Exception):
-    """A program is for another mesh than the current one.
-
-    Calls of jitted functions handle it.
-    """
+    """A program is for another mesh; calls of jitted functions handle it."""
 
 
 def mesh_key() -> tuple[Any, ...]:

@@ -30,7 +30,7 @@ from volta_fn.settings import current as settings
 #: The compiler's pipeline, which targets get lowered programs from. It is loaded when the first program is compiled.
 PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
-_STEPWISE, _NONFINITE = deferred("volta_fn.jit.interpret"), deferred("volta_fn.jit.interpret")
+_INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
 _PLACEMENT = deferred("volta_fn.jit.compile")
 
@@ -120,7 +120,7 @@ def eager_kernel(
     if any(a.device is not device for a in args):
         run = eager_kernel(primitive, on_device(args, device), params)
         return lambda *args: run(*on_device(args, device))
-    if (settings.sees_results or settings.disable_jit) and (in_python := _STEPWISE.structured(primitive, params, device)) is not None:
+    if (settings.sees_results or settings.disable_jit) and (in_python := _INTERPRET.structured(primitive, params, device)) is not None:
         return in_python
     compute = _compute(primitive, avals, params, device)
     if settings.sees_results:
@@ -155,9 +155,9 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
             for is_found, name in refused if values.dtype in dtypes.INEXACT else ():
                 refused_elements = np.asarray(is_found(values))
                 if refused_elements.any():
-                    raise _NONFINITE.refused(name, primitive, buffers, on_host, refused_elements)
+                    raise _INTERPRET.refused(name, primitive, buffers, on_host, refused_elements)
             if values.dtype in dtypes.INEXACT and np.isinf(values).any():
-                _NONFINITE.note_infinite(primitive, buffers, result)
+                _INTERPRET.note_infinite(primitive, buffers, result)
         return results
 
     return checked

@@ -389,10 +389,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
-        """Call the function itself, with arrays as a program has them.
-
-        Numbers and NumPy's arrays become arrays.
-        """
+        """Call the function with arrays, as a program has them, for numbers and NumPy's."""
         if _has_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())

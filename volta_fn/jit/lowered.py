@@ -54,7 +54,7 @@ def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
 
 def _target(dialect: str, device: Device) -> Any:
     if dialect == "wgsl" and device.platform != "gpu":
-        return load("volta_fn.targets.wgsl.target").WgslTarget(TargetCapabilities())
+        return WgslTarget(TargetCapabilities())
     if dialect == "llvm" or device.backend.target is None:
         return load("volta_fn.targets.cpu.target").TARGET
     return device.backend.target

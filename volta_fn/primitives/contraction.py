@@ -208,10 +208,7 @@ def _dot_batch(
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None,
 ) -> tuple[Array, int]:
-    """Batch a contraction.
-
-    Stacked on both sides, the new axis is a batch axis; stacked on one side, it is another free axis.
-    """
+    """Batch a contraction: by a batch axis for both sides, a free axis for one."""
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     if lhs_dim is not None:

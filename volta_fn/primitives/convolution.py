@@ -320,10 +320,7 @@ def _as_dtype(x: Array, dtype: np.dtype) -> Array:
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    """Batch a convolution as one.
-
-    It has more groups (both operands stacked), a longer batch, or more features.
-    """
+    """Batch a convolution as one of more groups, a longer batch, or more features."""
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group

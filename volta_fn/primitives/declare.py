@@ -372,10 +372,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 
 @lru_cache(maxsize=1024, typed=True)
 def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, bool]:
-    """Return the buffer and type of a Python scalar as an array, cached.
-
-    Also return whether the array keeps the number.
-    """
+    """Return a Python scalar's buffer, type, and whether its array keeps it, cached."""
     _, weak = dtypes.scalar_dtype(value)
     try:
         array = from_number(value, dtype, weak, device)

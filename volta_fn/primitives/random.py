@@ -192,10 +192,7 @@ def _joined(halves: Array, axis: int) -> Array:
 
 
 def random_split(key_data: Any, shape: Sequence[int]) -> Array:
-    """Return the key data of `shape` new keys for each key.
-
-    Key i is the cipher of the counter i.
-    """
+    """Return the key data of `shape` new keys for each key; key i is the cipher of i."""
     value, sizes = as_value(key_data), canonical_shape(shape)
     if _is_philox("random_split", value):
         return _joined(random_split(_halves(value), sizes), value.ndim - 1)
@@ -205,10 +202,7 @@ def random_split(key_data: Any, shape: Sequence[int]) -> Array:
 
 
 def random_fold_in(key_data: Any, data: Any) -> Array:
-    """Return the key data of a new key for each key: the cipher of `data`.
-
-    The lowest 32 bits of `data` count.
-    """
+    """Return a new key's data for each key: the cipher of `data`'s lowest 32 bits."""
     value = as_value(key_data)
     if _is_philox("random_fold_in", value):
         return _joined(random_fold_in(_halves(value), data), value.ndim - 1)

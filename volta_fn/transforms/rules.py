@@ -32,7 +32,16 @@ from volta_fn.primitives.call import (
 )
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instantiate, moveaxis, reshape, stacked_in_front, to_front
+from volta_fn.primitives.data_movement.movement import (
+    broadcast_in_dim,
+    broadcast_in_dim_p,
+    instantiate,
+    moveaxis,
+    reshape,
+    stacked_in_front,
+    to_front,
+)
+from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
@@ -116,7 +125,12 @@ def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
 # ------------------------------------------------------------------------------
 
 #: Operations on elements that take no longer than loading their result.
-_CHEAP = frozenset("neg abs add sub mul max min eq ne lt le gt ge and or not select_n broadcast_in_dim integer_pow".split())
+_CHEAP = frozenset(
+    [f.primitive for f in (arithmetic.neg, arithmetic.abs, arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.max, arithmetic.min)]
+    + [f.primitive for f in (selection.eq, selection.ne, selection.lt, selection.le, selection.gt, selection.ge)]
+    + [f.primitive for f in (selection.bitwise_and, selection.bitwise_or, selection.bitwise_not)]
+    + [selection.select_n_p, broadcast_in_dim_p, arithmetic.integer_pow_p]
+)
 #: The most operations that lead to a value that is computed again, and the largest exponent among them.
 _MOST, _POWER = 6, 4
 
@@ -174,8 +188,7 @@ class _Derivation:
 
 
 def _is_cheap(eqn: Equation) -> bool:
-    name = eqn.primitive.name
-    return name in _CHEAP and (name != "integer_pow" or 0 <= eqn.params["y"] <= _POWER)
+    return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _POWER)
 
 
 # ------------------------------------------------------------------------------

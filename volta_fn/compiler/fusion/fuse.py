@@ -723,10 +723,7 @@ class _Fuser:
         self.join_group(group, eqn, index)
 
     def join(self, eqn: Equation) -> bool:
-        """Add an equation to a group that produces or reads its operands.
-
-        Return False if no group can take it.
-        """
+        """Add an equation to a group of its operands; return False if none can take it."""
         operand_bases = [self.base(v) for v in eqn.invars]
         bases = list(dict.fromkeys([v for v in operand_bases if v is not None]))
         producers = {id(g): g for v in bases if isinstance(g := self.producers.get(v), Group)}
@@ -779,10 +776,7 @@ class _Fuser:
         self.producers[out] = group
 
     def reduced_before(self, eqn: Equation) -> frozenset[Var]:
-        """Return the values that an equation's group must load.
-
-        It compares them with what another pass chose from them.
-        """
+        """Return the values that a group must load, to compare them with another pass's."""
         comparison = self.comparisons.get(eqn.outvars[0])
         return frozenset() if comparison is None else comparison.reduced
 

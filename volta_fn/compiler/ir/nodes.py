@@ -289,10 +289,7 @@ def _abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArr
 
 
 def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
-    """Return an array as float32 matrices (…, heads, rows, features).
-
-    Heads are repeated to the given number.
-    """
+    """Return float32 matrices (…, heads, rows, features), heads repeated to a number."""
     matrices = np.asarray(x, _FLOAT).transpose(axes.order)
     return np.repeat(matrices, heads // matrices.shape[-3], -3) if heads else matrices
 

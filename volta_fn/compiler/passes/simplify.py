@@ -106,10 +106,7 @@ class Rewriter:
         return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
     def _simplified(self, eqn: Equation) -> Any:
-        """Apply the first matching rule; return its atoms.
-
-        If no rule applies, append the equation and return None.
-        """
+        """Return the first matching rule's atoms, or append the equation and return None."""
         for function in self._rules[eqn.primitive]:
             result = function(eqn, self)
             if result is not None:
@@ -161,10 +158,7 @@ def literal_key(atom: Atom) -> Any:
 
 
 def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
-    """Return an equation's parameters as a key.
-
-    Equality takes 1 for True and 0.0 for -0.0, and this does not.
-    """
+    """Return parameters as a key, which tells 1 from True and 0.0 from -0.0."""
     return (*params, *map(_exact, params.values()))
 
 
@@ -680,10 +674,7 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 
 def _on_cpu(value: Array) -> Array:
-    """Move a constant to the CPU.
-
-    It computes a small result faster than another device can be told to.
-    """
+    """Move a constant to the CPU, which computes a small result sooner than a device."""
     numbers, cpu = numbers_of(value), find_device("cpu")
     if numbers is None or (isinstance(value, ConcreteArray) and value.device is cpu):
         return value

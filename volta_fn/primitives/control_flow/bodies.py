@@ -122,10 +122,7 @@ class Body(NamedTuple):
 
 
 class Adapted:
-    """A user's function with another signature.
-
-    Its programs are kept with those of the user's function, its `owner`.
-    """
+    """A user's function with another signature, whose programs its `owner` keeps."""
 
     #: The number of leading keys of a carry's paths that wrappers added.
     hidden_keys: ClassVar[int] = 0
@@ -259,10 +256,7 @@ def scan_in_python(
 
 
 def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
-    """Run `while_loop` in Python; return `UNKNOWN` if a condition is traced.
-
-    `check` looks at the type of a condition.
-    """
+    """Run `while_loop` in Python, `check` its conditions; `UNKNOWN` if one is traced."""
     carry: Any = tree.map(as_value, init)
     try:
         while True:

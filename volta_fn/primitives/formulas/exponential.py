@@ -57,10 +57,7 @@ _NORMAL = -87.33654, 88.72283
 
 
 class _Reduced(NamedTuple):
-    """x = n ln 2 + r.
-
-    `exponent` is n + plus + the bias of exponents, as an integer modulo some power of two.
-    """
+    """x = n ln 2 + r; `exponent` is n + plus + the bias, modulo some power of two."""
 
     n: Values
     r: Values

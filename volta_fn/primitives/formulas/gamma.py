@@ -635,10 +635,7 @@ def gamma_one_more(x: Values) -> Values:
 
 
 def gamma_factors(x: Values) -> tuple[Values, Values]:
-    """Return r and s, r s r being gamma(x) for x > 0.
-
-    It may overflow, but not r.
-    """
+    """Return r and s, r s r being gamma(x) for x > 0; only the product may overflow."""
     near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.bits])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 

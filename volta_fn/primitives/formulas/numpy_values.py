@@ -46,10 +46,7 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the remainder of `div`, rounded toward zero, with x's sign.
-
-    Integers by 0 leave x, floats NaN.
-    """
+    """Return the remainder of `div`, with x's sign; by 0 integers leave x, floats NaN."""
     rest = np.fmod(x, y)
     return np.where(y == 0, x, rest) if x.dtype.kind in "iu" else rest
 
@@ -231,10 +228,7 @@ def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return x to an integer power by repeated squaring.
-
-    A negative power is the reciprocal of the positive one.
-    """
+    """Return x to an integer power by repeated squaring; negative ones by reciprocals."""
     if y == 2 and out is not None and x.dtype.itemsize != _NARROW and x.dtype.kind != "c":
         return np.multiply(x, x, out=out)
     result, square = None, _widened(x)
@@ -380,10 +374,7 @@ def fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    """Add the rounding errors of product and sum in one addition.
-
-    They are exact (Dekker 1971, Knuth's two-sum).
-    """
+    """Add the exact rounding errors of product and sum (Dekker 1971, Knuth's two-sum)."""
     product = x * y
     product_error = _product_error(x, y, product)
     total = product + z

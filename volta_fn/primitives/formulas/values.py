@@ -240,10 +240,7 @@ class Values:
         return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
 
     def ldexp_normal(self, n: Self) -> Self:
-        """Return self 2^n, where operand and result are normal numbers.
-
-        n is an integer modulo some power of two.
-        """
+        """Return self 2^n of normal numbers, n being an integer modulo a power of two."""
         return (self.as_bits() + (n << SIGNIFICAND[self.bits])).as_float()
 
     def exponent_and_significand(self) -> tuple[Self, Self] | None:

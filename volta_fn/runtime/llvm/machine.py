@@ -235,10 +235,7 @@ def bind_lapack_symbols(codes: Iterable[bytes]) -> None:
 
 
 def _thread_control() -> dict[str, int]:
-    """Return the addresses for the number of threads.
-
-    Without OpenBLAS they are those of a function without effect.
-    """
+    """Return the addresses for the number of threads; without OpenBLAS, of no effect."""
     library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
     idle = ctypes.CDLL(None).abs
     setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))

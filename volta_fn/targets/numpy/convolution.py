@@ -59,10 +59,7 @@ def sliding_blocks(
     capacity: int,
     cut: Sequence[int] = (),
 ) -> Iterator[Block]:
-    """Yield blocks of positions that meet at most `capacity` elements of the input.
-
-    Axes are cut in the order `cut`.
-    """
+    """Yield blocks that meet at most `capacity` elements, axes cut in the order `cut`."""
     lengths = _block_lengths(counts, windows, taps, sizes, capacity, cut or range(len(counts)))
     for positions in blocks(tuple(counts), tuple(lengths)):
         spans = [span(*axis) for axis in zip(positions, windows, taps, sizes, strict=True)]
@@ -385,10 +382,7 @@ class _Products:
 
 
 def _matrix_shape(shape: tuple[int, ...], stack: int, outer: int) -> tuple[int, ...]:
-    """Return the shape with the axes after the `stack` merged into two.
-
-    The first of them merges `outer` axes.
-    """
+    """Return the shape with the axes after `stack` merged into two: `outer`, the rest."""
     return (*shape[:stack], prod(shape[stack : stack + outer]), prod(shape[stack + outer :]))
 
 

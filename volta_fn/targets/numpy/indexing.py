@@ -237,10 +237,7 @@ def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.nda
 
 
 def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDimensionNumbers) -> bool:
-    """Return True if each vector along one axis is indexed by its own indices.
-
-    That is what `take_along_axis` does.
-    """
+    """Return True if vectors along an axis have own indices, as for `take_along_axis`."""
     others = tuple([dim for dim in range(operand.ndim) if dim not in numbers.start_index_map])
     return (
         len(numbers.start_index_map) == 1

@@ -121,10 +121,7 @@ def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 class _Unit(NamedTuple):
-    """The position of a unit in a slice: its row or column, and its k.
-
-    Both are relative to the invocation's first unit.
-    """
+    """The position of a unit in a slice, its row or column and k, from the first unit."""
 
     across: int
     k: int

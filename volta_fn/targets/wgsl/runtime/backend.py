@@ -42,10 +42,7 @@ class GpuBackend:
         return self.handle.gpu
 
     def _drop_programs(self) -> None:
-        """Free the lost device's programs, which would keep it.
-
-        They are compiled again when they are called.
-        """
+        """Free the lost device's programs, which would keep it; calls compile them again."""
         for compiled in self._programs:
             drop = self._programs.get(compiled)
             if drop is not None:

@@ -273,10 +273,7 @@ class Call:
         return bool(self.read(span, (), np.dtype(np.uint32)))
 
     def repeat(self, command: While) -> None:
-        """Run the iterations of a `while`, several between two reads of its flag.
-
-        Iterations after the end do nothing.
-        """
+        """Run a `while`, several iterations between reads of its flag; more do nothing."""
         iterations = 1
         while self.word(command.flag):
             for _ in range(iterations):

@@ -227,10 +227,7 @@ class Queue:
             self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
     def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until a condition holds.
-
-        Raises `DeviceTimeoutError` if the GPU makes no progress for too long.
-        """
+        """Wait for a condition; raise `DeviceTimeoutError` without progress for too long."""
         if reached():
             return
         self.batch_commands = 1
