@@ -364,7 +364,7 @@ class Igemm:
     # sums
 
     def _located(self, f: Function, args: Arguments, indices: list[Index]) -> tuple[tuple[Index, Index, list[Index], Index], Value]:
-        """Emit a block's group, first image, positions and panel, and the address of its results."""
+        """Emit a block's group, image, positions and panel, and its results' address."""
         plan, c, block = self.plan, self.c, self.plan.blocks
         group, *coordinates, panel_group = indices
         image, *positions = block_starts(f, coordinates, [block.images, *block.positions], [c.images, *(axis.positions for axis in c.axes)])
