@@ -319,6 +319,7 @@ class Zero(Typed):
     """A tangent or cotangent that is zero by construction and costs no work."""
 
     __slots__ = ("aval",)
+    aval: ShapedArray
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
@@ -339,6 +340,7 @@ class Linear(Typed):
     """
 
     __slots__ = ("aval", "use")
+    aval: ShapedArray
 
     def __init__(self, aval: ShapedArray, use: Any) -> None:
         self.aval = aval

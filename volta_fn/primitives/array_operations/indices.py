@@ -91,10 +91,6 @@ class Span(NamedTuple):
     step: int
     size: int
 
-    def takes_all(self, shape: Shape) -> bool:
-        """Return True if it takes all of its dimension, in order."""
-        return self.step == 1 and self.size == shape[self.dim]
-
 
 class Point(NamedTuple):
     """One index along `dim`: an int, or a traced scalar."""
