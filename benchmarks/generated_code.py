@@ -78,15 +78,14 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
     """
     from volta_fn.runtime.llvm import machine
     from volta_fn.targets.cpu.runtime import compile
-    from volta_fn.targets.cpu.runtime import compile as code_cache
 
     compile_object = machine.compile_object
 
-    def recorded(text: str, *suffix: str) -> bytes:
+    def recorded(text: str, *arguments: Any, **options: Any) -> bytes:
         texts.append(text)
-        return compile_object(text, *suffix)
+        return compile_object(text, *arguments, **options)
 
-    setattr(code_cache, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
+    setattr(compile, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
 
     def forget() -> None:
         compile.CODE_CACHE.__init__()  # type: ignore[misc]

@@ -41,7 +41,7 @@ def _shaders(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
     gpu = vf.devices("gpu")[0].backend.gpu  # type: ignore[attr-defined]  # of GPUs only
     gpu.pipelines._recent.clear()
     gpu.routines = RoutineCache()
-    Program(gpu, closed, donated, pipeline, called=False)
+    Program(gpu, closed, donated, pipeline, allocate=False)
 
 
 def _plan(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:

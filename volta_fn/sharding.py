@@ -47,10 +47,10 @@ from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 from volta_fn.jit import jit
 from volta_fn.primitives.collectives.exchanges import axis_index, axis_index_p, pcast_p, psum
 from volta_fn.primitives.collectives.exchanges import border_cast as pcast
-from volta_fn.primitives.data_movement.movement import broadcast, reshape, transpose
+from volta_fn.primitives.data_movement.movement import broadcast, reshape, to_front, transpose
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import eq, select
-from volta_fn.transforms.vmap import to_front, vmap, vmap_flat
+from volta_fn.transforms.vmap import vmap, vmap_flat
 
 __all__ = [
     "AbstractMesh",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from volta_fn.core.interned import Finalized, Interned, WeakIdentityDict
+from volta_fn.core.caches import Finalized, Interned, WeakIdentityDict
 
 
 class Value:

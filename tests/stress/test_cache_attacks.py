@@ -19,7 +19,7 @@ import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.stress.amount import rounds
 from tests.stress.processes import run
-from volta_fn.core.interned import Interned
+from volta_fn.core.caches import Interned
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.targets.cpu.runtime import cache as disk_cache

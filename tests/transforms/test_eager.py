@@ -16,7 +16,7 @@ from volta_fn import lax, nn, tree
 from volta_fn.core.array import as_value
 from volta_fn.core.staging import FlatFunction
 from volta_fn.errors import DonatedBufferError, GradientError, LeakedTracerError
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.test_util import check_grads
 from volta_fn.transforms import eager

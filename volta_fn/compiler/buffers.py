@@ -58,10 +58,7 @@ class Slot:
 
 
 class Slots:
-    """All slots of a program, and the clock that measures their lifetimes.
-
-    It ticks once per command.
-    """
+    """All slots of a program, and the clock of their lifetimes: a tick per command."""
 
     def __init__(self) -> None:
         self.outermost = Block(None)
@@ -337,10 +334,7 @@ def make_plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callabl
 
 
 class _Planner:
-    """Assigns registers in one pass over the equations.
-
-    A pass before it finds when each buffer is last used.
-    """
+    """Assigns registers in one pass, after one that finds each buffer's last use."""
 
     def __init__(self, closed: ClosedJaxpr, donated: Sequence[bool], writes: Callable[[Equation], Sequence[int]]) -> None:
         self.closed = closed

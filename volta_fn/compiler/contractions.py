@@ -256,10 +256,7 @@ _PRODUCT, _TRANSFORM = 0.02, 2.5
 
 
 def fft_is_faster(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> bool:
-    """Return True if Fourier transforms are likely to be much faster.
-
-    The shapes are canonical.
-    """
+    """Return True if Fourier transforms are likely much faster, for canonical shapes."""
     groups, images, channels, outputs = *x[:3], w[1]
     length = float(prod(x[3:]) + prod(w[3:]))
     transforms = groups * (images * channels + channels * outputs + images * outputs) * length * log2(length + 2)
@@ -515,10 +512,7 @@ class Problem(NamedTuple):
 def problem_of(
     lhs_shape: Axes, rhs_shape: Axes, dimension_numbers: tuple[tuple[Axes, Axes], tuple[Axes, Axes]], dtypes: Sequence[np.dtype]
 ) -> Problem:
-    """Return the problem of `dot_general` for contiguous operands.
-
-    `dtypes` are the operands' and the result's.
-    """
+    """Return the problem of contiguous operands; `dtypes` are theirs and the result's."""
     (lhs_inner, rhs_inner), (lhs_stack, rhs_stack) = dimension_numbers
     shapes = lhs_shape, rhs_shape
     strides = contiguous_strides(lhs_shape), contiguous_strides(rhs_shape)
@@ -538,10 +532,7 @@ def contiguous_strides(shape: Axes) -> Axes:
 
 
 def _orders(lhs: Axes, rhs: Axes) -> list[tuple[Axes, Axes]]:
-    """Return the candidate orders of the axes that are summed over.
-
-    They are those that the operands have in memory.
-    """
+    """Return candidate orders of the axes summed over: the operands' in memory."""
     pairs = list(zip(lhs, rhs, strict=True))
     both = sorted(pairs), sorted(pairs, key=lambda pair: pair[1])
     return [(tuple(p[0] for p in order), tuple(p[1] for p in order)) for order in both]

@@ -72,10 +72,7 @@ class ProgramWriter:
             _LOG.log(program.target.host_log_level, "a program for the %s target: %s", program.target.name, "; ".join(map(str, steps)))
 
     def body(self, program: LoweredProgram, inputs: Sequence[Slot], targets: Sequence[Slot | None], block: Block) -> None:
-        """Write a program that reads `inputs` and stores its outputs at `targets`.
-
-        An output whose target is None is not stored.
-        """
+        """Write a program from `inputs` to `targets`; outputs without one are not stored."""
         values = _Values(self, program, inputs, targets, block)
         contents = None if self.verifier is None else self.verifier.program(program, inputs, targets)
         for number, item in enumerate(program.items):

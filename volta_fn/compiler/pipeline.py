@@ -89,10 +89,7 @@ NESTED = Pass("nested programs", "Simplify the programs of control flow.", lambd
 
 @contextmanager
 def observed(observer: Observer | None) -> Iterator[None]:
-    """Tell `observer` of each pass while a block runs.
-
-    Results that are cached on a program need no pass.
-    """
+    """Tell `observer` of each pass while a block runs, not of cached results."""
     token = _observer.set(observer)
     try:
         yield
@@ -127,10 +124,7 @@ _ROUNDS = 8
 
 @fixed_point_cache
 def simplify(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program that does less and gives the same bits.
-
-    Its inputs and effects are the same.
-    """
+    """Return a program with the same bits, inputs and effects that does less."""
     program, done = closed, False
     for _ in range(_ROUNDS):
         program, done = _round(program)

@@ -251,10 +251,7 @@ CONTROL_FLOW = frozenset({scan_p, while_p, cond_p})
 
 
 class TargetCapabilities(NamedTuple):
-    """The limits, dtypes and features of a target.
-
-    The defaults are what every WebGPU device has.
-    """
+    """A target's limits, dtypes and features; by default what every WebGPU device has."""
 
     #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False
@@ -396,10 +393,7 @@ class Target:
         return self.supports_reduction(operands[0]) and self.supports(reduction.step, [reduction.accumulator(operands[0])] * 2, {})
 
     def overwritable(self, item: Item, result: int) -> list[int]:
-        """Return the positions of an item's operands whose memory may hold a result.
-
-        They must be read there for the last time.
-        """
+        """Return the operands read for the last time, whose memory may hold a result."""
         if isinstance(item.node, KernelCall):
             return overwritable(item.node.kernel, result)
         name = item.node.primitive.name

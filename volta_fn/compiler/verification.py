@@ -33,10 +33,7 @@ _Type = tuple[tuple[int, ...], Any]
 
 
 def verify_pass(stage: str, before: ClosedJaxpr | FusedProgram, after: ClosedJaxpr | FusedProgram) -> None:
-    """Raise `CompilerError` unless a pass preserved a program's effects and types.
-
-    The new program must also be well formed.
-    """
+    """Raise `CompilerError` unless a pass keeps effects, types and well-formedness."""
     if after is before:
         return
     old, new = _program_of(before), _program_of(after)
@@ -520,10 +517,7 @@ class _PlanVerifier:
                     until[m] = last
 
     def _store(self, number: int, step: Step, buffer: int) -> None:
-        """Store a result in an array of the block.
-
-        Nothing may lie there that this step or a later one reads.
-        """
+        """Store a result in the block, where nothing lies that this or a later step reads."""
         first, end = self.extents[buffer]
         block = self.block
         position = bisect.bisect_left(block, (first,))
@@ -669,9 +663,7 @@ def _name(item: Item) -> str:
 
 def fail_item(stage: str, problem: str, program: LoweredProgram, item: Item) -> NoReturn:
     """Raise the error of an item of a lowered program."""
-    if isinstance(item.node, KernelCall):
-        fail_call(stage, problem, program.closed, item.node)
-    raise CompilerError.of(stage, problem, describe(item.node), item.node.source)
+    _fail_node(stage, problem, program.closed, item.node)
 
 
 def may_overwrite(item: Item, operand: int, result: int, in_place: Mapping[str, int]) -> bool:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
+from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct, Typed
+from volta_fn.core.caches import Interned
 from volta_fn.core.device import Device, current_default_device
-from volta_fn.core.interned import Interned
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 
@@ -37,7 +37,7 @@ _ADVICE = deferred("volta_fn.advice")
 _CORE_MEMORY = deferred("volta_fn.core.memory")
 
 
-class Array(ArrayMethods):
+class Array(Typed, ArrayMethods):
     """An immutable n-dimensional array on a device; tracers are Arrays too.
 
     >>> import volta_fn.numpy as jnp
@@ -54,21 +54,6 @@ class Array(ArrayMethods):
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
         raise ArgumentTypeError(f"{type(self).__name__} has no abstract value")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each dimension."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the elements."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return self.aval.ndim
 
     @property
     def size(self) -> int:
@@ -357,9 +342,7 @@ def alias(array: ConcreteArray, device: Device | None = None) -> ConcreteArray:
 def from_number(value: complex, dtype: np.dtype, weak_type: bool, device: Device | None = None) -> ConcreteArray:
     """Return a Python number as a scalar.
 
-    It keeps the number in full if it is weakly typed.
-
-    Raises `OverflowError` for an integer that does not fit.
+    It keeps the number in full if it is weakly typed. Raises `OverflowError` for an integer that does not fit.
     """
     if dtype not in dtypes.WIDE_NUMBERS:
         return from_host(np.asarray(value, dtype), weak_type, device)

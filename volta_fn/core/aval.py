@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.core.interned import Interned
+from volta_fn.core.caches import Interned
 from volta_fn.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -138,6 +138,32 @@ class ShapedArray:
     def nbytes(self) -> int:
         """Bytes that the values take."""
         return self.size * self.dtype.itemsize
+
+
+class Typed:
+    """Base class of what has an abstract value, `aval`, and so a shape and a dtype."""
+
+    __slots__ = ()
+
+    @property
+    def aval(self) -> ShapedArray:
+        """Shape, dtype and weak type."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Shape:
+        """The length of each dimension."""
+        return self.aval.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the elements."""
+        return self.aval.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.aval.ndim
 
 
 class ShapeDtypeStruct:

@@ -287,9 +287,8 @@ def available_devices() -> tuple[Device, ...]:
 def set_cpu_devices(count: int) -> None:
     """Split the CPU into several devices, which share its memory and cores.
 
-    This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`.
-
-    Raises `ArgumentError` if `count` is less than 1, or than the number of devices that were already found.
+    This serves to try programs for several devices. JAX's setting for it is `jax_num_cpu_devices`. Raises `ArgumentError` if `count` is
+    less than 1, or than the number of devices that were already found.
 
     >>> import volta_fn as vf
     >>> vf.set_cpu_devices(len(vf.devices("cpu")))

@@ -417,9 +417,7 @@ def at_home(value: Any) -> Any:
 def split(value: Array, sharding: Sharding) -> Array:
     """Return a value with a sharding.
 
-    Of a traced one, the results of its program show it.
-
-    Raises `ShapeError` if the mesh's axes do not divide the dimensions.
+    Of a traced one, the results of its program show it. Raises `ShapeError` if the mesh's axes do not divide the dimensions.
     """
     sharding.shard_shape(value.shape)
     if isinstance(value, JaxprTracer) and isinstance(sharding, NamedSharding):

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache
+from volta_fn.core.aval import ShapedArray, Typed
+from volta_fn.core.caches import CallCache
 from volta_fn.dtypes import INEXACT, accumulator
 from volta_fn.errors import GradientError, VoltaError
 from volta_fn.lazy_imports import load
@@ -71,10 +71,9 @@ class RuleOf(NamedTuple):
 class Primitive:
     """An instruction and its rules.
 
-    They are of five kinds: shape, evaluation, derivatives, batching and lowering.
-
-    Creating one registers it under its name, unless it is not `listed`. It is complete then: attributes cannot be assigned later.
-    Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
+    They are of five kinds: shape, evaluation, derivatives, batching and lowering. Creating one registers it under its name, unless it is
+    not `listed`. It is complete then: attributes cannot be assigned later. Layers above the primitives' register rules in tables of their
+    own (`RuleTable`), where transforms look first.
 
     Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
     """
@@ -252,10 +251,7 @@ PRIMITIVES: dict[str, Primitive] = {}
 
 
 class RuleTable(dict[Primitive, Rule]):
-    """Rules of one kind, by primitive, of layers above the primitives'.
-
-    They precede the primitive's own.
-    """
+    """Rules of one kind, of layers above the primitives', which precede their own."""
 
     def register(self, *primitives: Primitive) -> Callable[[R], R]:
         """Return a decorator that registers a rule of primitives."""
@@ -319,23 +315,14 @@ class AxisData(NamedTuple):
     size: int
 
 
-class Zero:
+class Zero(Typed):
     """A tangent or cotangent that is zero by construction and costs no work."""
 
     __slots__ = ("aval",)
+    aval: ShapedArray
 
     def __init__(self, aval: ShapedArray) -> None:
         self.aval = aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the zeros."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the zeros."""
-        return self.aval.dtype
 
     @classmethod
     def from_primal_value(cls, value: Any) -> Zero:
@@ -346,32 +333,18 @@ class Zero:
         return f"Zero({self.aval!r})"
 
 
-class Linear:
+class Linear(Typed):
     """A placeholder, without value, for an argument that needs a cotangent.
 
     A rule that asks it for anything but its type computes with its value: the equation `use` is not linear in it.
     """
 
     __slots__ = ("aval", "use")
+    aval: ShapedArray
 
     def __init__(self, aval: ShapedArray, use: Any) -> None:
         self.aval = aval
         self.use = use
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The argument's shape."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The argument's dtype."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The argument's number of dimensions."""
-        return self.aval.ndim
 
     def refuse(self) -> NoReturn:
         """Raise `GradientError`: the program is not linear."""

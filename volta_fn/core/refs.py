@@ -16,7 +16,7 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
-from volta_fn.core.aval import ShapedArray
+from volta_fn.core.aval import ShapedArray, Typed
 from volta_fn.core.staging import JaxprTrace, UsedRefsError
 from volta_fn.core.trace import EVAL, Trace, Tracer, current_trace
 from volta_fn.dtypes import promote
@@ -46,7 +46,7 @@ class AbstractRef(NamedTuple):
         return self.inner_aval.ndim
 
 
-class Ref:
+class Ref(Typed):
     """A mutable reference to an array, made by `new_ref`.
 
     ``ref[index]`` reads and ``ref[index] = value`` writes, with NumPy's indices; ``ref[...]`` is all of the array. A reference is no
@@ -78,21 +78,6 @@ class Ref:
             raise RefError("this reference was frozen: its value is the result of freeze, and it cannot be used any more")
         aval: ShapedArray = self.value.aval
         return aval
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
-        return self.aval.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype of the array."""
-        return self.aval.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions of the array."""
-        return self.aval.ndim
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, TreeError
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add, div, mul, sub
 from volta_fn.transforms.custom_derivatives import custom_jvp_call_p
 from volta_fn.transforms.linearize import jvp_jaxpr

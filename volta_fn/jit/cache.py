@@ -17,7 +17,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache, clear_all
+from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name

@@ -62,7 +62,7 @@ def operations_of(eqn: Equation) -> int:
         return sum(inside) * int(params.get("length", 1))
     size = sum(v.aval.size for v in eqn.outvars)
     if name == "dot_general":
-        return 2 * size * _contracted(eqn, params["dimension_numbers"][0][0])
+        return 2 * size * math.prod(eqn.invars[0].aval.shape[a] for a in params["dimension_numbers"][0][0])
     if name == "conv_general_dilated":
         kernel = eqn.invars[1].aval
         features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
@@ -70,10 +70,6 @@ def operations_of(eqn: Equation) -> int:
     if eqn.primitive.reduction is not None:
         return eqn.invars[0].aval.size
     return size if eqn.primitive.arity else 0
-
-
-def _contracted(eqn: Equation, axes: Any) -> int:
-    return math.prod(eqn.invars[0].aval.shape[a] for a in axes)
 
 
 # ------------------------------------------------------------------------------
@@ -159,10 +155,7 @@ _donation = threading.Lock()
 
 
 class OtherMeshError(Exception):
-    """A program is for another mesh than the current one.
-
-    Calls of jitted functions handle it.
-    """
+    """A program is for another mesh; calls of jitted functions handle it."""
 
 
 def mesh_key() -> tuple[Any, ...]:

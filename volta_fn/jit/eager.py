@@ -13,7 +13,7 @@ from volta_fn import dtypes
 from volta_fn import targets as _targets  # noqa: F401  # registers the CPU and GPUs
 from volta_fn.core.array import ArraySpec, ConcreteArray, alias, array_spec, number_of, with_number, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import clear_all
+from volta_fn.core.caches import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
 from volta_fn.core.placement import same_in_all_processes

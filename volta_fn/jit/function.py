@@ -151,18 +151,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     <jit of <lambda>: 2 programs>
     """
 
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_argnums",
-        "_cache",
-        "_calls",
-        "_fun",
-        "_plain",
-        "_stateful",
-        "_statics",
-        "_transforms",
-    )
+    __slots__ = ("__dict__", "__weakref__", "_argnums", "_cache", "_calls", "_fun", "_plain", "_stateful", "_statics", "_transforms")
 
     __signature__ = _Signature()
 
@@ -319,10 +308,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
-        """Call the function itself, with arrays as a program has them.
-
-        Numbers and NumPy's arrays become arrays.
-        """
+        """Call the function with arrays, as a program has them, for numbers and NumPy's."""
         if _has_refs(request.leaves):
             return self._fun(*request.args, **request.kwargs)
         args, kwargs = tree.unflatten(request.in_tree, request.values())

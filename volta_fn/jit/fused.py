@@ -15,7 +15,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache, clear_all
+from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.dispatch import NoSignatureError, signature
 from volta_fn.core.jaxpr import Var

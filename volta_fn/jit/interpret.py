@@ -210,15 +210,7 @@ class _Loop(NamedTuple):
 
 
 def _scan(
-    loop: _Loop,
-    args: Sequence[Array],
-    *,
-    jaxpr: ClosedJaxpr,
-    length: int,
-    reverse: bool,
-    num_consts: int,
-    num_carry: int,
-    unroll: int,
+    loop: _Loop, args: Sequence[Array], *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, unroll: int
 ) -> tuple[Array, ...]:
     consts, carry, xs = args[:num_consts], [*args[num_consts : num_consts + num_carry]], args[num_consts + num_carry :]
     rows = [np.asarray(x) for x in xs]

@@ -46,27 +46,27 @@ def code_of(closed: ClosedJaxpr, dialect: str, device: Device) -> str:
         raise ArgumentError(f"as_text: the dialects are {', '.join(map(repr, DIALECTS))}, got {dialect!r}")
     program = pipeline.lower(closed, _target(dialect, device))
     if dialect == "kernels":
-        return "\n\n".join([item_text(item) for _, item in _item_texts(program)])
+        return "\n\n".join([item_text(item) for _, item in _needed_items(program)])
     comment = ";" if dialect == "llvm" else "//"
-    texts = [text for owner, item in _item_texts(program) for text in _code(owner, item, comment)]
+    texts = [text for owner, item in _needed_items(program) for text in _code(owner, item, comment)]
     return "\n\n".join([f"{comment} {number} of {len(texts)}\n{text}" for number, text in enumerate(texts, 1)])
 
 
 def _target(dialect: str, device: Device) -> Any:
     if dialect == "wgsl" and device.platform != "gpu":
-        return load("volta_fn.targets.wgsl.target").WgslTarget(TargetCapabilities())
+        return WgslTarget(TargetCapabilities())
     if dialect == "llvm" or device.backend.target is None:
         return load("volta_fn.targets.cpu.target").TARGET
     return device.backend.target
 
 
-def _item_texts(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
+def _needed_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
     """Yield the items that do something, those of nested programs after their own."""
     for item in program.items:
         if item.is_needed:
             yield program, item
         for nested in item.programs:
-            yield from _item_texts(nested)
+            yield from _needed_items(nested)
 
 
 def item_text(item: Item) -> str:
@@ -197,24 +197,18 @@ def _of_buffers(plan: ProgramPlan, profile: DeviceProfile) -> Iterator[str]:
     for number, aval in enumerate(plan.arguments):
         if aval.nbytes > profile.largest:
             yield f"argument {number}, {aval}, has {aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
-    for program, item in _plan_items(plan.lowered):
+    for program, item in _needed_items(plan.lowered):
         for var in item.results:
             if var.aval.nbytes > profile.largest:
                 producer = _producer(program, item, var)
                 yield f"{producer} has {var.aval.nbytes} bytes; {profile.name} has buffers of at most {profile.largest}"
 
 
-def _plan_items(program: LoweredProgram) -> Iterator[tuple[LoweredProgram, Item]]:
-    for item in program.items:
-        if item.is_needed:
-            yield program, item
-        for nested in item.programs:
-            yield from _plan_items(nested)
-
-
 def _largest(program: LoweredProgram) -> str:
     """Describe the equation with the largest result or operand."""
-    values = [(owner, item, var) for owner, item in _plan_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)]
+    values = [
+        (owner, item, var) for owner, item in _needed_items(program) for var in (*item.results, *item.operands) if isinstance(var, Var)
+    ]
     if not values:
         return "a constant"
     owner, item, var = max(values, key=lambda entry: entry[2].aval.nbytes)
@@ -393,10 +387,8 @@ class Lowered(_Stage):
     def host_steps(self) -> list[HostStep]:
         """Return the equations that NumPy computes on the host, each with the reason.
 
-        The device's target has no code for them.
-
-        On a GPU each such step copies its operands to the host and its results back. On the CPU without llvmlite NumPy runs all
-        equations, and the list is empty.
+        The device's target has no code for them. On a GPU each such step copies its operands to the host and its results back. On the CPU
+        without llvmlite NumPy runs all equations, and the list is empty.
 
         >>> import volta_fn as vf
         >>> steps = vf.jit(lambda x: vf.pure_callback(abs, x, x)).lower(-1.0).host_steps()
@@ -436,10 +428,7 @@ class Lowered(_Stage):
         return "\n".join([format_jaxpr(self._traced.jaxpr.jaxpr, sources=debug_info), *[f"# {step}" for step in self.host_steps()]])
 
     def compiler_ir(self, dialect: str | None = None) -> Any:
-        """Return the program, of which there is no MLIR.
-
-        `dialect` is accepted for compatibility.
-        """
+        """Return the program, of which there is no MLIR, whatever `dialect` says."""
         return self._traced.jaxpr
 
     def cost_analysis(self) -> dict[str, float]:

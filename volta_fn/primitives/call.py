@@ -5,7 +5,7 @@ Attention calls its own expansion, which a target without a routine inlines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,9 +14,9 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate, zero_jvp
 
 # ------------------------------------------------------------------------------
 # `jit`'s primitive: a call of a sub-program.
@@ -25,12 +25,17 @@ from volta_fn.primitives.data_movement.slicing import instantiate
 # ------------------------------------------------------------------------------
 
 
-def _jit_abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> tuple[ShapedArray, ...]:
-    return tuple(jaxpr.out_avals)
+def results_of(parameter: str) -> Callable[..., tuple[ShapedArray, ...]]:
+    """Return the shape rule of a call of the program that a parameter holds."""
+    return lambda *avals, **params: tuple(params[parameter].out_avals)
+
+
+def _call(name: str) -> Primitive:
+    return Primitive(name, results_of("jaxpr"), multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
 
 
 #: ``jaxpr`` has concrete constants only; ``donated`` marks the operands whose memory the call may reuse (empty: none).
-jit_p = Primitive("jit", _jit_abstract, multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
+jit_p = _call("jit")
 
 
 def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
@@ -45,16 +50,11 @@ def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
 # stop_gradient
 
 
-def _stop_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
-    out = bind(stop_gradient_p, *primals)
-    return out, Zero(out.aval.tangent_aval())
-
-
 stop_gradient_p: Primitive = Primitive(
     "stop_gradient",
     lambda operand: operand,
     evaluate=lambda operand: operand,
-    jvp=_stop_jvp,
+    jvp=zero_jvp,
     batch=lambda axis, args, dims: (bind(stop_gradient_p, *args), dims[0]),
     views=True,
 )
@@ -83,25 +83,15 @@ def _barrier_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Seq
     return outs, [t if type(t) is Zero else next(out_tangents) for t in tangents]
 
 
-def _barrier_transpose(cotangents: Sequence[Any], *args: Any) -> list[Any]:
-    return [instantiate(ct) if type(arg) is Linear else None for ct, arg in zip(cotangents, args, strict=True)]
-
-
-def _barrier_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Sequence[Array], Sequence[int | None]]:
-    return bind(optimization_barrier_p, *args), dims
-
-
-def _barrier_abstract(*operands: ShapedArray) -> tuple[ShapedArray, ...]:
-    return operands
-
-
-optimization_barrier_p = Primitive(
+optimization_barrier_p: Primitive = Primitive(
     "optimization_barrier",
-    _barrier_abstract,
+    lambda *operands: operands,
     evaluate=lambda *operands: operands,
     jvp=_barrier_jvp,
-    transpose=_barrier_transpose,
-    batch=_barrier_batch,
+    transpose=lambda cotangents, *args: [
+        instantiate(ct) if type(arg) is Linear else None for ct, arg in zip(cotangents, args, strict=True)
+    ],
+    batch=lambda axis, args, dims: (bind(optimization_barrier_p, *args), dims),
     multiple_results=True,
     views=True,
 )
@@ -196,14 +186,6 @@ class Form(NamedTuple):
     #: Whether the mask is causal, and whether there is another one, which broadcasts to (*heads, queries, keys).
     causal: bool
     masked: bool
-
-
-def _abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> tuple[ShapedArray, ...]:
-    return tuple(jaxpr.out_avals)
-
-
-def _call(name: str) -> Primitive:
-    return Primitive(name, _abstract, multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
 
 
 attention_p = _call("attention")

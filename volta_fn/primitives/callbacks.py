@@ -14,11 +14,11 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.trace import bind
-from volta_fn.errors import ArgumentError, CallbackError, GradientError
+from volta_fn.errors import ArgumentError, CallbackError
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
+from volta_fn.primitives.data_movement.movement import broadcast, no_derivative, to_front, zero_jvp
 
 Avals = tuple[ShapedArray, ...]
 _ARRAYS = (Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -76,20 +76,6 @@ def _as_promised(result: Any, aval: ShapedArray) -> np.ndarray:
     return np.asarray(result, aval.dtype if combined == aval.dtype else None)
 
 
-def _abstract(*avals: ShapedArray, callback: HostFunction, result_avals: Avals, vmap_method: str | None) -> Avals:
-    return result_avals
-
-
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
-    if any(type(t) is not Zero for t in tangents):
-        raise GradientError(
-            f"{params['callback'].name} is a pure_callback, whose derivative is unknown. "
-            "Give the function around it a custom_jvp or custom_vjp, or put stop_gradient on its arguments."
-        )
-    outs = bind(pure_callback_p, *primals, **params)
-    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
-
-
 def _batch(
     axis: AxisData,
     args: Sequence[Array],
@@ -102,7 +88,7 @@ def _batch(
     if vmap_method is None:
         raise ArgumentError(f"{callback.name} is called under vmap: say how with pure_callback(..., vmap_method=…), one of {VMAP_METHODS}")
     settings: dict[str, Any] = {"callback": callback, "vmap_method": vmap_method}
-    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    front = to_front(args, dims)
     stacked = [d is not None for d in dims]
     if vmap_method == "sequential":
         outs = _one_by_one(front, stacked, axis.size, functools.partial(bind, pure_callback_p, result_avals=result_avals, **settings))
@@ -127,7 +113,17 @@ def _one_by_one(args: Sequence[Array], stacked: Sequence[bool], size: int, call:
     return scan(lambda carry, row: (carry, call_row(row)), None, tuple(rows), length=size)[1]
 
 
-pure_callback_p = Primitive("pure_callback", _abstract, evaluate=_evaluate, jvp=_jvp, batch=_batch, multiple_results=True)
+pure_callback_p = Primitive(
+    "pure_callback",
+    lambda *avals, callback, result_avals, vmap_method: result_avals,
+    evaluate=_evaluate,
+    jvp=no_derivative(
+        "{callback.name} is a pure_callback, whose derivative is unknown. "
+        "Give the function around it a custom_jvp or custom_vjp, or put stop_gradient on its arguments."
+    ),
+    batch=_batch,
+    multiple_results=True,
+)
 
 
 def pure_callback(
@@ -171,19 +167,12 @@ def _host_call(
 # io_callback
 
 
-def _io_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
-    if any(type(t) is not Zero for t in tangents):
-        raise GradientError(f"{params['callback'].name} is an io_callback, which has no derivative; put stop_gradient on its arguments")
-    outs = bind(io_callback_p, *primals, **params)
-    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
-
-
 def _io_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, callback: HostFunction, result_avals: Avals, ordered: bool
 ) -> tuple[Sequence[Array], list[int]]:
     if ordered:
         raise ArgumentError(f"{callback.name} is an ordered io_callback, so vmap cannot map it: the examples have no order")
-    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    front = to_front(args, dims)
     one = functools.partial(bind, io_callback_p, callback=callback, result_avals=result_avals, ordered=False)
     outs = _one_by_one(front, [d is not None for d in dims], axis.size, one)
     return outs, [0] * len(outs)
@@ -195,7 +184,7 @@ io_callback_p = Primitive(
     evaluate=lambda *operands, callback, result_avals, ordered: _evaluate(
         *operands, callback=callback, result_avals=result_avals, vmap_method=None
     ),
-    jvp=_io_jvp,
+    jvp=no_derivative("{callback.name} is an io_callback, which has no derivative; put stop_gradient on its arguments"),
     batch=_io_batch,
     multiple_results=True,
     effectful=True,
@@ -237,11 +226,6 @@ def _debug_evaluate(*operands: np.ndarray, callback: Callable[..., Any]) -> tupl
     return ()
 
 
-def _debug_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, callback: Callable[..., Any]) -> tuple[tuple[()], tuple[()]]:
-    bind(debug_callback_p, *primals, callback=callback)
-    return (), ()
-
-
 class _PerExample:
     """A callback called once per example of operands stacked along axis 0."""
 
@@ -258,7 +242,7 @@ class _PerExample:
 def _debug_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, callback: Callable[..., Any]
 ) -> tuple[tuple[()], tuple[()]]:
-    front = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+    front = to_front(args, dims)
     bind(debug_callback_p, *front, callback=_PerExample(callback, [d is not None for d in dims], axis.size))
     return (), ()
 
@@ -267,7 +251,7 @@ debug_callback_p = Primitive(
     "debug_callback",
     lambda *avals, callback: (),
     evaluate=_debug_evaluate,
-    jvp=_debug_jvp,
+    jvp=zero_jvp,
     batch=_debug_batch,
     multiple_results=True,
     effectful=True,
@@ -277,10 +261,8 @@ debug_callback_p = Primitive(
 def debug_callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
     """Call a Python function with the run-time values of `args` and `kwargs`.
 
-    Its result is ignored.
-
-    Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under differentiation with
-    the primal values. Arguments other than arrays are passed as they are.
+    Its result is ignored. Calls happen in program order, whether or not `ordered` asks for it; under `vmap` once per example; under
+    differentiation with the primal values. Arguments other than arrays are passed as they are.
     """
     leaves, in_tree = tree.flatten((args, kwargs))
     is_array = [isinstance(x, _ARRAYS) for x in leaves]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,12 +13,12 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, check_promotion
 from volta_fn.core.memory import constrained
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.cumulative import cumsum
-from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcasted_iota, canonical_axes, moveaxis, transpose
+from volta_fn.primitives.data_movement.movement import broadcast_in_dim, broadcasted_iota, canonical_axes, moveaxis, no_tangents, transpose
 from volta_fn.primitives.elementwise.arithmetic import add, sub
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, ge, lt, select
@@ -148,22 +148,23 @@ def _free(ndim: int, contract: Axes, batch: Axes) -> Axes:
     return tuple([i for i in range(ndim) if i not in contract and i not in batch])
 
 
-def bilinear_jvp(primitive: Primitive, primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    """Apply the product rule to a primitive that is linear in both operands."""
-    (lhs, rhs), (lhs_tangent, rhs_tangent) = primals, tangents
-    out = bind(primitive, lhs, rhs, **params)
-    terms = []
-    if type(lhs_tangent) is not Zero:
-        terms.append(bind(primitive, lhs_tangent, rhs, **params))
-    if type(rhs_tangent) is not Zero:
-        terms.append(bind(primitive, lhs, rhs_tangent, **params))
-    if not terms:
-        return out, Zero(out.aval.tangent_aval())
-    return out, terms[0] if len(terms) == 1 else add(*terms)
+@RuleOf
+def bilinear_jvp(primitive: Primitive) -> Callable[..., Any]:
+    """Return the product rule of a primitive that is linear in both operands."""
 
+    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+        (lhs, rhs), (lhs_tangent, rhs_tangent) = primals, tangents
+        out = bind(primitive, lhs, rhs, **params)
+        terms = []
+        if type(lhs_tangent) is not Zero:
+            terms.append(bind(primitive, lhs_tangent, rhs, **params))
+        if type(rhs_tangent) is not Zero:
+            terms.append(bind(primitive, lhs, rhs_tangent, **params))
+        if not terms:
+            return no_tangents(out)
+        return out, terms[0] if len(terms) == 1 else add(*terms)
 
-def _dot_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    return bilinear_jvp(dot_general_p, primals, tangents, **params)
+    return jvp
 
 
 def _dot_transpose(
@@ -207,10 +208,7 @@ def _dot_batch(
     dimension_numbers: DotDimensionNumbers,
     preferred_element_type: np.dtype | None,
 ) -> tuple[Array, int]:
-    """Batch a contraction.
-
-    Stacked on both sides, the new axis is a batch axis; stacked on one side, it is another free axis.
-    """
+    """Batch a contraction: by a batch axis for both sides, a free axis for one."""
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dimension_numbers
     if lhs_dim is not None:
@@ -231,7 +229,7 @@ def _shifted(axes: Axes, dim: int) -> Axes:
     return tuple([i + (i >= dim) for i in axes])
 
 
-dot_general_p = Primitive("dot_general", _dot_abstract, jvp=_dot_jvp, transpose=_dot_transpose, bilinear=True, batch=_dot_batch)
+dot_general_p = Primitive("dot_general", _dot_abstract, jvp=bilinear_jvp, transpose=_dot_transpose, bilinear=True, batch=_dot_batch)
 
 
 def dot_general(

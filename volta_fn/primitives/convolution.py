@@ -226,10 +226,6 @@ def _check_algorithm(p: _Params, taps: Sequence[int], dtype: np.dtype) -> None:
         raise ArgumentError(f"conv_general_dilated: algorithm='fft' rounds, and {dtype} is exact; use algorithm='auto'")
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    return bilinear_jvp(conv_general_dilated_p, primals, tangents, **params)
-
-
 # Moving an axis into or out of another one, as groups and batches of convolutions need.
 
 
@@ -245,10 +241,7 @@ def _merge(x: Array, dim: int, axis: int, groups: int = 1) -> Array:
 
 
 def _split(x: Array, axis: int, count: int, groups: int = 1) -> Array:
-    """Split a dimension of size `count` off `axis` and move it to the front.
-
-    The inverse of `_merge`.
-    """
+    """Split a dimension of `count` off `axis` to the front: the inverse of `_merge`."""
     shape = x.shape
     rest = shape[axis] // (groups * count)
     parted = reshape(x, (*shape[:axis], groups, count, rest, *shape[axis + 1 :]))
@@ -327,14 +320,12 @@ def _as_dtype(x: Array, dtype: np.dtype) -> Array:
 
 
 def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    """Batch a convolution as one.
-
-    It has more groups (both operands stacked), a longer batch, or more features.
-    """
+    """Batch a convolution as one of more groups, a longer batch, or more features."""
     p = _Params(**params)
     (lhs, rhs), (lhs_dim, rhs_dim) = args, dims
     if not axis.size:  # no example, and no group
-        out_aval = _abstract(*[_unbatched_aval(a.aval, d) for a, d in zip(args, dims, strict=True)], **params)
+        examples = [a.aval if d is None else a.aval.update(shape=a.shape[:d] + a.shape[d + 1 :]) for a, d in zip(args, dims, strict=True)]
+        out_aval = _abstract(*examples, **params)
         return broadcast(as_value(np.zeros((), out_aval.dtype)), (0, *out_aval.shape)), 0
     lhs_spec, rhs_spec, out_spec = p.dimension_numbers
     grouped_by = "batch_group_count" if p.batch_group_count > 1 else "feature_group_count"
@@ -351,11 +342,7 @@ def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **
     return _split(out, out_spec[1], axis.size, groups), 0
 
 
-def _unbatched_aval(aval: ShapedArray, dim: int | None) -> ShapedArray:
-    return aval if dim is None else aval.update(shape=aval.shape[:dim] + aval.shape[dim + 1 :])
-
-
-conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=_jvp, transpose=_transpose, bilinear=True, batch=_batch)
+conv_general_dilated_p = Primitive("conv_general_dilated", _abstract, jvp=bilinear_jvp, transpose=_transpose, bilinear=True, batch=_batch)
 
 
 # the user's functions
@@ -518,11 +505,10 @@ def conv_transpose(
 ) -> Array:
     """Convolve with fractional strides, which makes the result larger.
 
-    There are `strides` - 1 zeros between the elements of `lhs`.
-
-    "SAME" and "VALID" are the padding of the convolution that this one undoes; pairs are the padding of this one, unless
-    `use_consistent_padding`. With `transpose_kernel`, `rhs` is flipped and its feature dimensions are exchanged, which makes this the
-    gradient of that convolution. By default the dimensions are in the order (batch, *spatial, feature) and (*spatial, in, out).
+    There are `strides` - 1 zeros between the elements of `lhs`. "SAME" and "VALID" are the padding of the convolution that this one undoes;
+    pairs are the padding of this one, unless `use_consistent_padding`. With `transpose_kernel`, `rhs` is flipped and its feature dimensions
+    are exchanged, which makes this the gradient of that convolution. By default the dimensions are in the order (batch, *spatial, feature)
+    and (*spatial, in, out).
 
     >>> import volta_fn as vf
     >>> vf.lax.conv_transpose(vf.numpy.ones((1, 4, 4, 3)), vf.numpy.ones((3, 3, 3, 8)), (2, 2), "SAME").shape
@@ -580,9 +566,8 @@ def conv_general_dilated_patches(
 ) -> Array:
     """Return the windows of `lhs`, laid out in the result's feature dimension.
 
-    They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order.
-
-    Elements are copied, so infinities and NaN stay where they are.
+    They are what `conv_general_dilated` would sum: the feature of `lhs` first, then the window's elements in row-major order. Elements are
+    copied, so infinities and NaN stay where they are.
 
     >>> import volta_fn as vf
     >>> vf.lax.conv_general_dilated_patches(vf.numpy.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")

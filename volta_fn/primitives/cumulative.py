@@ -58,10 +58,7 @@ cumsum_p: Primitive = linear_primitive(
 
 
 def _recurrence(a: Array, b: Array, axis: int) -> Array:
-    """Solve y[t] = a[t] y[t-1] + b[t], with y[0] = b[0].
-
-    Each step doubles how far back an element reaches.
-    """
+    """Solve y[t] = a[t] y[t-1] + b[t], y[0] = b[0]; each step doubles the reach."""
     size, reach = b.shape[axis], 1
     a = slice_in_dim(a, 1, size, 1, axis)
     while reach < size:

@@ -168,7 +168,7 @@ def elementwise(
         transpose=RuleOf(lambda primitive: _transpose_from(primitive, derivatives, linear)) if linear else transpose,
         derivatives=tuple(derivatives),
         linear=linear,
-        batch=RuleOf(_batch_for),
+        batch=batch_aligned,
         formula=formula,
     )
     function: Elementwise = _strict_function(primitive, len(derivatives))
@@ -213,7 +213,7 @@ def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callab
             term = derivative(tangent, out, *primals, **params)
             total = term if total is None else bind(PRIMITIVES["add"], total, term)  # by name: it is declared by this module's functions
         if total is None:
-            return out, Zero(out.aval.tangent_aval())
+            return movement.no_tangents(out)
         return out, movement.broadcast_to(total, out.shape)
 
     return jvp
@@ -244,15 +244,19 @@ def _transpose_from(primitive: Primitive, derivatives: Sequence[Derivative], lin
     return transpose
 
 
-def _batch_for(primitive: Primitive) -> Callable[..., Any]:
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-        aligned, dim = align_batched(args, dims)
-        return bind(primitive, *aligned, **params), dim
+@RuleOf
+def batch_aligned(primitive: Primitive) -> Callable[..., Any]:
+    """Return the batching rule of operands that broadcast."""
+
+    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+        aligned, dim = _align_batched(args, dims)
+        outs = bind(primitive, *aligned, **params)
+        return (outs, [dim] * len(outs)) if primitive.multiple_results else (outs, dim)
 
     return batch
 
 
-def align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
+def _align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[list[Array], int]:
     """Align operands so that their stacked dimensions coincide and broadcast.
 
     Returns the operands and that dimension.
@@ -369,10 +373,7 @@ def to_dtype(value: Any, dtype: np.dtype) -> Array:
 
 @lru_cache(maxsize=1024, typed=True)
 def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[Any, ArraySpec, bool]:
-    """Return the buffer and type of a Python scalar as an array, cached.
-
-    Also return whether the array keeps the number.
-    """
+    """Return a Python scalar's buffer, type, and whether its array keeps it, cached."""
     _, weak = dtypes.scalar_dtype(value)
     try:
         array = from_number(value, dtype, weak, device)
@@ -382,10 +383,7 @@ def _scalar(value: Any, sign: float, dtype: np.dtype, device: Device) -> tuple[A
 
 
 def promote_args(name: str, args: Sequence[Any], allowed: frozenset[np.dtype]) -> list[Array]:
-    """Promote operands to one dtype of `allowed`.
-
-    Integers become floats where only those are allowed.
-    """
+    """Promote operands to one dtype of `allowed`, integers to floats if need be."""
     first = args[0]
     if isinstance(first, Array) and (dtype := first.dtype) in allowed:
         for arg in args:  # a loop: a generator for `all` would take longer than the rest

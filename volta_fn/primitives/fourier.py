@@ -1,10 +1,9 @@
 """The discrete Fourier transform along one axis, complex or real.
 
-The spectrum of real numbers is half as long.
-
-There are four kinds, all linear. With F the matrix of the transform, which is symmetric, "FFT" is F x and "IFFT" F⁻¹ x; each is its own
-transpose. "RFFT" is the first half of F x for n real numbers x, up to element n // 2, and "IRFFT" its inverse. As the other half mirrors
-the first, most elements of a half count twice in what is made of it; by that, and by a conjugate, each is the other's transpose.
+The spectrum of real numbers is half as long. There are four kinds, all linear. With F the matrix of the transform, which is symmetric,
+"FFT" is F x and "IFFT" F⁻¹ x; each is its own transpose. "RFFT" is the first half of F x for n real numbers x, up to element n // 2, and
+"IRFFT" its inverse. As the other half mirrors the first, most elements of a half count twice in what is made of it; by that, and by a
+conjugate, each is the other's transpose.
 """
 
 from __future__ import annotations

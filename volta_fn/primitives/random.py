@@ -13,12 +13,12 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.memory import constrained
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.movement import batch_in_front, expand_dims, iota, moveaxis, reshape, zero_jvp
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim, slice_in_dim
-from volta_fn.primitives.declare import Elementwise, align_batched, broadcast_shapes, elementwise
+from volta_fn.primitives.declare import Elementwise, batch_aligned, broadcast_shapes, elementwise
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
@@ -89,25 +89,14 @@ def _threefry_abstract(*operands: ShapedArray) -> tuple[ShapedArray, ShapedArray
     return out, out
 
 
-def _threefry_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[tuple[Array, ...], list[Any]]:
-    outs = bind(threefry2x32_p, *primals)
-    return outs, [Zero(out.aval.tangent_aval()) for out in outs]
-
-
-def _threefry_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[tuple[Array, ...], tuple[int, int]]:
-    aligned, dim = align_batched(args, dims)
-    return bind(threefry2x32_p, *aligned), (dim, dim)
-
-
-threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=_threefry_jvp, batch=_threefry_batch, multiple_results=True)
+threefry2x32_p = Primitive("threefry2x32", _threefry_abstract, jvp=zero_jvp, batch=batch_aligned, multiple_results=True)
 
 
 def threefry2x32(k1: Any, k2: Any, x1: Any, x2: Any) -> tuple[Array, Array]:
     """Encipher the counters (x1, x2) under the keys (k1, k2) by Threefry-2x32.
 
-    The operands are uint32 and broadcast; there are two words per counter.
-
-    Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
+    The operands are uint32 and broadcast; there are two words per counter. Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+    as 1, 2, 3", SC 2011. Raises `DTypeError` for other dtypes.
 
     >>> import numpy as np
     >>> zero = np.uint32(0)
@@ -158,24 +147,14 @@ def _bits_abstract(key_data: ShapedArray, *, shape: Shape, bit_width: int) -> Sh
     return ShapedArray(key_data.shape[:-1] + shape, np.dtype(f"u{bit_width // 8}"))
 
 
-def _bits_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    out = bind(random_bits_p, *primals, **params)
-    return out, Zero(out.aval.tangent_aval())
-
-
-def _bits_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    return bind(random_bits_p, moveaxis(args[0], dims[0] or 0, 0), **params), 0
-
-
-random_bits_p = Primitive("random_bits", _bits_abstract, jvp=_bits_jvp, batch=_bits_batch)
+random_bits_p = Primitive("random_bits", _bits_abstract, jvp=zero_jvp, batch=batch_in_front())
 
 
 def random_bits(key_data: Any, shape: Sequence[int], bit_width: int = 32) -> Array:
     """Return unsigned integers of random bits, of `shape` for each key.
 
-    They have `bit_width` bits: 8, 16, 32 or 64.
-
-    Raises `DTypeError` or `ShapeError` if `key_data` is not an array of keys, `ArgumentError` for another width.
+    They have `bit_width` bits: 8, 16, 32 or 64. Raises `DTypeError` or `ShapeError` if `key_data` is not an array of keys, `ArgumentError`
+    for another width.
 
     >>> import numpy as np
     >>> random_bits(np.array([0, 42], np.uint32), (2,), 16)
@@ -213,10 +192,7 @@ def _joined(halves: Array, axis: int) -> Array:
 
 
 def random_split(key_data: Any, shape: Sequence[int]) -> Array:
-    """Return the key data of `shape` new keys for each key.
-
-    Key i is the cipher of the counter i.
-    """
+    """Return the key data of `shape` new keys for each key; key i is the cipher of i."""
     value, sizes = as_value(key_data), canonical_shape(shape)
     if _is_philox("random_split", value):
         return _joined(random_split(_halves(value), sizes), value.ndim - 1)
@@ -226,10 +202,7 @@ def random_split(key_data: Any, shape: Sequence[int]) -> Array:
 
 
 def random_fold_in(key_data: Any, data: Any) -> Array:
-    """Return the key data of a new key for each key: the cipher of `data`.
-
-    The lowest 32 bits of `data` count.
-    """
+    """Return a new key's data for each key: the cipher of `data`'s lowest 32 bits."""
     value = as_value(key_data)
     if _is_philox("random_fold_in", value):
         return _joined(random_fold_in(_halves(value), data), value.ndim - 1)

@@ -14,15 +14,16 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray, as_integer
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, AxisError, DTypeError, ShapeError
 from volta_fn.primitives.data_movement.gather import take_along_dim
-from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis
+from volta_fn.primitives.data_movement.movement import batch_in_front, broadcasted_iota, canonical_axis, no_tangents, zero_jvp
 from volta_fn.primitives.elementwise.arithmetic import neg
 from volta_fn.primitives.reduction import reduce_max, reduce_min
 
 INT32 = np.dtype(np.int32)
+_BATCH = batch_in_front(lambda size, dimension, **params: {"dimension": dimension + 1, **params})
 
 
 # sort
@@ -40,35 +41,22 @@ def _sort_abstract(*operands: ShapedArray, dimension: int, is_stable: bool, num_
 
 def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: int, **params: Any) -> tuple[Sequence[Array], list[Any]]:
     if all(type(t) is Zero for t in tangents):
-        outs = bind(sort_p, *primals, dimension=dimension, **params)
-        return outs, [Zero(o.aval.tangent_aval()) for o in outs]
-    indices = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
+        return no_tangents(bind(sort_p, *primals, dimension=dimension, **params))
+    indices = broadcasted_iota(INT32 if primals[0].shape[dimension] < 2**31 else np.dtype(np.int64), primals[0].shape, dimension)
     *outs, origins = bind(sort_p, *primals, indices, dimension=dimension, **params)
     permuted = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
     return outs, permuted
 
 
-def _index_dtype(size: int) -> np.dtype:
-    return INT32 if size < 2**31 else np.dtype(np.int64)
-
-
-def _sort_batch(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimension: int, **params: Any
-) -> tuple[Sequence[Array], list[int]]:
-    stacked = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-    return bind(sort_p, *stacked, dimension=dimension + 1, **params), [0] * len(args)
-
-
-sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_sort_batch, multiple_results=True)
+sort_p = Primitive("sort", _sort_abstract, jvp=_sort_jvp, batch=_BATCH, multiple_results=True)
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
     """Sort `operand` along `dimension`, ascending.
 
-    Of several arrays (a sequence) all are permuted as the first `num_keys` demand.
-
-    Keys are compared in turn, complex numbers by real part and then by imaginary part; NaN comes last. Returns an array for an array, a
-    tuple for a sequence. Raises `ShapeError` if shapes differ or there is no such dimension.
+    Of several arrays (a sequence) all are permuted as the first `num_keys` demand. Keys are compared in turn, complex numbers by real part
+    and then by imaginary part; NaN comes last. Returns an array for an array, a tuple for a sequence. Raises `ShapeError` if shapes differ
+    or there is no such dimension.
 
     >>> import volta_fn as vf
     >>> vf.lax.sort([vf.numpy.array([2, 1, 2]), vf.numpy.array([7.0, 8.0, 5.0])], num_keys=2)
@@ -117,22 +105,14 @@ def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dim
     return (values, indices), [permuted, Zero(indices.aval.tangent_aval())]
 
 
-def _top_k_batch(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, k: int, dimension: int
-) -> tuple[tuple[Array, Array], list[int]]:
-    front = moveaxis(args[0], dims[0] or 0, 0)
-    return bind(top_k_p, front, k=k, dimension=dimension + 1), [0, 0]
-
-
-top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_top_k_batch, multiple_results=True)
+top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_BATCH, multiple_results=True)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Array, Array]:
     """Return the `k` greatest elements along `axis`, and their int32 indices.
 
-    The greatest comes first; of equals the one with the lower index.
-
-    NaN counts as greatest. Raises `ShapeError` if there are fewer than `k`.
+    The greatest comes first; of equals the one with the lower index. NaN counts as greatest. Raises `ShapeError` if there are fewer than
+    `k`.
 
     >>> import volta_fn as vf
     >>> vf.lax.top_k(vf.numpy.array([3.0, 9.0, 5.0]), 2)
@@ -203,19 +183,9 @@ def _declare_extreme(name: str, value: Primitive) -> Primitive:
             )
         return ShapedArray(operand.shape[: axes[0]] + operand.shape[axes[0] + 1 :], index_dtype)
 
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, **params)
-        return out, Zero(out.aval.tangent_aval())
-
-    def batch(
-        axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axes: tuple[int, ...], **params: Any
-    ) -> tuple[Array, int]:
-        front = moveaxis(args[0], dims[0] or 0, 0)
-        return bind(primitive, front, axes=(axes[0] + 1,), **params), 0
-
     assert value.reduction is not None
-    primitive = Primitive(name, abstract, jvp=jvp, batch=batch, reduction=value.reduction._replace(index_of=value.name))
-    return primitive
+    batch = batch_in_front(lambda size, axes, **params: {"axes": (axes[0] + 1,), **params})
+    return Primitive(name, abstract, jvp=zero_jvp, batch=batch, reduction=value.reduction._replace(index_of=value.name))
 
 
 argmax_p = _declare_extreme("argmax", reduce_max.primitive)

@@ -1,10 +1,9 @@
 """Sliding windows: `reduce_window` and its primitives.
 
-Pooling is a window's sum or extremum.
-
-Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the tangent of its *winner*, the first
-element of the window that equals it; `select_and_gather_add` fetches that tangent and `select_and_scatter_add`, its transpose, sends a
-cotangent back to it. Both are linear in the array that they move and piecewise constant in the one that decides.
+Pooling is a window's sum or extremum. Sums are linear, and their transpose is a window's sum again. The derivative of a maximum is the
+tangent of its *winner*, the first element of the window that equals it; `select_and_gather_add` fetches that tangent and
+`select_and_scatter_add`, its transpose, sends a cotangent back to it. Both are linear in the array that they move and piecewise constant in
+the one that decides.
 """
 
 from __future__ import annotations
@@ -18,24 +17,22 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, number_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero, reduction_of
+from volta_fn.core.primitive import PRIMITIVES, Linear, Primitive, Reduction, Zero, reduction_of
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.convolution import Ints, canonical_ints, canonical_padding, check_cut, counts_of_windows, dilated, padtype_to_pads
-from volta_fn.primitives.data_movement.movement import broadcast, linear_primitive, moveaxis
+from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast, linear_jvp, linear_primitive, no_tangents
 from volta_fn.primitives.data_movement.slicing import pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum_p
 
-
-def _with_leading_axis(geometry: dict[str, Any]) -> dict[str, Any]:
-    """Return the same windows over operands with another axis in front."""
-    return {name: (((0, 0) if name == "padding" else 1), *value) for name, value in geometry.items()}
-
-
-def _in_front(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
-    return [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+#: The batching rule: the same windows over operands with another axis in front.
+_BATCH = batch_in_front(
+    lambda size, **params: {
+        name: value if name == "select" else (((0, 0) if name == "padding" else 1), *value) for name, value in params.items()
+    }
+)
 
 
 # windows reduced
@@ -48,13 +45,6 @@ def _abstract(name: str, allowed: frozenset[np.dtype]) -> Callable[..., ShapedAr
         return operand.update(shape=counts_of_windows(operand.shape, geometry))
 
     return abstract
-
-
-def _batch_of(primitive: Primitive) -> Callable[..., tuple[Array, int]]:
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **geometry: Any) -> tuple[Array, int]:
-        return bind(primitive, *_in_front(axis, args, dims), **_with_leading_axis(geometry)), 0
-
-    return batch
 
 
 def _sum_transpose(ct: Array, operand: Linear, **geometry: Any) -> list[Array]:
@@ -78,7 +68,7 @@ reduce_window_sum_p = linear_primitive(
     "reduce_window_sum",
     _abstract("reduce_window_sum", dtypes.NUMBERS),
     None,
-    RuleOf(_batch_of),
+    _BATCH,
     _sum_transpose,
     views=False,
     combines=reduce_sum_p.reduction,
@@ -90,10 +80,10 @@ def _extremum(name: str, winner: str, combines: Reduction | None) -> Primitive:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, **geometry)
         if type(tangent) is Zero:
-            return out, Zero(out.aval.tangent_aval())
+            return no_tangents(out)
         return out, bind(select_and_gather_add_p, tangent, operand, select=winner, **geometry)
 
-    primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp, batch=RuleOf(_batch_of), combines=combines)
+    primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp, batch=_BATCH, combines=combines)
     return primitive
 
 
@@ -124,17 +114,7 @@ def _moves(
             )
         return ShapedArray(result_shape(operand, counts), moved.dtype)
 
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, **params)
-        if type(tangents[0]) is Zero:
-            return out, Zero(out.aval.tangent_aval())
-        return out, bind(primitive, tangents[0], primals[1], **params)
-
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, select: str, **geometry: Any) -> tuple[Array, int]:
-        return bind(primitive, *_in_front(axis, args, dims), select=select, **_with_leading_axis(geometry)), 0
-
-    primitive = Primitive(name, abstract, jvp=jvp, transpose=transpose, batch=batch)
-    return primitive
+    return Primitive(name, abstract, jvp=linear_jvp(0), transpose=transpose, batch=_BATCH)
 
 
 select_and_gather_add_p: Primitive = _moves(
@@ -166,14 +146,11 @@ def reduce_window(
 ) -> Array:
     """Reduce every window of `operand` with `computation`, from `init_value`.
 
-    `computation` is a function of two arrays that treats elements alike.
-
-    Windows have `window_dimensions` elements at a distance of `window_dilation`, and begin every `window_strides` elements (None: 1) of the
-    operand, whose elements `base_dilation` spreads and which `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per
-    dimension.
-    Holes and padding count for nothing. `lax.add`, `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines
-    slices, one per element of the window. All are differentiable; the derivative of a maximum goes to the first element of the window that
-    equals it.
+    `computation` is a function of two arrays that treats elements alike. Windows have `window_dimensions` elements at a distance of
+    `window_dilation`, and begin every `window_strides` elements (None: 1) of the operand, whose elements `base_dilation` spreads and which
+    `padding` extends: "SAME", "SAME_LOWER", "VALID", or a (low, high) pair per dimension. Holes and padding count for nothing. `lax.add`,
+    `lax.max` and `lax.min` are fast, as pooling needs them; any other computation combines slices, one per element of the window. All are
+    differentiable; the derivative of a maximum goes to the first element of the window that equals it.
 
     Raises `ShapeError` for a geometry that does not fit the operand, `DTypeError` if `init_value` is of another dtype.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.interned import KeyedWeakref
+from volta_fn.core.caches import KeyedWeakref
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import OutOfMemoryError
 

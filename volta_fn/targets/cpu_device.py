@@ -49,9 +49,6 @@ _LONG_LOOP = 100_000
 #: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.
 _HUGE = 1 << 24
 
-#: The most elements for which one of NumPy's loops keeps Python's lock, for some microseconds.
-_MOST_LOCKED = 1 << 12
-
 #: The modules that a first compilation loads; they import everything else.
 _COMPILER = [f"volta_fn.{name}" for name in ("compiler.pipeline", "targets.cpu.runtime.compile", "targets.cpu.runtime.program")]
 

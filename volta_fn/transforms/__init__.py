@@ -5,7 +5,7 @@ Importing this package registers the rules of calls and control flow, so every t
 - `linearize` (forward mode, linear programs of tangents, and their transposes) and `grad`, the public functions of forward and reverse
   mode; `jacobian` has Jacobians and Hessians;
 - `eager`: gradients outside of `jit`, by compiled programs;
-- `vmap`, and `map` (a function in batches); `make_jaxpr`: functions as programs, and a function of reduced precision;
+- `vmap` (with `map`, a function of rows in batches); `make_jaxpr`: functions as programs, and a function of reduced precision;
 - `rules`: those of primitives that call sub-programs;
 - functions with rules of their own: `custom_call` (what they share, and rules of batching), `custom_derivatives`, and `implicit` (solvers
   and linear functions);

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p
+from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p, results_of
 from volta_fn.primitives.contraction import dot_general_p
+from volta_fn.primitives.data_movement.movement import to_front
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
@@ -33,7 +33,7 @@ from volta_fn.transforms.linearize import (
     transpose_jaxpr,
 )
 from volta_fn.transforms.rules import chained
-from volta_fn.transforms.vmap import batch_jaxpr, to_front
+from volta_fn.transforms.vmap import batch_jaxpr
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -41,11 +41,7 @@ R = TypeVar("R")
 
 
 def checkpoint(
-    fun: Callable[P, R],
-    *,
-    prevent_cse: bool = True,
-    policy: Policy | None = None,
-    static_argnums: int | Sequence[int] = (),
+    fun: Callable[P, R], *, prevent_cse: bool = True, policy: Policy | None = None, static_argnums: int | Sequence[int] = ()
 ) -> Callable[P, R]:
     """Make a function like `fun` that recomputes values in the backward pass.
 
@@ -94,10 +90,6 @@ def checkpoint(
 remat = checkpoint
 
 
-def _abstract(*avals: ShapedArray, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> tuple[ShapedArray, ...]:
-    return tuple(jaxpr.out_avals)
-
-
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any) -> tuple[Sequence[Array], list[Any]]:
     nonzero = nonzero_marks(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
@@ -131,7 +123,10 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     known_program = inline_calls(known_program, jit_p)  # the policy also decides about equations in calls
     count = out_unknown.count(False)
     known_outs, residuals = known_program.jaxpr.outvars[:count], known_program.jaxpr.outvars[count:]
-    is_kept = [_keeps(policy, e) for e in known_program.eqns]
+    is_kept = [  # effects must not be repeated
+        e.primitive.effectful or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
+        for e in known_program.eqns
+    ]
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(is_unknown)
@@ -139,11 +134,6 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     residuals_read = marked(saved, reads[: len(saved)])
     first = _subprogram(known_program, known_program.jaxpr.invars, [*known_outs, *residuals_read], known_program.eqns)
     return _Split(first, rest, reads[len(saved) :], out_unknown)
-
-
-def _keeps(policy: Policy | None, eqn: Equation) -> bool:
-    """Return True if an equation's results are saved; effects must not be repeated."""
-    return eqn.primitive.effectful or (policy is not None and policy(eqn.primitive, *[v.aval for v in eqn.invars], **eqn.params))
 
 
 def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqns: list[Equation]) -> ClosedJaxpr:
@@ -177,7 +167,7 @@ def _batch(
 
 checkpoint_p = Primitive(
     "checkpoint",
-    _abstract,
+    results_of("jaxpr"),
     multiple_results=True,
     holds_programs=True,
     call_param="jaxpr",
@@ -191,15 +181,11 @@ checkpoint_p = Primitive(
 # Names and policies.
 
 
-def _name_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, name: str) -> tuple[Array, Any]:
-    return bind(name_p, *primals, name=name), tangents[0]
-
-
 name_p: Primitive = Primitive(
     "name",
     lambda operand, *, name: operand,
     evaluate=lambda operand, *, name: operand,
-    jvp=_name_jvp,
+    jvp=lambda primals, tangents, *, name: (bind(name_p, *primals, name=name), tangents[0]),
     batch=lambda axis, args, dims, *, name: (bind(name_p, *args, name=name), dims[0]),
     views=True,
 )

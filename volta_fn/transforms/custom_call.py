@@ -1,7 +1,4 @@
-"""Calls with rules by users: of custom derivatives and custom batching.
-
-Those of custom derivatives and of custom batching.
-"""
+"""Calls with rules by users: of custom derivatives and custom batching."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
-from volta_fn.core.primitive import AxisData, Primitive, SharedParams, Zero
+from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
 from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
+from volta_fn.primitives.call import results_of
 from volta_fn.primitives.control_flow.scan import scan
-from volta_fn.primitives.data_movement.movement import broadcast
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.linearize import (
@@ -39,16 +36,10 @@ from volta_fn.transforms.linearize import (
     split_tangents,
     with_zeros,
 )
-from volta_fn.transforms.vmap import batch_jaxpr, to_front, vmap_flat
+from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
 # ------------------------------------------------------------------------------
-# Calls of functions with custom rules, and `custom_vmap`.
-#
-# `custom_derivatives` builds on these calls: their arguments, tracing, checks and batching.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
-# Calls of functions with custom rules: arguments, tracing, checks, batching.
+# Calls of functions with custom rules: arguments, tracing, checks, batching. `custom_derivatives` builds on them.
 # ------------------------------------------------------------------------------
 
 _CACHE_LIMIT = 512
@@ -274,7 +265,7 @@ class CustomFunction(RuledFunction):
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Split a call's arguments in fixed and differentiable ones."""
-        positional = self._positional(args, kwargs)
+        positional = positional_arguments(self.name, self.signature, args, kwargs)
         count = len(positional)
         beyond = [n for n in self.nondiff if not -count <= n < count]
         if beyond:
@@ -282,9 +273,6 @@ class CustomFunction(RuledFunction):
         positions = tuple(sorted({n % count for n in self.nondiff}))
         leaves, structure = tree.flatten([positional[i] for i in positions])
         return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
-
-    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        return positional_arguments(self.name, self.signature, args, kwargs)
 
     def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
         """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
@@ -353,11 +341,6 @@ def _has_dtype(value: Array, dtype: np.dtype, rounded: bool) -> bool:
     return value.dtype == dtype or value.weak_type or any(value.dtype in kind and dtype in kind for kind in kinds)
 
 
-def call_types(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> tuple[ShapedArray, ...]:
-    """Return the types of a custom call's results."""
-    return tuple(call_jaxpr.out_avals)
-
-
 def check_captured(tangents: Sequence[Any], num_captured: int, kind: str) -> None:
     """Raise `CapturedTracerError` if a closed-over value is being differentiated."""
     if any(type(t) is not Zero for t in tangents[:num_captured]):
@@ -367,19 +350,25 @@ def check_captured(tangents: Sequence[Any], num_captured: int, kind: str) -> Non
         )
 
 
-def batch_custom_call(
-    primitive: Primitive, batched_rule: Callable[..., Any], axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], params: Any
-) -> tuple[Sequence[Array], list[int]]:
-    """Bind a custom call of stacked operands, whose results are stacked.
+def batch_custom_call(batched_rule: Callable[..., Any]) -> RuleOf:
+    """Return the batching rule of custom calls, whose results are then stacked.
 
-    Its rule is `batched_rule(rule, axis, stacked)`.
+    The rules of the new calls are `batched_rule(rule, axis, stacked)`.
     """
-    stacked = [d is not None for d in dims]
-    count, program = params["num_captured"], params["call_jaxpr"]
-    batched, _ = batch_jaxpr(program, axis, stacked, [True] * len(program.out_avals))
-    rule = batched_rule(params["rule"], axis, stacked[count:])
-    outs = bind(primitive, *to_front(args, dims), call_jaxpr=batched, rule=rule, num_captured=count)
-    return outs, [0] * len(outs)
+
+    def make(primitive: Primitive) -> Callable[..., Any]:
+        def batch(
+            axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
+        ) -> tuple[Sequence[Array], list[int]]:
+            stacked = [d is not None for d in dims]
+            batched, _ = batch_jaxpr(call_jaxpr, axis, stacked, [True] * len(call_jaxpr.out_avals))
+            rule = batched_rule(rule, axis, stacked[num_captured:])
+            outs = bind(primitive, *to_front(args, dims), call_jaxpr=batched, rule=rule, num_captured=num_captured)
+            return outs, [0] * len(outs)
+
+        return batch
+
+    return RuleOf(make)
 
 
 # ------------------------------------------------------------------------------
@@ -466,10 +455,6 @@ class _Rule:
         return output_arrays(outs, rule), [0 if marked else None for marked in marks]
 
 
-def _abstract(*avals: ShapedArray, call_jaxpr: ClosedJaxpr, rule: _Rule) -> tuple[ShapedArray, ...]:
-    return tuple(call_jaxpr.out_avals)
-
-
 class _JvpRule:
     """The derivative of a batching rule, on flat lists.
 
@@ -540,19 +525,15 @@ def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[s
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 
-def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, call_jaxpr: ClosedJaxpr, rule: _Rule) -> Any:
-    return rule(axis, args, dims)
-
-
 custom_vmap_call_p = Primitive(
     "custom_vmap_call",
-    _abstract,
+    results_of("call_jaxpr"),
     multiple_results=True,
     call_param="call_jaxpr",
     views=True,
     jvp=_jvp,
     partial_eval=_partial_eval,
-    batch=_batch,
+    batch=lambda axis, args, dims, *, call_jaxpr, rule: rule(axis, args, dims),
 )
 
 

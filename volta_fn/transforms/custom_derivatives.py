@@ -18,17 +18,14 @@ from volta_fn.core.refs import Ref
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.call import results_of
+from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
-from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, call_types, check_captured, checked_outputs
+from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
 from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
-from volta_fn.transforms.vmap import stack_at, vmap_stacked
-
-# ------------------------------------------------------------------------------
-# Derivatives by the user: `custom_jvp`, `custom_vjp` and `custom_gradient`.
-# ------------------------------------------------------------------------------
+from volta_fn.transforms.vmap import vmap_stacked
 
 # ------------------------------------------------------------------------------
 # `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
@@ -115,13 +112,15 @@ class JvpRule(Rule):
         return values, [as_tangent(t, v.aval, name, "a result") for t, v in zip(out_tangents, values, strict=True)]
 
 
-class _BatchedJvpRule:
+class _BatchedRule:
     """A rule on operands stacked along dimension 0 where `stacked`, like all results."""
 
     def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
-        self.rule = rule
-        self.axis = axis
-        self.stacked = list(stacked)
+        self.rule, self.axis, self.stacked = rule, axis, list(stacked)
+
+
+class _BatchedJvpRule(_BatchedRule):
+    """A forward rule of stacked operands."""
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         dims = [0 if s else None for s in self.stacked]
@@ -146,12 +145,6 @@ def _jvp_custom_jvp(
     return rule(primals[num_captured:], tangents[num_captured:])
 
 
-def _batch_custom_jvp(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
-) -> tuple[Sequence[Array], list[int]]:
-    return batch_custom_call(custom_jvp_call_p, _BatchedJvpRule, axis, args, dims, params)
-
-
 def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
     """Transpose the program of a linear function, which a rule applied to tangents."""
     return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
@@ -159,13 +152,13 @@ def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, r
 
 custom_jvp_call_p = Primitive(
     "custom_jvp_call",
-    call_types,
+    results_of("call_jaxpr"),
     multiple_results=True,
     call_param="call_jaxpr",
     views=True,
     jvp=_jvp_custom_jvp,
     transpose=_transpose,
-    batch=_batch_custom_jvp,
+    batch=batch_custom_call(_BatchedJvpRule),
 )
 
 
@@ -222,11 +215,9 @@ class custom_vjp(CustomFunction):  # JAX's name
     def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any], symbolic_zeros: bool = False, optimize_remat: bool = False) -> None:
         """Set the rules ``fwd(*args)`` and ``bwd(*nondiff_args, residuals, cotangent)``.
 
-        `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents.
-
-        `bwd` returns one cotangent per differentiable argument; None stands for zeros, for an argument or a subtree of one. With
-        `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which says whether it is differentiated. `optimize_remat` is
-        accepted for compatibility.
+        `fwd` returns ``(out, residuals)``, `bwd` a tuple of cotangents. `bwd` returns one cotangent per differentiable argument; None
+        stands for zeros, for an argument or a subtree of one. With `symbolic_zeros`, `fwd` gets a `CustomVJPPrimal` for each array, which
+        says whether it is differentiated. `optimize_remat` is accepted for compatibility.
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
@@ -261,7 +252,7 @@ class VjpRule(Rule):
             raise TreeError(f"{label} must return (out, residuals), got {type(pair).__name__}")
         outs = checked_outputs(pair[0], self.out_tree, self.out_avals, label)
         residuals, residual_tree = tree.flatten(pair[1])
-        is_array = [_is_array_like(r) for r in residuals]
+        is_array = [isinstance(r, Array) or (hasattr(r, "dtype") and type(r) is not Ref) for r in residuals]
         others = marked(residuals, is_array, False)
         avals = [v.aval for v in values]
 
@@ -301,10 +292,6 @@ class VjpRule(Rule):
         return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(results, avals, strict=True)]
 
 
-def _is_array_like(value: Any) -> bool:
-    return isinstance(value, Array) or (hasattr(value, "dtype") and type(value) is not Ref)
-
-
 def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
     """Return a cotangent's leaves (None: zero subtrees), or None on a mismatch."""
     leaves, structure = tree.flatten(cotangent, is_leaf=lambda x: x is None)
@@ -320,13 +307,8 @@ def _leaves_like(arg: Any, cotangent: Any) -> list[Any] | None:
 _LEAF = tree.structure(0)
 
 
-class _BatchedVjpRule:
-    """A rule on operands stacked along dimension 0 where `stacked`, like its results."""
-
-    def __init__(self, rule: Any, axis: AxisData, stacked: Sequence[bool]) -> None:
-        self.rule = rule
-        self.axis = axis
-        self.stacked = list(stacked)
+class _BatchedVjpRule(_BatchedRule):
+    """A pair of rules of stacked operands."""
 
     def forward(self, primals: Sequence[Array], perturbed: Sequence[bool]) -> tuple[list[Array], list[Array], Backward]:
         count_and_backward: list[Any] = []
@@ -396,27 +378,17 @@ class _WithZeros:
         return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(inexact) for a in self.avals])
 
 
-def _batch_custom_vjp(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
-) -> tuple[Sequence[Array], list[int]]:
-    return batch_custom_call(custom_vjp_call_p, _BatchedVjpRule, axis, args, dims, params)
-
-
 custom_vjp_call_p = Primitive(
     "custom_vjp_call",
-    call_types,
+    results_of("call_jaxpr"),
     multiple_results=True,
     call_param="call_jaxpr",
     views=True,
     jvp=_jvp_custom_vjp,
-    batch=_batch_custom_vjp,
+    batch=batch_custom_call(_BatchedVjpRule),
 )
 
 # The linear map from tangents to tangents, of which only the transpose is defined.
-
-
-def _tangent_abstract(*avals: ShapedArray, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]) -> Any:
-    return out_avals
 
 
 def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
@@ -437,27 +409,19 @@ def _tangent_transpose(
 
 
 def _tangent_batch(
-    axis: AxisData,
-    args: Sequence[Array],
-    dims: Sequence[int | None],
-    *,
-    backward: Backward,
-    live: tuple[bool, ...],
-    out_avals: tuple[ShapedArray, ...],
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, backward: Backward, out_avals: Any, **params: Any
 ) -> tuple[Sequence[Array], list[int]]:
-    stacked = [stack_at(a, d, 0, axis.size) for a, d in zip(args, dims, strict=True)]
-
     def batched(residuals: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
         return _mapped(backward, axis, residuals, cotangents)
 
     out = tuple([a.update(shape=(axis.size, *a.shape)) for a in out_avals])
-    outs = bind(custom_tangent_p, *stacked, backward=batched, live=live, out_avals=out)
+    outs = bind(custom_tangent_p, *stacked_in_front(axis, args, dims), backward=batched, out_avals=out, **params)
     return outs, [0] * len(outs)
 
 
 custom_tangent_p = Primitive(
     "custom_tangent",
-    _tangent_abstract,
+    lambda *avals, backward, live, out_avals: out_avals,
     evaluate=_no_forward_mode,
     jvp=_no_forward_mode,
     transpose=_tangent_transpose,

@@ -34,7 +34,7 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias, array_spec, from_host, number_of, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.call_cache import CallCache
+from volta_fn.core.caches import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
 from volta_fn.core.placement import same_in_all_processes
@@ -384,9 +384,8 @@ def gradient_flat(
 ) -> tuple[list[Array], list[Any]]:
     """Return the results of a function of flat arrays, and the gradient of the first.
 
-    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`.
-
-    `check` raises if the results are not those of a function that has a gradient.
+    The gradient is by the inputs that are `nonzero`, as arrays or `Zero`. `check` raises if the results are not those of a function that
+    has a gradient.
     """
     if not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)

@@ -28,7 +28,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.dtypes import float0
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, RefError, ShapeError, TreeError
 from volta_fn.primitives.control_flow.bodies import structural_difference
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
@@ -63,18 +63,10 @@ def value_and_grad(
 ) -> Callable[Concatenate[T, P], tuple[tuple[R, Aux], T]]: ...
 @overload
 def value_and_grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., tuple[Any, Any]]: ...
 def value_and_grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]:
     """Make a function that returns the value of `fun` and its gradient.
 
@@ -138,18 +130,10 @@ def grad(
 ) -> Callable[Concatenate[T, P], tuple[T, Aux]]: ...
 @overload
 def grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]: ...
 def grad(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]:
     """Make the gradient of a scalar function.
 
@@ -361,14 +345,20 @@ def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
     expected = aval.tangent_aval()
     if expected.dtype == dtypes.float0:
         return Zero(expected)
-    value = as_value(ct)
-    if value.shape != aval.shape:
-        raise ShapeError(f"a cotangent has shape {value.shape}, but the result it belongs to has shape {aval.shape}")
-    if value.dtype != aval.dtype:
-        if not value.weak_type:
-            raise DTypeError(f"a cotangent has dtype {value.dtype.name}, but the result it belongs to has dtype {aval.dtype.name}")
-        value = convert_element_type(value, aval.dtype)
-    return value
+    return _with_type(ct, aval, False, "a cotangent", "the result it belongs to")
+
+
+def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
+    """Return a tangent or cotangent as an array of its owner's type.
+
+    Weakly typed ones are converted, and any if the owner `is_weak`.
+    """
+    array = as_value(value)
+    if array.shape != aval.shape:
+        raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
+    if array.dtype != aval.dtype and not array.weak_type and not is_weak:
+        raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
+    return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
 
 
 # ------------------------------------------------------------------------------
@@ -433,14 +423,7 @@ def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
                 f"got {tangent!r:.60}"
             )
         return Zero(expected)
-    value = as_value(tangent)
-    if value.shape != aval.shape:
-        raise ShapeError(f"a tangent has shape {value.shape}, but its primal has shape {aval.shape}")
-    if value.dtype != aval.dtype:
-        if not value.weak_type and not aval.weak_type:
-            raise DTypeError(f"a tangent has dtype {value.dtype.name}, but its primal has dtype {aval.dtype.name}")
-        value = convert_element_type(value, aval.dtype)
-    return value
+    return _with_type(tangent, aval, aval.weak_type, "a tangent", "its primal")
 
 
 @overload

@@ -14,19 +14,16 @@ from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, func
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
+from volta_fn.primitives.call import results_of
 from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_body
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
 from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
-from volta_fn.transforms.vmap import batch_jaxpr, stack_at, to_front
-
-# ------------------------------------------------------------------------------
-# Implicit differentiation of solvers, and linear functions with a transpose.
-# ------------------------------------------------------------------------------
+from volta_fn.transforms.vmap import batch_jaxpr
 
 # ------------------------------------------------------------------------------
 # `linear_call`: a linear function with a transpose of its own.
@@ -76,10 +73,6 @@ def _linear_traced(function: Callable[..., Any], in_tree: Any, like: Sequence[An
     return program, flat.out_tree
 
 
-def _linear_abstract(*avals: ShapedArray, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> tuple[ShapedArray, ...]:
-    return tuple(forward.out_avals)
-
-
 def _linear_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, count: int, **programs: Any) -> tuple[Sequence[Array], Sequence[Any]]:
     if any(type(t) is not Zero for t in tangents[:count]):
         raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
@@ -98,15 +91,14 @@ def _linear_transpose(cotangents: Sequence[Any], *args: Any, forward: ClosedJaxp
 def _linear_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int
 ) -> tuple[Sequence[Array], list[int]]:
-    stacked = [stack_at(a, d, 0, axis.size) for a, d in zip(args, dims, strict=True)]
     programs = [batch_jaxpr(p, axis, [True] * len(p.in_avals), [True] * len(p.out_avals))[0] for p in (forward, backward)]
-    outs = bind(linear_call_p, *stacked, forward=programs[0], backward=programs[1], count=count)
+    outs = bind(linear_call_p, *stacked_in_front(axis, args, dims), forward=programs[0], backward=programs[1], count=count)
     return outs, [0] * len(outs)
 
 
 linear_call_p = Primitive(
     "linear_call",
-    _linear_abstract,
+    results_of("forward"),
     multiple_results=True,
     holds_programs=True,
     call_param="forward",
@@ -128,12 +120,7 @@ Solve = Callable[[Callable[[Any], Any], Any], Any]
 
 
 def custom_linear_solve(
-    matvec: Callable[[Any], Any],
-    b: Any,
-    solve: Solve,
-    transpose_solve: Solve | None = None,
-    symmetric: bool = False,
-    has_aux: bool = False,
+    matvec: Callable[[Any], Any], b: Any, solve: Solve, transpose_solve: Solve | None = None, symmetric: bool = False, has_aux: bool = False
 ) -> Any:
     """Return ``solve(matvec, b)``, differentiated as the solution of a linear system.
 
@@ -249,10 +236,6 @@ def _with_all(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
     return body.jaxpr.replace(invars=[*leading, *jaxpr.invars[len(body.captured) :]])
 
 
-def _solve_abstract(*avals: ShapedArray, solve: ClosedJaxpr, **others: ClosedJaxpr | None) -> tuple[ShapedArray, ...]:
-    return tuple(solve.out_avals)
-
-
 def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: Any) -> tuple[Sequence[Array], list[Any]]:
     """Solve A dx = db - dA x."""
     outs = bind(custom_linear_solve_p, *primals, **programs)
@@ -288,7 +271,7 @@ def _solve_batch(
     count = len(programs["matvec"].out_avals)  # type: ignore[union-attr]  # always there
     stacked = [*[d is not None for d in dims[:-count]], *[True] * count]
     batched = {n: p and batch_jaxpr(p, axis, stacked, [True] * len(p.out_avals))[0] for n, p in programs.items()}
-    vectors = [stack_at(a, d, 0, axis.size) for a, d in zip(args[-count:], dims[-count:], strict=True)]
+    vectors = stacked_in_front(axis, args[-count:], dims[-count:])
     outs = bind(custom_linear_solve_p, *to_front(args[:-count], dims[:-count]), *vectors, **batched)
     return outs, [0] * len(outs)
 
@@ -296,7 +279,7 @@ def _solve_batch(
 #: Operands: the values that any of the four programs closes over, then the right-hand side.
 custom_linear_solve_p = Primitive(
     "custom_linear_solve",
-    _solve_abstract,
+    results_of("solve"),
     multiple_results=True,
     holds_programs=True,
     call_param="solve",
@@ -307,13 +290,7 @@ custom_linear_solve_p = Primitive(
 )
 
 
-def custom_root(
-    f: Callable[[Any], Any],
-    initial_guess: Any,
-    solve: Solve,
-    tangent_solve: Solve,
-    has_aux: bool = False,
-) -> Any:
+def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tangent_solve: Solve, has_aux: bool = False) -> Any:
     """Return ``solve(f, initial_guess)``, differentiated as a root of f.
 
     By the implicit function theorem: the derivative of x with f(x, p) = 0 is -(∂f/∂x)⁻¹ ∂f/∂p, for all values p that f closes over.

@@ -13,8 +13,7 @@ from volta_fn.core.array import Array, as_value, aval_of, from_host
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, jitted_like, trace_to_jaxpr, wraps
 from volta_fn.errors import GradientError, TreeError
-from volta_fn.primitives.data_movement.movement import reshape
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate, reshape
 from volta_fn.transforms.grad import checked_cotangent, chosen_arguments, jvp, partial_function, vjp
 from volta_fn.transforms.linearize import backward_pass
 from volta_fn.transforms.vmap import vmap
@@ -104,11 +103,7 @@ def jacrev(
     fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]: ...
 def jacrev(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[..., Any]:
     """Make the Jacobian of `fun` by reverse mode, which is cheap for few outputs.
 

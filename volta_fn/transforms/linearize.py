@@ -26,7 +26,7 @@ from volta_fn.core.staging import (
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
 from volta_fn.errors import MissingRuleError
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
@@ -416,10 +416,8 @@ def backward_pass(
 ) -> list[Any]:
     """Return cotangents of the `linear` inputs (None for others).
 
-    `args` are the values of the other inputs.
-
-    A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated first; `all_linear` says that there are
-    none, as in the programs that linearization records.
+    `args` are the values of the other inputs. A cotangent is an array or a `Zero`. Equations that depend on no linear input are evaluated
+    first; `all_linear` says that there are none, as in the programs that linearization records.
     """
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.

@@ -31,8 +31,16 @@ from volta_fn.primitives.call import (
 )
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement.movement import broadcast, broadcast_in_dim, moveaxis, reshape
-from volta_fn.primitives.data_movement.slicing import instantiate
+from volta_fn.primitives.data_movement.movement import (
+    broadcast_in_dim,
+    broadcast_in_dim_p,
+    instantiate,
+    moveaxis,
+    reshape,
+    stacked_in_front,
+    to_front,
+)
+from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
@@ -53,7 +61,7 @@ from volta_fn.transforms.linearize import (
     transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if, to_front
+from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
 # ------------------------------------------------------------------------------
 # Programs that the rules of control flow derive, cached on the original programs.
@@ -116,7 +124,12 @@ def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
 # ------------------------------------------------------------------------------
 
 #: Operations on elements that take no longer than loading their result.
-_CHEAP = frozenset("neg abs add sub mul max min eq ne lt le gt ge and or not select_n broadcast_in_dim integer_pow".split())
+_CHEAP = frozenset(
+    [f.primitive for f in (arithmetic.neg, arithmetic.abs, arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.max, arithmetic.min)]
+    + [f.primitive for f in (selection.eq, selection.ne, selection.lt, selection.le, selection.gt, selection.ge)]
+    + [f.primitive for f in (selection.bitwise_and, selection.bitwise_or, selection.bitwise_not)]
+    + [selection.select_n_p, broadcast_in_dim_p, arithmetic.integer_pow_p]
+)
 #: The most operations that lead to a value that is computed again.
 _MOST_OPERATIONS = 6
 #: The largest exponent among them.
@@ -176,8 +189,7 @@ class _Derivation:
 
 
 def _is_cheap(eqn: Equation) -> bool:
-    name = eqn.primitive.name
-    return name in _CHEAP and (name != "integer_pow" or 0 <= eqn.params["y"] <= _LARGEST_POWER)
+    return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _LARGEST_POWER)
 
 
 # ------------------------------------------------------------------------------
@@ -185,9 +197,9 @@ def _is_cheap(eqn: Equation) -> bool:
 # ------------------------------------------------------------------------------
 
 
-@jvp_rules.register(jit_p)
-def _jit_jvp(
-    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
+@jvp_rules.register(jit_p, attention_tangent_p, attention_gradient_p)
+def _call_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any
 ) -> tuple[Sequence[Array], Sequence[Any]]:
     nonzero = nonzero_marks(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
@@ -204,18 +216,13 @@ def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: di
     return tuple(merge(out_unknown, recorded, flat))
 
 
-def transpose_call(cotangents: Sequence[Any], args: Sequence[Any], jaxpr: ClosedJaxpr, name: str) -> list[Any]:
-    """Return the cotangents of a call's operands by a call of the transposed program."""
+@transpose_rules.register(jit_p, attention_gradient_p)
+def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any) -> list[Any]:
     linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
     backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
     return spread(
         bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, has_cotangent
     )
-
-
-@transpose_rules.register(jit_p)
-def _jit_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
-    return transpose_call(cotangents, args, jaxpr, name)
 
 
 @batching_rules.register(jit_p)
@@ -282,36 +289,18 @@ def _attention_tangent_transpose(
     return spread(results, linear, has_cotangent)
 
 
-@jvp_rules.register(attention_tangent_p, attention_gradient_p)
-def _attention_jvp_by_expansion(
-    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
-) -> tuple[Sequence[Array], Sequence[Any]]:
-    nonzero = nonzero_marks(tangents)
-    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    flat = bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, "attention"))
-    return split_tangents(flat, out_nonzero)
-
-
 def _attention_batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
         """Batch a call: the examples count as heads."""
-        front = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
         body, _ = batch_jaxpr(jaxpr, axis, [True] * len(args), [True] * len(jaxpr.out_avals))
         cotangent = None if form.cotangent is None else form.cotangent.batched()
         stacked = form._replace(q=form.q.batched(), k=form.k.batched(), v=form.v.batched(), cotangent=cotangent)
-        outs = bind(primitive, *front, **attention_params(body, stacked, moved))
+        outs = bind(primitive, *stacked_in_front(axis, args, dims), **attention_params(body, stacked, moved))
         return outs, [0] * len(outs)
 
     return batch
-
-
-@transpose_rules.register(attention_gradient_p)
-def _attention_gradient_transpose(
-    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
-) -> list[Any]:
-    return transpose_call(cotangents, args, jaxpr, "attention")
 
 
 batching_rules.update(
@@ -633,10 +622,9 @@ def _while_batch(
         start = [stack_if(s, a, d, axis.size) for s, a, d in zip(stacked, carry, carry_dims, strict=True)]
         return _bind_while(cond, body, cond_front, body_front, start), [0 if s else None for s in stacked]
     everything = [True] * len(carry)
-    start = [stack_if(True, a, d, axis.size) for a, d in zip(carry, carry_dims, strict=True)]
     cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *everything], [True])[0]
     body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *everything], everything)[0]
-    outs = _run_until_all_stop(cond, body, cond_front, body_front, start)
+    outs = _run_until_all_stop(cond, body, cond_front, body_front, stacked_in_front(axis, carry, carry_dims))
     return outs, [0] * len(outs)
 
 

@@ -1,4 +1,4 @@
-"""Vectorization: `vmap` applies each primitive once to stacked arguments."""
+"""Maps: `vmap` stacks the arguments of primitives, `map` loops over their rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from volta_fn.core.staging import (
 )
 from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
 from volta_fn.errors import ArgumentError, MissingRuleError, NonFiniteError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast, moveaxis
+from volta_fn.primitives.control_flow.bodies import Adapted
+from volta_fn.primitives.control_flow.scan import scan
+from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
+from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
+
+# ------------------------------------------------------------------------------
+# Vectorization: `vmap` applies each primitive once to stacked arguments.
+# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -231,7 +238,7 @@ def vmap_flat(
     trace = BatchTrace(current_trace(), axis, name)
     try:
         with bound_axis(axis.name, axis.size):
-            outs = run_under(trace, function, *map(trace.attach, args, dims))
+            outs = run_under(trace, function, *[trace.attach(arg, dim) for arg, dim in zip(args, dims, strict=True)])
         pairs = [trace.detach(o) for o in outs]
     finally:
         trace.finish()
@@ -257,20 +264,14 @@ def stack_if(stacked: bool, value: Array, dim: int | None, size: int) -> Array:
     return stack_at(value, dim, 0, size) if stacked or dim is not None else value
 
 
-def to_front(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
-    """Move the dimension of the examples of each argument that has one to the front."""
-    return [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-
-
 @program_cache
 def batch_jaxpr(
     closed: ClosedJaxpr, axis: AxisData, in_stacked: Sequence[bool], out_stacked: Sequence[bool] | None = None
 ) -> tuple[ClosedJaxpr, list[bool]]:
     """Derive the program of stacked inputs; tell which outputs are stacked.
 
-    The inputs that `in_stacked` marks are stacked along their first dimension.
-
-    `out_stacked` forces outputs to be stacked (where True) even if they are equal for all examples.
+    The inputs that `in_stacked` marks are stacked along their first dimension. `out_stacked` forces outputs to be stacked (where True) even
+    if they are equal for all examples.
     """
     stacked_out: list[bool] = []
 
@@ -282,3 +283,62 @@ def batch_jaxpr(
     avals = [ShapedArray((axis.size, *a.shape), a.dtype, a.weak_type) if s else a for s, a in zip(in_stacked, closed.in_avals, strict=True)]
     result = trace_to_jaxpr(run, avals, "batched")
     return result, stacked_out
+
+
+# ------------------------------------------------------------------------------
+# `map`: apply a function to each row in a `scan`, or to batches by `vmap`.
+# ------------------------------------------------------------------------------
+
+
+class _Row(Adapted):
+    """A function of a row as the body of a scan."""
+
+    def __call__(self, _: None, x: Any) -> Any:
+        return None, self.owner(x)
+
+
+class _Batch(Adapted):
+    """A function of a row as the body of a scan over batches."""
+
+    def __call__(self, _: None, xs: Any) -> Any:
+        return None, vmap(self.owner)(xs)
+
+
+def map(f: Callable[[Any], R], xs: Any, *, batch_size: int | None = None) -> R:
+    """Apply `f` to each row of `xs` along the leading axis, and stack the results.
+
+    It needs the memory of one call, where `vmap` needs that of all. With `batch_size`, `vmap(f)` maps this many rows at once.
+
+    Args:
+        f: from a row, a pytree like `xs`, to a pytree of arrays.
+        xs: a pytree of arrays that share the size of their leading axis.
+        batch_size: rows per iteration; the remainder makes a smaller last batch. None: one by one; 0: all at once.
+
+    Raises:
+        ArgumentError: there are no arrays, or `batch_size` is negative.
+        ShapeError: the leading sizes differ.
+
+    >>> import volta_fn as vf
+    >>> vf.lax.map(lambda x: x * x, vf.numpy.arange(4))
+    Array([0, 1, 4, 9], dtype=int32)
+    """
+    check_callable(f, "map")
+    if batch_size is None:
+        return scan(_Row(f), None, xs)[1]
+    if batch_size < 0:
+        raise ArgumentError(f"map: batch_size must not be negative, got {batch_size}")
+    leaves, structure = tree.flatten(xs)
+    values = [as_value(x) for x in leaves]
+    sizes = {v.shape[0] for v in values if v.ndim}
+    if len(sizes) != 1 or not all(v.ndim for v in values):
+        return scan(_Row(f), None, xs)[1]  # which raises the error
+    (size,) = sizes
+    batch_size = batch_size or max(size, 1)
+    count, rest = divmod(size, batch_size)
+    batches = tree.unflatten(structure, [reshape(slice_in_dim(v, 0, size - rest), (count, batch_size, *v.shape[1:])) for v in values])
+    _, ys = scan(_Batch(f), None, batches)
+    stacked = tree.map(lambda y: reshape(y, (count * batch_size, *y.shape[2:])), ys)
+    if not rest:
+        return stacked
+    last = vmap(f)(tree.unflatten(structure, [slice_in_dim(v, size - rest, size) for v in values]))
+    return tree.map(lambda a, b: concatenate([a, b], 0), stacked, last) if count else last

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from volta_fn.compiler.fusion.fuse import smallest_cut
+from volta_fn.compiler.fusion.recomputation import smallest_cut
 
 
 def separates(cut: set[int], below: dict[int, list[int]], tops: list[int]) -> bool:

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.primitive import evaluation_rules
 from volta_fn.primitives.reduction import reduce_sum_p
-from volta_fn.targets.numpy.backend import KERNELS as FUNCTIONS
 from volta_fn.targets.numpy.backend import TYPED
 
 DTYPES = ["int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16]
+FUNCTIONS = {primitive.name: rule for primitive, rule in evaluation_rules.items()}
 KERNELS = {"cumsum": np.add, "cumprod": np.multiply, "cummax": np.maximum, "cummin": np.minimum}
 
 

@@ -259,10 +259,7 @@ class Group:
         return index is not None and bool(self.reduced) and not axes_of(index) & self.row
 
     def absorb(self, other: Group, axes: Mapping[int, int]) -> None:
-        """Take over the contents of another group, except for its rows.
-
-        Its axes are called `axes` here.
-        """
+        """Take over another group, except for its rows; its axes are called `axes` here."""
         other.rename({old: along(new) for old, new in axes.items()})
         self.steps |= other.steps
         self.indices |= {v: index for v, index in other.indices.items() if v in other.members or v not in self.indices}
@@ -310,10 +307,7 @@ class Union(NamedTuple):
 
 
 def union_of(guest: Group, host: Group, eqn: Equation, index: Index, views: Views) -> Union | None:
-    """Map the guest into the host by an equation at `index` of the host.
-
-    None if it does not.
-    """
+    """Map the guest into the host by an equation at its `index`; None if that fails."""
     if reduces(eqn) or not _are_independent(guest, host):
         return None
     axes: dict[int, int] = {}

@@ -329,10 +329,7 @@ def largest(kernel: Kernel) -> int:
 
 
 def windowed(kernel: Kernel, most: int) -> list[Chunk] | None:
-    """Split a kernel in as few chunks as have windows of at most `most` bytes.
-
-    None if it cannot be split so.
-    """
+    """Split a kernel in as few chunks of at most `most` bytes as possible, or None."""
     kernel = simplified(kernel)
     if not kernel.parallel:
         return None

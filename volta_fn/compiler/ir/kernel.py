@@ -146,10 +146,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A loop nest; the first `parallel` axes number the rows.
-
-    The other axes number the elements of a row.
-    """
+    """A loop nest; the first `parallel` axes number rows, the others their elements."""
 
     sizes: tuple[int, ...]
     parallel: int
@@ -344,10 +341,7 @@ def _is_guarded(kernel: Kernel, node: Load, inside: Range) -> bool:
 
 
 def _narrowed(mask: Sequence[Range], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Return the bounds of each axis where all conditions hold.
-
-    None if they never do.
-    """
+    """Return each axis's bounds where all conditions hold; None if they never do."""
     intervals = [(0, size - 1) for size in sizes]
     for _ in range(2):  # what one condition narrows may let another narrow more
         for condition in mask:
@@ -429,10 +423,7 @@ def _constant(constant: Constant) -> str:
 
 
 def format_kernel(kernel: Kernel) -> str:
-    """Format a kernel as loops over rows and passes over each row.
-
-    There is a line per node, ``name:dtype = operation``.
-    """
+    """Format a kernel as loops over rows and passes, a line per node."""
     names = _names(kernel)
     per_element, stage = levels(kernel), stages(kernel)
     rows = " ".join(f"{_axis(a)}<{kernel.sizes[a]}>" for a in range(kernel.parallel))
@@ -471,13 +462,9 @@ def _section(kernel: Kernel, names: Sequence[str], nodes: Sequence[int], stored:
         if not isinstance(node, Constant | Reduce):
             text_lines.append(f"{pad}{names[n]}:{dtypes.short_name(node.dtype)} = {_node(node, names)}")
     for out, store in enumerate(kernel.stores):
-        if store.value in stored and _stored_inside(kernel, store.index) == inner:
+        if store.value in stored and any(axis >= kernel.parallel for a in store.index for axis in a.axes) == inner:
             text_lines.append(f"{pad}y{out}{_shape(store.shape)} at ({_index(store.index)}) = {names[store.value]}")
     return text_lines
-
-
-def _stored_inside(kernel: Kernel, index: Index) -> bool:
-    return any(axis >= kernel.parallel for a in index for axis in a.axes)
 
 
 def _node(node: Node, names: Sequence[str]) -> str:
@@ -517,10 +504,7 @@ def interpret(kernel: Kernel, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 class _Interpreter:
-    """Evaluates nodes as arrays of the kernel's rank.
-
-    They have size 1 along axes that they do not depend on.
-    """
+    """Evaluates nodes as arrays of the kernel's rank, of size 1 along unused axes."""
 
     def __init__(self, kernel: Kernel, inputs: Sequence[np.ndarray]) -> None:
         self.kernel = kernel

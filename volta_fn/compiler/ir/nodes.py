@@ -288,15 +288,8 @@ def _abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArr
     return result_avals(form, q, v)
 
 
-def _gradient_abstract(q: ShapedArray, k: ShapedArray, v: ShapedArray, *others: ShapedArray, form: Form) -> tuple[ShapedArray, ...]:
-    return q, k, v
-
-
 def _rows(x: np.ndarray, axes: AttentionAxes, heads: int = 0) -> np.ndarray:
-    """Return an array as float32 matrices (…, heads, rows, features).
-
-    Heads are repeated to the given number.
-    """
+    """Return float32 matrices (…, heads, rows, features), heads repeated to a number."""
     matrices = np.asarray(x, _FLOAT).transpose(axes.order)
     return np.repeat(matrices, heads // matrices.shape[-3], -3) if heads else matrices
 
@@ -344,5 +337,5 @@ def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, *others: np.ndarray, 
 
 attention_routine_p = Primitive("attention_routine", _abstract, evaluate=_evaluate, multiple_results=True, listed=False)
 attention_gradient_routine_p = Primitive(
-    "attention_gradient_routine", _gradient_abstract, evaluate=_gradient, multiple_results=True, listed=False
+    "attention_gradient_routine", lambda q, k, v, *others, form: (q, k, v), evaluate=_gradient, multiple_results=True, listed=False
 )

@@ -190,10 +190,7 @@ class _Rows(NamedTuple):
 
 
 def _rows(eqn: Equation) -> _Rows | None:
-    """Return the rows if a gather or a scatter touches one element of each.
-
-    None if it does anything else, or in another order.
-    """
+    """Return the rows of which a gather or scatter touches one element each, or None."""
     operand, indices = [v.aval for v in eqn.invars[:2]]
     windows, absent, addressed, batching, index_batching = eqn.params["dimension_numbers"]
     if windows or absent != addressed or len(addressed) != 1 or indices.size != operand.size // operand.shape[addressed[0]]:

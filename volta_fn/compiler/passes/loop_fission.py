@@ -233,10 +233,7 @@ def products_before(scan: ScanView) -> list[Equation]:
 
 
 def _determined(scan: ScanView) -> tuple[list[Equation], list[Equation]]:
-    """Return the cheap equations and products that need only constants and rows.
-
-    Then return the products alone.
-    """
+    """Return the cheap equations and products of constants and rows, and the products."""
     constant: dict[Atom, bool] = dict.fromkeys([*scan.consts, *scan.body.jaxpr.constvars], True)
     constant.update(dict.fromkeys(scan.rows, False))
     determined: list[Equation] = []

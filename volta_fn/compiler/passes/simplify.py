@@ -106,10 +106,7 @@ class Rewriter:
         return ClosedJaxpr(Jaxpr(list(self.constants), jaxpr.invars, outvars, eqns), list(self.constants.values()))
 
     def _simplified(self, eqn: Equation) -> Any:
-        """Apply the first matching rule; return its atoms.
-
-        If no rule applies, append the equation and return None.
-        """
+        """Return the first matching rule's atoms, or append the equation and return None."""
         for function in self._rules[eqn.primitive]:
             result = function(eqn, self)
             if result is not None:
@@ -161,10 +158,7 @@ def literal_key(atom: Atom) -> Any:
 
 
 def params_key(params: dict[str, Any]) -> tuple[Any, ...]:
-    """Return an equation's parameters as a key.
-
-    Equality takes 1 for True and 0.0 for -0.0, and this does not.
-    """
+    """Return parameters as a key, which tells 1 from True and 0.0 from -0.0."""
     return (*params, *map(_exact, params.values()))
 
 
@@ -231,10 +225,7 @@ def minus_zero(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(ARITHMETIC_RULES, "div")
 def divided_by_power_of_two(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats.
-
-    Both are the rounding of the same number.
-    """
+    """Rewrite x / 1 to x, and x / 2^n to x * 2^-n for floats, which rounds the same."""
     x, y = eqn.invars
     dtype = x.aval.dtype
     if dtype in dtypes.COMPLEX or (value := program.scalar(y)) is None:
@@ -583,10 +574,7 @@ def marker(eqn: Equation, program: Rewriter) -> Atom | None:
 
 @rule(SELECTION_RULES, "convert_element_type")
 def converted_to_itself(eqn: Equation, program: Rewriter) -> Atom | None:
-    """Drop a conversion to the same dtype, or there and back.
-
-    The dtype in between must hold every value.
-    """
+    """Drop a conversion to the same dtype, or there and back by a dtype that holds it."""
     (x,) = eqn.invars
     dtype = eqn.params["new_dtype"]
     if x.aval.dtype == dtype:
@@ -686,10 +674,7 @@ def _folded(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
 
 
 def _on_cpu(value: Array) -> Array:
-    """Move a constant to the CPU.
-
-    It computes a small result faster than another device can be told to.
-    """
+    """Move a constant to the CPU, which computes a small result sooner than a device."""
     numbers, cpu = numbers_of(value), find_device("cpu")
     if numbers is None or (isinstance(value, ConcreteArray) and value.device is cpu):
         return value
@@ -702,10 +687,6 @@ def _constant(var: Var, value: ConcreteArray, program: Rewriter) -> Atom:
         return Literal(value)
     program.constants[var] = value
     return var
-
-
-def _merging_rules(primitive: Primitive) -> Sequence[Rule]:
-    return () if is_pinned(primitive) else (_merged,)
 
 
 def _merged(eqn: Equation, program: Rewriter) -> Atom | Sequence[Atom] | None:
@@ -728,17 +709,11 @@ def _key(eqn: Equation) -> Any:
 
 
 #: Operations that do nothing, or undo or repeat others, are dropped, and some are replaced by cheaper ones.
-IDENTITIES = (
-    listed(ARITHMETIC_RULES),
-    listed(SELECTION_RULES),
-    listed(MOVEMENT_RULES),
-    reduction_rules,
-    broadcasting_rules,
-)
+IDENTITIES = (listed(ARITHMETIC_RULES), listed(SELECTION_RULES), listed(MOVEMENT_RULES), reduction_rules, broadcasting_rules)
 #: Small values that do not depend on the program's inputs are computed, by the kernels that would compute them later.
 FOLDING = (_folding_rules,)
 #: Each value is computed once (common-subexpression elimination). Programs are pure except for effects: equal equations have equal results
 #: wherever they are, random bits included. Equations with effects are never merged, nor are barriers, which keep equal values separate.
-MERGING = (_merging_rules,)
+MERGING = (lambda primitive: () if is_pinned(primitive) else (_merged,),)
 #: Merging is last: it must see equations in their final form.
 _ALL = Rules(*FOLDING, *IDENTITIES, *MERGING)

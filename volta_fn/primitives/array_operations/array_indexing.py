@@ -1,10 +1,8 @@
 """Reading by index, ``x[…]``: NumPy's basic and advanced indexing.
 
-Each form is lowered to the simplest primitives that express it.
-
-Slices become one `slice` (and a `rev` where steps are negative), a traced scalar index one `dynamic_slice`, arrays of indices one
-`gather`; a `reshape` then drops the dimensions of scalar indices and adds those of None. `window_numbers` words an index as windows of
-a gather or a scatter, for both.
+Each form is lowered to the simplest primitives that express it. Slices become one `slice` (and a `rev` where steps are negative), a traced
+scalar index one `dynamic_slice`, arrays of indices one `gather`; a `reshape` then drops the dimensions of scalar indices and adds those of
+None. `window_numbers` words an index as windows of a gather or a scatter, for both.
 """
 
 from __future__ import annotations
@@ -39,9 +37,8 @@ CLIP, FILL, PROMISE = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP, Ga
 def get_item(array: Any, index: Any) -> Array:
     """Read ``array[index]`` by NumPy's rules.
 
-    An index mixes slices, integers, None, Ellipsis, boolean masks and arrays of integers.
-
-    A known index outside the array raises; one that only the program knows is clamped to the nearest index inside.
+    An index mixes slices, integers, None, Ellipsis, boolean masks and arrays of integers. A known index outside the array raises; one that
+    only the program knows is clamped to the nearest index inside.
 
     Raises:
         OutOfBoundsError: a known index outside, too many indices, or a mask of another shape.

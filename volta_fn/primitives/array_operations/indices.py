@@ -91,10 +91,6 @@ class Span(NamedTuple):
     step: int
     size: int
 
-    def takes_all(self, shape: Shape) -> bool:
-        """Return True if it takes all of its dimension, in order."""
-        return self.step == 1 and self.size == shape[self.dim]
-
 
 class Point(NamedTuple):
     """One index along `dim`: an int, or a traced scalar."""
@@ -135,9 +131,8 @@ Entry = Span | Point | Indices | Flag | NewAxis | Gap
 def parse_index(index: Any, shape: Shape, strict: bool = True, wrap: bool = True) -> list[Entry]:
     """Parse an index expression for an array of `shape` into entries.
 
-    Exactly one entry consumes each dimension.
-
-    `strict` makes known indices outside the array raise, unless the settings permit them; `wrap` lets negative ones count from the end.
+    Exactly one entry consumes each dimension. `strict` makes known indices outside the array raise, unless the settings permit them; `wrap`
+    lets negative ones count from the end.
 
     Raises:
         OutOfBoundsError: too many indices, a mask of another shape, or a known index outside.

@@ -19,21 +19,21 @@ from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, r
 from volta_fn.core.trace import ProcessAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
 from volta_fn.core.trace import axis_size as size_of_axis
-from volta_fn.errors import ArgumentError, DTypeError, GradientError
+from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
-from volta_fn.primitives.collectives.groups import (
-    Groups,
-    Names,
-    checked_groups,
-    from_groups,
-    group_size,
-    in_blocks,
+from volta_fn.primitives.collectives.groups import Groups, Names, checked_groups, from_groups, group_size, in_blocks, one_name, to_groups
+from volta_fn.primitives.data_movement.movement import (
+    broadcast,
+    broadcasted_iota,
+    canonical_axis,
     linear_jvp,
-    one_name,
-    to_groups,
+    moveaxis,
+    no_derivative,
+    reshape,
+    stacked_in_front,
+    zero_jvp,
 )
-from volta_fn.primitives.data_movement.movement import broadcast, broadcasted_iota, canonical_axis, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -59,16 +59,14 @@ def _permute_batch(
     return concatenate(rows, 0), 0
 
 
-def _permute_transpose(ct: Array, operand: Linear, *, axis_names: Names, perm: Permutation) -> list[Array]:
-    return [bind(ppermute_p, ct, axis_names=axis_names, perm=tuple([(target, source) for source, target in perm]))]
-
-
-ppermute_p = Primitive(
+ppermute_p: Primitive = Primitive(
     "ppermute",
     lambda operand, *, axis_names, perm: operand,
     evaluate=on_host.ppermute,
-    jvp=RuleOf(linear_jvp),
-    transpose=_permute_transpose,
+    jvp=linear_jvp(),
+    transpose=lambda ct, operand, *, axis_names, perm: [
+        bind(ppermute_p, ct, axis_names=axis_names, perm=tuple([(target, source) for source, target in perm]))
+    ],
     batch=_permute_batch,
 )
 
@@ -76,9 +74,7 @@ ppermute_p = Primitive(
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """Send `x`, a pytree, between examples by (source, target) pairs.
 
-    Examples that receive nothing get zeros.
-
-    Raises `ArgumentError` if a source or target occurs twice or does not exist.
+    Examples that receive nothing get zeros. Raises `ArgumentError` if a source or target occurs twice or does not exist.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: vf.lax.ppermute(x, "i", [(0, 1), (1, 0)]), axis_name="i")(vf.numpy.array([1.0, 2.0]))
@@ -118,38 +114,25 @@ def _exchange_abstract(
 
 
 def _exchange_batch(
-    axis: AxisData,
-    args: Sequence[Array],
-    dims: Sequence[int | None],
-    *,
-    axis_names: Names,
-    axis_index_groups: Groups,
-    split_axis: int,
-    concat_axis: int,
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, split_axis: int, concat_axis: int, **params: Any
 ) -> tuple[Array, int]:
-    (value,), (dim,) = args, dims
-    if axis.name not in axis_names:
-        front = broadcast(value, (axis.size,)) if dim is None else moveaxis(value, dim, 0)
-        params = {"axis_names": axis_names, "axis_index_groups": axis_index_groups}
-        return bind(all_to_all_p, front, **params, split_axis=split_axis + 1, concat_axis=concat_axis + 1), 0
+    groups = params["axis_index_groups"]
+    if axis.name not in params["axis_names"]:
+        front = stacked_in_front(axis, args, dims)
+        return bind(all_to_all_p, *front, split_axis=split_axis + 1, concat_axis=concat_axis + 1, **params), 0
     # Example i's block j becomes example j's block i: the stacked dimension and the split one change roles.
-    by_target = moveaxis(to_groups(value, dim, axis.size, axis_index_groups), split_axis + 2, 1)
-    return from_groups(moveaxis(by_target, 2, concat_axis + 2), axis_index_groups), 0
+    by_target = moveaxis(to_groups(args[0], dims[0], axis.size, groups), split_axis + 2, 1)
+    return from_groups(moveaxis(by_target, 2, concat_axis + 2), groups), 0
 
 
-def _exchange_transpose(
-    ct: Array, operand: Linear, *, axis_names: Names, axis_index_groups: Groups, split_axis: int, concat_axis: int
-) -> list[Array]:
-    params = {"axis_names": axis_names, "axis_index_groups": axis_index_groups}
-    return [bind(all_to_all_p, ct, **params, split_axis=concat_axis, concat_axis=split_axis)]
-
-
-all_to_all_p = Primitive(
+all_to_all_p: Primitive = Primitive(
     "all_to_all",
     _exchange_abstract,
     evaluate=on_host.all_to_all,
-    jvp=RuleOf(linear_jvp),
-    transpose=_exchange_transpose,
+    jvp=linear_jvp(),
+    transpose=lambda ct, operand, *, split_axis, concat_axis, **params: [
+        bind(all_to_all_p, ct, split_axis=concat_axis, concat_axis=split_axis, **params)
+    ],
     batch=_exchange_batch,
 )
 
@@ -157,11 +140,10 @@ all_to_all_p = Primitive(
 def all_to_all(x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False) -> Any:
     """Exchange slices of `x`, a pytree, between all examples of a named axis.
 
-    `x` is split along `split_axis` into a slice per example; slice j goes to example j, and what arrives is joined along `concat_axis`.
-
-    A leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`.
-    If `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis`
-    that leaves have. With `axis_index_groups`, lists of positions of one size, each group exchanges its own.
+    `x` is split along `split_axis` into a slice per example; slice j goes to example j, and what arrives is joined along `concat_axis`. A
+    leaf's `split_axis` is as long as the named axis and is dropped, and what arrives is stacked along a new dimension `concat_axis`. If
+    `tiled` it is a multiple of that, each example has a block of it, and what arrives is joined along the dimension `concat_axis` that
+    leaves have. With `axis_index_groups`, lists of positions of one size, each group exchanges its own.
 
     Several names count as one axis, the last varying fastest. The derivative sends cotangents back. Raises `ShapeError`
     if `split_axis` does not divide so, `ArgumentError` if the name is not bound by a surrounding `vmap`.
@@ -237,17 +219,8 @@ def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
     return broadcasted_iota(np.int32, (axis.size,), 0), 0
 
 
-def _index_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis_names: Names) -> tuple[Array, Any]:
-    out = bind(axis_index_p, axis_names=axis_names)
-    return out, Zero(out.aval.tangent_aval())
-
-
 axis_index_p = Primitive(
-    "axis_index",
-    lambda *, axis_names: ShapedArray((), np.dtype(np.int32)),
-    evaluate=on_host.axis_index,
-    jvp=_index_jvp,
-    batch=_index_batch,
+    "axis_index", lambda *, axis_names: ShapedArray((), np.dtype(np.int32)), evaluate=on_host.axis_index, jvp=zero_jvp, batch=_index_batch
 )
 
 
@@ -270,41 +243,24 @@ def axis_index(axis_name: Any) -> Array:
 # Gathering.
 
 
-def _gather_abstract(operand: ShapedArray, *, axis_names: Names, axis_index_groups: Groups, axis: int, size: int) -> ShapedArray:
-    return operand.update(shape=(*operand.shape[:axis], size, *operand.shape[axis:]))
-
-
 def _gather_batch(
-    mapped: AxisData,
-    args: Sequence[Array],
-    dims: Sequence[int | None],
-    *,
-    axis_names: Names,
-    axis_index_groups: Groups,
-    axis: int,
-    size: int,
+    mapped: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis: int, **params: Any
 ) -> tuple[Array, int | None]:
-    (value,), (dim,) = args, dims
-    if mapped.name not in axis_names:
-        front = moveaxis(value, dim or 0, 0)
-        return bind(all_gather_p, front, axis_names=axis_names, axis_index_groups=axis_index_groups, axis=axis + 1, size=size), 0
-    if axis_index_groups is None:
+    (value,), (dim,), groups, size = args, dims, params["axis_index_groups"], params["size"]
+    if mapped.name not in params["axis_names"]:
+        return bind(all_gather_p, moveaxis(value, dim or 0, 0), axis=axis + 1, **params), 0
+    if groups is None:
         return moveaxis(broadcast(value, (size,)), 0, axis) if dim is None else moveaxis(value, dim, axis), None
-    stacked = to_groups(value, dim, mapped.size, axis_index_groups)
-    every = moveaxis(broadcast(stacked, (size,)), 0, 1)
-    return moveaxis(from_groups(every, axis_index_groups), 1, axis + 1), 0
+    every = moveaxis(broadcast(to_groups(value, dim, mapped.size, groups), (size,)), 0, 1)
+    return moveaxis(from_groups(every, groups), 1, axis + 1), 0
 
 
-def _gather_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]:
-    return [bind(reduce_scatter_p, ct, **params)]
-
-
-all_gather_p = Primitive(
+all_gather_p: Primitive = Primitive(
     "all_gather",
-    _gather_abstract,
+    lambda operand, *, axis, size, **params: operand.update(shape=(*operand.shape[:axis], size, *operand.shape[axis:])),
     evaluate=on_host.all_gather,
-    jvp=RuleOf(linear_jvp),
-    transpose=_gather_transpose,
+    jvp=linear_jvp(),
+    transpose=lambda ct, operand, **params: [bind(reduce_scatter_p, ct, **params)],
     batch=_gather_batch,
 )
 
@@ -334,38 +290,20 @@ def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: i
 # Scattering.
 
 
-def _scatter_abstract(operand: ShapedArray, *, axis_names: Names, axis_index_groups: Groups, axis: int, size: int) -> ShapedArray:
-    return operand.update(shape=(*operand.shape[:axis], *operand.shape[axis + 1 :]))
+def _scatter_batch(mapped: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axis: int, **params: Any) -> tuple[Array, int]:
+    (value,), (dim,), groups = args, dims, params["axis_index_groups"]
+    if mapped.name not in params["axis_names"]:
+        return bind(reduce_scatter_p, moveaxis(value, dim or 0, 0), axis=axis + 1, **params), 0
+    total = reduce_sum(to_groups(value, dim, mapped.size, groups), (1,))
+    return from_groups(moveaxis(total, axis + 1, 1), groups), 0
 
 
-def _scatter_batch(
-    mapped: AxisData,
-    args: Sequence[Array],
-    dims: Sequence[int | None],
-    *,
-    axis_names: Names,
-    axis_index_groups: Groups,
-    axis: int,
-    size: int,
-) -> tuple[Array, int]:
-    (value,), (dim,) = args, dims
-    if mapped.name not in axis_names:
-        front = moveaxis(value, dim or 0, 0)
-        return bind(reduce_scatter_p, front, axis_names=axis_names, axis_index_groups=axis_index_groups, axis=axis + 1, size=size), 0
-    total = reduce_sum(to_groups(value, dim, mapped.size, axis_index_groups), (1,))
-    return from_groups(moveaxis(total, axis + 1, 1), axis_index_groups), 0
-
-
-def _scatter_transpose(ct: Array, operand: Linear, **params: Any) -> list[Array]:
-    return [bind(all_gather_p, ct, **params)]
-
-
-reduce_scatter_p = Primitive(
+reduce_scatter_p: Primitive = Primitive(
     "reduce_scatter",
-    _scatter_abstract,
+    lambda operand, *, axis, **params: operand.update(shape=(*operand.shape[:axis], *operand.shape[axis + 1 :])),
     evaluate=on_host.reduce_scatter,
-    jvp=RuleOf(linear_jvp),
-    transpose=_scatter_transpose,
+    jvp=linear_jvp(),
+    transpose=lambda ct, operand, **params: [bind(all_gather_p, ct, **params)],
     batch=_scatter_batch,
 )
 
@@ -373,10 +311,8 @@ reduce_scatter_p = Primitive(
 def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False) -> Any:
     """Sum `x` over all positions of a named axis and scatter the sum.
 
-    Each keeps its own slice along `scatter_dimension`.
-
-    That dimension has the size of the axis and is dropped; if `tiled` it is a multiple of it and each keeps a block. With
-    `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
+    Each keeps its own slice along `scatter_dimension`. That dimension has the size of the axis and is dropped; if `tiled` it is a multiple
+    of it and each keeps a block. With `axis_index_groups`, lists of positions of one size, each group has a sum of its own.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda row: vf.lax.psum_scatter(row, "i"), axis_name="i")(vf.numpy.array([[1, 2], [3, 4]]))
@@ -427,15 +363,8 @@ def _reduction(
         values, out_dims = [_sent(v, params) for v, _ in pairs], [d for _, d in pairs]
         return (bind(primitive, *values, axis_names=rest, axis_index_groups=None, **params) if rest else values), out_dims
 
-    primitive = Primitive(
-        name,
-        lambda *operands, **params: operands,
-        multiple_results=True,
-        evaluate=evaluate,
-        jvp=jvp,
-        transpose=transpose,
-        batch=batch,
-    )
+    abstract = lambda *operands, **params: operands  # noqa: E731
+    primitive = Primitive(name, abstract, multiple_results=True, evaluate=evaluate, jvp=jvp, transpose=transpose, batch=batch)
     return primitive
 
 
@@ -459,19 +388,10 @@ def _sum_transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> list[An
     return [next(totals) if i in some else None for i in range(len(cts))]
 
 
-def _no_jvp(primitive: Primitive) -> Callable[..., Any]:
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], list[Any]]:
-        if any(type(t) is not Zero for t in tangents):
-            raise GradientError(f"{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
-        outs = bind(primitive, *primals, **params)
-        return outs, [Zero(o.aval.tangent_aval()) for o in outs]
-
-    return jvp
-
-
 psum_p = _reduction("psum", reduce_sum, on_host.psum, _sum_jvp, _sum_transpose)
-pmax_p = _reduction("pmax", reduce_max, partial(on_host.extreme, step="max"), RuleOf(_no_jvp))
-pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), RuleOf(_no_jvp))
+_EXTREME_JVP = no_derivative("{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
+pmax_p = _reduction("pmax", reduce_max, partial(on_host.extreme, step="max"), _EXTREME_JVP)
+pmin_p = _reduction("pmin", reduce_min, partial(on_host.extreme, step="min"), _EXTREME_JVP)
 
 
 # A sum between processes in two steps, between which the program goes on (placed by compiler/passes/dce.py).
@@ -490,11 +410,9 @@ psum_done_p = Primitive(
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     """Return the sum of `x`, a pytree, over all positions of one or more named axes.
 
-    Booleans are counted, in int32.
-
-    A Python number gives that many times itself, without an operation. `axis_index_groups` are lists of positions, of one size, which
-    have sums of their own. All arrays of `x` travel in one call.
-    Raises `ArgumentError` if the name is not bound by a surrounding `vmap` or `shard_map`.
+    Booleans are counted, in int32. A Python number gives that many times itself, without an operation. `axis_index_groups` are lists of
+    positions, of one size, which have sums of their own. All arrays of `x` travel in one call. Raises `ArgumentError` if the name is not
+    bound by a surrounding `vmap` or `shard_map`.
 
     >>> import volta_fn as vf
     >>> vf.vmap(lambda x: x / vf.lax.psum(x, "i"), axis_name="i")(vf.numpy.array([1.0, 3.0]))
@@ -512,7 +430,8 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
     leaves, structure = tree.flatten(x)
     size = group_size(names, groups)
     outs = [leaf * size if isinstance(leaf, (int, float, complex)) else None for leaf in leaves]
-    arrays = {i: _bool_as_int32(as_value(leaf)) for i, leaf in enumerate(leaves) if outs[i] is None}
+    arrays = {i: as_value(leaf) for i, leaf in enumerate(leaves) if outs[i] is None}
+    arrays = {i: convert_element_type(v, np.int32) if v.dtype in dtypes.BOOL else v for i, v in arrays.items()}
     short = [i for i, v in arrays.items() if compression and v.dtype == np.float32]
     if compression and len(short) < len([v for v in arrays.values() if v.dtype in dtypes.INEXACT]):
         kinds = sorted({v.dtype.name for v in arrays.values()} - {"float32"})
@@ -523,10 +442,6 @@ def sum_of(x: Any, axis_name: Any, axis_index_groups: Any, compression: str | No
             for i, total in zip(positions, totals, strict=True):
                 outs[i] = total
     return tree.unflatten(structure, outs)
-
-
-def _bool_as_int32(value: Array) -> Array:
-    return convert_element_type(value, np.int32) if value.dtype in dtypes.BOOL else value
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -585,24 +500,20 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 # ------------------------------------------------------------------------------
 
 
-def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int | None]:
-    return bind(pcast_p, *args, **params), dims[0]
-
-
 def _transpose(ct: Array, operand: Linear, *, axis_names: Names, to: str) -> list[Array]:
     if to == "varying":
         return list(bind(psum_p, ct, axis_names=axis_names, axis_index_groups=None, compression=None))
     return [div(ct, as_value(np.asarray(size_of_axis(axis_names)).astype(ct.dtype)))]
 
 
-pcast_p = Primitive(
+pcast_p: Primitive = Primitive(
     "pcast",
     lambda operand, *, axis_names, to: operand,
     evaluate=lambda operand, *, axis_names, to: operand,
     views=True,
-    jvp=RuleOf(linear_jvp),
+    jvp=linear_jvp(),
     transpose=_transpose,
-    batch=_batch,
+    batch=lambda axis, args, dims, **params: (bind(pcast_p, *args, **params), dims[0]),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from volta_fn.core import distribution
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import Primitive, Zero
-from volta_fn.core.trace import ProcessAxis, axis_size, bind, bound_axes
+from volta_fn.core.trace import ProcessAxis, axis_size, bound_axes
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
@@ -88,17 +87,6 @@ def in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -
     if count % size:
         raise ShapeError(f"{collective}: dimension {dim} of shape {value.shape} does not divide among {size} examples")
     return reshape(value, (*before, size, count // size, *after)) if tiled else value
-
-
-def linear_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """Return the JVP rule of a linear collective of one array."""
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, **params)
-        (tangent,) = tangents
-        return out, Zero(out.aval.tangent_aval()) if type(tangent) is Zero else bind(primitive, tangent, **params)
-
-    return jvp
 
 
 # ------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
-from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import axis_environment
@@ -29,10 +29,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 
 
 def promote_weak(init: Sequence[Array], step_avals: Sequence[ShapedArray]) -> list[Array] | None:
-    """Promote weakly typed values of the initial carry to a step's dtypes.
-
-    Return None if they have the step's dtypes already.
-    """
+    """Promote weak values of the initial carry to a step's dtypes; None if they agree."""
     if len(init) != len(step_avals):
         return None
     promoted = [_promoted_carry(x, a) for x, a in zip(init, step_avals, strict=True)]
@@ -125,10 +122,7 @@ class Body(NamedTuple):
 
 
 class Adapted:
-    """A user's function with another signature.
-
-    Its programs are kept with those of the user's function, its `owner`.
-    """
+    """A user's function with another signature, whose programs its `owner` keeps."""
 
     #: The number of leading keys of a carry's paths that wrappers added.
     hidden_keys: ClassVar[int] = 0
@@ -263,10 +257,7 @@ def scan_in_python(
 
 
 def while_in_python(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., Any], init: Any, check: Callable[..., None]) -> Any:
-    """Run `while_loop` in Python; return `UNKNOWN` if a condition is traced.
-
-    `check` looks at the type of a condition.
-    """
+    """Run `while_loop` in Python, `check` its conditions; `UNKNOWN` if one is traced."""
     carry: Any = tree.map(as_value, init)
     try:
         while True:
@@ -292,10 +283,7 @@ def chosen_in_python(index: Array, functions: Sequence[Callable[..., Any]], oper
 
 
 def _promoted_outputs(carry: Any, result: Any) -> Any:
-    """Promote a carry to the dtypes of a step's result.
-
-    None if they are the same.
-    """
+    """Promote a carry to a step's dtypes; None if it has them already."""
     if tree.structure(carry) != tree.structure(result):
         return None
     promoted = promote_weak(tree.leaves(carry), [as_value(x).aval for x in tree.leaves(result)])

@@ -61,9 +61,8 @@ cond_p = Primitive("cond", _cond_abstract, multiple_results=True, holds_programs
 def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *operands: Any, operand: Any = _ABSENT) -> R:
     """Evaluate one of two functions, chosen by `pred`, which may be traced.
 
-    The same as ``true_fun(*operands) if pred else false_fun(*operands)``.
-
-    Under `vmap` with a `pred` that differs between examples both branches are computed and the results selected.
+    The same as ``true_fun(*operands) if pred else false_fun(*operands)``. Under `vmap` with a `pred` that differs between examples both
+    branches are computed and the results selected.
 
     Args:
         pred: a boolean scalar; of a number, whether it is not zero.
@@ -256,10 +255,9 @@ def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], T], ini
 def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init_val: Any) -> Any:
     """Repeat ``val = body_fun(val)`` while ``cond_fun(val)`` is true.
 
-    The loop is one program; it returns the last value, beginning with `init_val`.
-
-    Forward mode passes through it. Reverse mode does not, as the number of steps is unknown: use `scan`, or `fori_loop` with bounds
-    that are Python integers. Under `vmap` with conditions that differ the loop runs until the last example is done.
+    The loop is one program; it returns the last value, beginning with `init_val`. Forward mode passes through it. Reverse mode does not, as
+    the number of steps is unknown: use `scan`, or `fori_loop` with bounds that are Python integers. Under `vmap` with conditions that
+    differ the loop runs until the last example is done.
 
     Args:
         cond_fun: from the carry to a boolean scalar.
@@ -360,10 +358,6 @@ class _CountedWhile(Adapted):
         return i + 1, upper, self.owner(i, value)
 
 
-def _below(carry: Any) -> Any:
-    return carry[0] < carry[1]
-
-
 @overload
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, T], T], init_val: T, *, unroll: int | bool | None = None) -> T: ...
 @overload
@@ -371,9 +365,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], T], init_va
 def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None) -> Any:
     """Repeat ``val = body_fun(i, val)`` for i from `lower` to `upper` - 1.
 
-    The loop is one program; it returns the last value, beginning with `init_val`.
-
-    With bounds known while tracing it is a `scan` and differentiable in both modes; else a `while_loop`, which reverse mode cannot pass.
+    The loop is one program; it returns the last value, beginning with `init_val`. With bounds known while tracing it is a `scan` and
+    differentiable in both modes; else a `while_loop`, which reverse mode cannot pass.
 
     Args:
         lower, upper: scalars of one dtype (Python integers take the other's dtype).
@@ -398,7 +391,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_
         return result
     if unroll is not None:
         raise ArgumentError("fori_loop: unroll needs bounds that are known while tracing (Python integers), but a bound is traced")
-    _, _, result = _run_while("fori_loop", _below, _CountedWhile(body_fun), (first, last, init_val))
+    _, _, result = _run_while("fori_loop", lambda carry: carry[0] < carry[1], _CountedWhile(body_fun), (first, last, init_val))
     return result
 
 
@@ -424,11 +417,10 @@ def reduce(
 ) -> Any:
     """Combine the elements along `dimensions` by `computation`.
 
-    The combination begins with `init_values`.
-
-    `computation` is one of `lax.add`, `mul`, `max`, `min`, `bitwise_and`, `bitwise_or`, `bitwise_xor`, which have kernels, or any
-    associative function of two arrays that treats elements alike. That is applied about log2 n times to many elements at once, neighbours
-    first, so that their (row-major) order is kept, and its derivative is that of these applications.
+    The combination begins with `init_values`. `computation` is one of `lax.add`, `mul`, `max`, `min`, `bitwise_and`, `bitwise_or`,
+    `bitwise_xor`, which have kernels, or any associative function of two arrays that treats elements alike. That is applied about log2 n
+    times to many elements at once, neighbours first, so that their (row-major) order is kept, and its derivative is that of these
+    applications.
 
     Args:
         operands: an array, or a pytree of arrays of one shape, whose elements are then reduced together.

@@ -82,10 +82,9 @@ def scan(
 ) -> tuple[Any, Any]:
     """Carry a value through the rows of `xs` and stack the outputs of all steps.
 
-    It is a `for` loop as one program.
-
-    ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the last carry and the stacked ``y``.
-    Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for all.
+    It is a `for` loop as one program. ``scan(f, init, xs)`` means ``carry = init; for x in xs: carry, y = f(carry, x)`` and returns the
+    last carry and the stacked ``y``. Differentiable in both modes; reverse mode stores what each step needs, once where it is the same for
+    all.
 
     Args:
         f: one step, ``(carry, x) -> (carry, y)``. It is traced once, whatever the length. A plain function that is passed again, with
@@ -146,10 +145,7 @@ def checked_unroll(caller: str, unroll: int | bool, steps: int) -> int:
 def run_scan(
     name: str, f: Callable[..., Any], init: Any, xs: Any, rows: Sequence[Array], length: int, reverse: bool, unroll: int
 ) -> tuple[Any, Any]:
-    """Run `scan` on checked arguments; messages call it `name`.
-
-    References that `f` uses become part of the carry.
-    """
+    """Run `scan` on checked arguments, called `name`; references join the carry."""
 
     def run(refs: list[Ref]) -> tuple[Any, Any]:
         if not refs:
@@ -292,10 +288,7 @@ def associative_scan(fn: Callable[[T, T], T], elems: T, reverse: bool = False, a
 
 
 def combining(caller: str, fn: Callable[[Any, Any], Any], structure: tree.TreeDef) -> Combine:
-    """Wrap `fn`, a function of two trees, as one of their leaves.
-
-    It must return a tree of the same structure.
-    """
+    """Wrap `fn`, of two trees to one of their structure, as a function of leaves."""
 
     def combine(a: Sequence[Array], b: Sequence[Array]) -> list[Array]:
         outs, out_structure = tree.flatten(fn(tree.unflatten(structure, a), tree.unflatten(structure, b)))

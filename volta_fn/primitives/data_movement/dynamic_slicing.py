@@ -13,18 +13,22 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_p
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, expand_dims, iota, moveaxis, reshape, squeeze
-from volta_fn.primitives.data_movement.slicing import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    ScatterDimensionNumbers,
-    concatenate,
-    instantiate,
+from volta_fn.primitives.data_movement.movement import (
+    broadcast,
+    canonical_axis,
+    expand_dims,
+    iota,
+    linear_jvp,
+    moveaxis,
+    reshape,
+    squeeze,
+    stacked_in_front,
 )
+from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, concatenate
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
@@ -84,13 +88,6 @@ def _slice_abstract(operand: ShapedArray, *starts: ShapedArray, slice_sizes: Sha
     return operand.update(shape=slice_sizes)
 
 
-def _slice_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, slice_sizes: Shape) -> tuple[Array, Any]:
-    out = bind(dynamic_slice_p, *primals, slice_sizes=slice_sizes)
-    if type(tangents[0]) is Zero:
-        return out, Zero(out.aval.tangent_aval())
-    return out, bind(dynamic_slice_p, tangents[0], *primals[1:], slice_sizes=slice_sizes)
-
-
 def _slice_transpose(ct: Any, operand: Linear, *starts: Array, slice_sizes: Shape) -> list[Any]:
     zeros = broadcast(as_value(np.zeros((), ct.dtype)), operand.shape)
     return [bind(dynamic_update_slice_p, zeros, ct, *starts), *[None] * len(starts)]
@@ -109,7 +106,7 @@ def _slice_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
     )  # fmt: skip
 
 
-dynamic_slice_p = Primitive("dynamic_slice", _slice_abstract, jvp=_slice_jvp, transpose=_slice_transpose, batch=_slice_batch, views=True)
+dynamic_slice_p = Primitive("dynamic_slice", _slice_abstract, jvp=linear_jvp(0), transpose=_slice_transpose, batch=_slice_batch, views=True)
 
 
 # dynamic_update_slice
@@ -122,13 +119,6 @@ def _update_abstract(operand: ShapedArray, update: ShapedArray, *starts: ShapedA
             f"dynamic_update_slice needs operand and update of one dtype, got {operand} and {update}; convert with lax.convert_element_type"
         )
     return ShapedArray(operand.shape, operand.dtype, operand.weak_type and update.weak_type)
-
-
-def _update_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
-    out = bind(dynamic_update_slice_p, *primals)
-    if type(tangents[0]) is Zero and type(tangents[1]) is Zero:
-        return out, Zero(out.aval.tangent_aval())
-    return out, bind(dynamic_update_slice_p, instantiate(tangents[0]), instantiate(tangents[1]), *primals[2:])
 
 
 def _update_transpose(ct: Any, operand: Any, update: Any, *starts: Array) -> list[Any]:
@@ -144,10 +134,7 @@ def _update_transpose(ct: Any, operand: Any, update: Any, *starts: Array) -> lis
 def _update_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
     operand, update, *starts = args
     if all(d is None for d in dims[2:]):
-        operand, update = (
-            broadcast(v, (axis.size,)) if d is None else moveaxis(v, d, 0) for v, d in zip((operand, update), dims, strict=False)
-        )
-        return bind(dynamic_update_slice_p, operand, update, _zero_index(), *starts), 0
+        return bind(dynamic_update_slice_p, *stacked_in_front(axis, args[:2], dims[:2]), _zero_index(), *starts), 0
     indices, indices_dim = _stacked_starts(axis, starts, dims[2:])
     everything = tuple(range(len(starts)))
     return scatter_p.batch(  # type: ignore[misc]  # it has a batching rule
@@ -157,7 +144,7 @@ def _update_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | No
 
 
 dynamic_update_slice_p = Primitive(
-    "dynamic_update_slice", _update_abstract, overwrites=0, jvp=_update_jvp, transpose=_update_transpose, batch=_update_batch
+    "dynamic_update_slice", _update_abstract, overwrites=0, jvp=linear_jvp(0, 1), transpose=_update_transpose, batch=_update_batch
 )
 
 
@@ -165,10 +152,7 @@ dynamic_update_slice_p = Primitive(
 
 
 def _start_indices(shape: Shape, start_indices: Any, allow_negative: bool, name: str) -> list[Array]:
-    """Return one zero-dimensional array per dimension.
-
-    Negative starts count from the end if allowed.
-    """
+    """Return an array per dimension; negative starts count from the end if allowed."""
     if isinstance(start_indices, (Array, np.ndarray)):
         if start_indices.ndim != 1:
             raise ShapeError(f"{name}: start_indices must be a sequence or a 1-d array, got shape {start_indices.shape}")
@@ -226,9 +210,8 @@ def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int], 
 def dynamic_update_slice(operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool = True) -> Array:
     """Replace the block of `operand` at `start_indices` by `update`.
 
-    They have one rank and dtype.
-
-    A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger than the operand.
+    They have one rank and dtype. A start too far out is moved so that the block lies inside. Raises `ShapeError` if the update is larger
+    than the operand.
 
     >>> import volta_fn as vf
     >>> vf.lax.dynamic_update_slice(vf.numpy.zeros(4), vf.numpy.ones(2), (1,))

@@ -17,15 +17,25 @@ from volta_fn.core.aval import Shape, ShapedArray, canonical_shape
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentTypeError, DTypeError, GradientError, MissingRuleError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axes, expand_dims, iota, moveaxis, reshape
+from volta_fn.primitives.data_movement.movement import (
+    broadcast,
+    canonical_axes,
+    expand_dims,
+    instantiate,
+    iota,
+    linear_jvp,
+    moveaxis,
+    no_tangents,
+    reshape,
+    shift_dims,
+    to_front,
+)
 from volta_fn.primitives.data_movement.slicing import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
     check_numbers,
     concatenate,
-    instantiate,
-    shift_dims,
 )
 from volta_fn.primitives.declare import weakly_promoted
 from volta_fn.primitives.elementwise import arithmetic, selection
@@ -68,7 +78,7 @@ def _gather_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any
     (operand, indices), (tangent, _) = primals, tangents
     out = bind(gather_p, operand, indices, **params)
     if type(tangent) is Zero:
-        return out, Zero(out.aval.tangent_aval())
+        return no_tangents(out)
     return out, bind(gather_p, tangent, indices, **(params | {"fill_value": 0}))
 
 
@@ -266,10 +276,7 @@ def _abstract(name: str) -> Callable[..., ShapedArray]:
 
 
 def _read_windows(source: Array, indices: Array, like: Array | Linear, params: dict[str, Any]) -> Array:
-    """Read `source` where the updates `like` would be written.
-
-    It is zero where they would be dropped.
-    """
+    """Read `source` where updates `like` would be written; zero where dropped."""
     numbers: ScatterDimensionNumbers = params["dimension_numbers"]
     sizes = _window_sizes(numbers, source.shape, like.shape)
     return bind(
@@ -282,24 +289,11 @@ def _is_single(indices: Array | ShapedArray) -> bool:
     return math.prod(indices.shape[:-1]) <= 1
 
 
-def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
-    """Return the JVP rule of a scatter linear in operand and updates together."""
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, **params)
-        operand_tangent, _, update_tangent = tangents
-        if type(operand_tangent) is Zero and type(update_tangent) is Zero:
-            return out, Zero(out.aval.tangent_aval())
-        return out, bind(primitive, instantiate(operand_tangent), primals[1], instantiate(update_tangent), **params)
-
-    return jvp
-
-
 def _batch_for(primitive: Primitive) -> Callable[..., Any]:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimension_numbers: ScatterDimensionNumbers, **params: Any
     ) -> tuple[Array, int]:
-        operand, indices, updates = [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+        operand, indices, updates = to_front(args, dims)
         operand = broadcast(operand, (axis.size,)) if dims[0] is None else operand
         updates = broadcast(updates, (axis.size,)) if dims[2] is None else updates
         stepping = dims[1] is not None  # Example i of the indices writes into example i of the operand; else all write into all.
@@ -319,10 +313,7 @@ def _batch_for(primitive: Primitive) -> Callable[..., Any]:
 
 
 def _declare(
-    name: str,
-    combines: Reduction | None,
-    jvp: Callable[..., Any] | RuleOf,
-    transpose: Callable[..., Any] | None = None,
+    name: str, combines: Reduction | None, jvp: Callable[..., Any] | RuleOf, transpose: Callable[..., Any] | None = None
 ) -> Primitive:
     return Primitive(name, _abstract(name), overwrites=0, jvp=jvp, transpose=transpose, batch=RuleOf(_batch_for), combines=combines)
 
@@ -344,10 +335,7 @@ def _scatter_transpose(ct: Any, operand: Any, indices: Array, updates: Any, **pa
 
 
 def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[str, Any]) -> Array:
-    """Mark the last update of each element.
-
-    Each writes its number, and reads back whose number is there.
-    """
+    """Mark the last update of each element: each writes its number, and reads it back."""
     count = math.prod(updates)
     dtype = np.dtype(np.int32 if count < 2**31 else np.int64)
     numbers = reshape(iota(dtype, count), updates)
@@ -355,7 +343,7 @@ def _last_of_each(indices: Array, operand: Shape, updates: Shape, params: dict[s
     return selection.eq(_read_windows(written, indices, numbers, params), numbers)
 
 
-scatter_p = _declare("scatter", None, RuleOf(_linear_jvp), _scatter_transpose)
+scatter_p = _declare("scatter", None, linear_jvp(0, 2), _scatter_transpose)
 
 
 # scatter_add, the transpose of gather
@@ -366,7 +354,7 @@ def _scatter_add_transpose(ct: Any, operand: Any, indices: Array, updates: Any, 
     return [ct if type(operand) is Linear else None, None, ct_updates]
 
 
-scatter_add_p = _declare("scatter_add", reduce_sum_p.reduction, RuleOf(_linear_jvp), _scatter_add_transpose)
+scatter_add_p = _declare("scatter_add", reduce_sum_p.reduction, linear_jvp(0, 2), _scatter_add_transpose)
 
 
 # scatter_mul
@@ -403,17 +391,14 @@ scatter_mul_p = _declare("scatter_mul", reduce_prod.primitive.reduction, _scatte
 
 
 def _extreme(name: str, combines: Reduction | None) -> Primitive:
-    """Declare a scatter that keeps extremes.
-
-    Equal extremes, of the operand and of updates, share the tangent equally.
-    """
+    """Declare a scatter of extremes; equal ones, of either side, share the tangent."""
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         operand, indices, updates = primals
         operand_tangent, _, update_tangent = tangents
         out = bind(primitive, operand, indices, updates, **params)
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
-            return out, Zero(out.aval.tangent_aval())
+            return no_tangents(out)
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
         from_operand = convert_element_type(selection.eq(operand, out), dtype)
         from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)
@@ -521,9 +506,8 @@ def scatter_apply(
 ) -> Array:
     """Apply an elementwise function to windows of `operand`.
 
-    An element in several windows passes through it once.
-
-    `update_shape` is the shape that updates would have; the other arguments are those of `scatter`.
+    An element in several windows passes through it once. `update_shape` is the shape that updates would have; the other arguments are those
+    of `scatter`.
 
     >>> import volta_fn as vf
     >>> one = vf.lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))

@@ -14,7 +14,98 @@ from volta_fn.core.aval import Shape, ShapedArray, as_integer, canonical_shape, 
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Reduction, RuleOf, Zero
 from volta_fn.core.trace import bind
-from volta_fn.errors import AxisError, DTypeError, ShapeError
+from volta_fn.errors import AxisError, DTypeError, GradientError, ShapeError
+
+# ------------------------------------------------------------------------------
+# Rules of derivatives and of batching that primitives share.
+# ------------------------------------------------------------------------------
+
+
+def no_tangents(outs: Any) -> tuple[Any, Any]:
+    """Return a result, or several, with symbolic zeros as tangents."""
+    if isinstance(outs, Array):
+        return outs, Zero(outs.aval.tangent_aval())
+    return outs, [Zero(out.aval.tangent_aval()) for out in outs]
+
+
+#: The JVP rule of a primitive that is constant wherever it has a derivative.
+zero_jvp = RuleOf(lambda primitive: lambda primals, tangents, **params: no_tangents(bind(primitive, *primals, **params)))
+
+
+def no_derivative(message: str) -> RuleOf:
+    """Return a JVP rule that raises `GradientError` unless all tangents are zero.
+
+    The message is formatted with the primitive and its parameters.
+    """
+
+    def make(primitive: Primitive) -> Callable[..., Any]:
+        def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+            if any(type(t) is not Zero for t in tangents):
+                raise GradientError(message.format(primitive=primitive, **params))
+            return no_tangents(bind(primitive, *primals, **params))
+
+        return jvp
+
+    return RuleOf(make)
+
+
+def instantiate(tangent: Any) -> Array:
+    """Return a tangent as an array: zeros where it is a symbolic zero."""
+    if type(tangent) is Zero:
+        return broadcast(as_value(np.zeros((), tangent.aval.dtype)), tangent.aval.shape)
+    return tangent
+
+
+def linear_jvp(*operands: int) -> RuleOf:
+    """Return the JVP rule of a primitive that is linear in `operands` together.
+
+    None are all of them; the other operands are constants.
+    """
+
+    def make(primitive: Primitive) -> Callable[..., Any]:
+        def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
+            out = bind(primitive, *primals, **params)
+            moved = operands or range(len(primals))
+            if all(type(tangents[i]) is Zero for i in moved):
+                return no_tangents(out)
+            return out, bind(primitive, *[instantiate(tangents[i]) if i in moved else x for i, x in enumerate(primals)], **params)
+
+        return jvp
+
+    return RuleOf(make)
+
+
+def to_front(args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
+    """Move the dimension of the examples of each argument that has one to the front."""
+    return [a if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+
+
+def stacked_in_front(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> list[Array]:
+    """Return all arguments with the examples along a new leading dimension."""
+    return [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
+
+
+def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...]:
+    """Shift the dims for a new one in front, which joins them as `lead` if given."""
+    later = tuple([d + 1 for d in dims])
+    return later if lead is None else (lead, *later)
+
+
+def batch_in_front(shifted: Callable[..., dict[str, Any]] | None = None) -> RuleOf:
+    """Return the batching rule that stacks all operands along a new leading dimension.
+
+    ``shifted(size, **params)`` returns the parameters for operands with that dimension, of `size` examples; without it they stay.
+    """
+
+    def make(primitive: Primitive) -> Callable[..., Any]:
+        def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+            stacked = stacked_in_front(axis, args, dims)
+            outs = bind(primitive, *stacked, **(params if shifted is None else shifted(axis.size, **params)))
+            return (outs, [0] * len(outs)) if primitive.multiple_results else (outs, 0)
+
+        return batch
+
+    return RuleOf(make)
 
 
 def linear_primitive(
@@ -27,31 +118,19 @@ def linear_primitive(
     reduction: Reduction | None = None,
     combines: Reduction | None = None,
 ) -> Primitive:
-    """Declare a linear primitive of one operand.
-
-    Its JVP applies it to the tangent.
-    """
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-        out = bind(primitive, *primals, **params)
-        (tangent,) = tangents
-        if type(tangent) is Zero:
-            return out, Zero(out.aval.tangent_aval())
-        return out, bind(primitive, tangent, **params)
-
-    primitive = Primitive(
+    """Declare a linear primitive of one operand, whose JVP applies it to the tangent."""
+    return Primitive(
         name,
         abstract,
         evaluate=evaluate,
         views=views,
-        jvp=jvp,
+        jvp=linear_jvp(),
         transpose=transpose,
         maps_tangent=True,
         batch=batch,
         reduction=reduction,
         combines=combines,
     )
-    return primitive
 
 
 def canonical_axis(axis: int, ndim: int, name: str = "axis") -> int:
@@ -92,16 +171,11 @@ def _reshape_abstract(operand: ShapedArray, *, new_sizes: Shape) -> ShapedArray:
     return operand.update(shape=new_sizes)
 
 
-def _reshape_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, new_sizes: Shape) -> tuple[Array, int]:
-    front = moveaxis(args[0], dims[0] or 0, 0)
-    return bind(reshape_p, front, new_sizes=(front.shape[0], *new_sizes)), 0
-
-
 reshape_p = linear_primitive(
     "reshape",
     _reshape_abstract,
     lambda operand, *, new_sizes: operand.reshape(new_sizes),
-    _reshape_batch,
+    batch_in_front(lambda size, new_sizes: {"new_sizes": (size, *new_sizes)}),
     lambda ct, operand, *, new_sizes: [reshape(ct, operand.shape)],
 )
 
@@ -205,21 +279,21 @@ def _broadcast_evaluate(operand: np.ndarray, *, shape: Shape, broadcast_dimensio
     return placed if placed.shape == shape else np.broadcast_to(placed, shape)
 
 
-def _broadcast_batch(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, shape: Shape, broadcast_dimensions: tuple[int, ...]
-) -> tuple[Array, int]:
-    front = moveaxis(args[0], dims[0] or 0, 0)
-    dims = (0, *(d + 1 for d in broadcast_dimensions))
-    return bind(broadcast_in_dim_p, front, shape=(front.shape[0], *shape), broadcast_dimensions=dims), 0
-
-
 def _broadcast_transpose(ct: Any, operand: Linear, *, shape: Shape, broadcast_dimensions: tuple[int, ...]) -> list[Any]:
     axes = [i for i in range(len(shape)) if i not in broadcast_dimensions]
     axes += [d for n, d in zip(operand.shape, broadcast_dimensions, strict=True) if n == 1 and shape[d] != 1]
     return [reshape(bind(PRIMITIVES["reduce_sum"], ct, axes=tuple(axes)) if axes else ct, operand.shape)]
 
 
-broadcast_in_dim_p = linear_primitive("broadcast_in_dim", _broadcast_abstract, _broadcast_evaluate, _broadcast_batch, _broadcast_transpose)
+broadcast_in_dim_p = linear_primitive(
+    "broadcast_in_dim",
+    _broadcast_abstract,
+    _broadcast_evaluate,
+    batch_in_front(
+        lambda size, shape, broadcast_dimensions: {"shape": (size, *shape), "broadcast_dimensions": shift_dims(broadcast_dimensions, 0)}
+    ),
+    _broadcast_transpose,
+)
 
 
 def broadcast_in_dim(operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None) -> Array:
@@ -273,16 +347,11 @@ def _squeeze_abstract(operand: ShapedArray, *, dimensions: tuple[int, ...]) -> S
     return operand.update(shape=tuple([n for i, n in enumerate(operand.shape) if i not in dimensions]))
 
 
-def _squeeze_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimensions: tuple[int, ...]) -> tuple[Array, int]:
-    front = moveaxis(args[0], dims[0] or 0, 0)
-    return bind(squeeze_p, front, dimensions=tuple(d + 1 for d in dimensions)), 0
-
-
 squeeze_p = linear_primitive(
     "squeeze",
     _squeeze_abstract,
     lambda operand, *, dimensions: operand.squeeze(dimensions),
-    _squeeze_batch,
+    batch_in_front(lambda size, dimensions: {"dimensions": shift_dims(dimensions)}),
     lambda ct, operand, *, dimensions: [reshape(ct, operand.shape)],
 )
 
@@ -355,16 +424,14 @@ def _iota_evaluate(*, dtype: np.dtype, shape: Shape, dimension: int) -> np.ndarr
     return _broadcast_evaluate(ramp, shape=shape, broadcast_dimensions=(dimension,))
 
 
-def _iota_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
-    out = bind(iota_p, **params)
-    return out, Zero(out.aval.tangent_aval())
-
-
-def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, None]:
-    return bind(iota_p, **params), None
-
-
-iota_p = Primitive("iota", _iota_abstract, evaluate=_iota_evaluate, jvp=_iota_jvp, batch=_iota_batch, views=True)
+iota_p: Primitive = Primitive(
+    "iota",
+    _iota_abstract,
+    evaluate=_iota_evaluate,
+    jvp=zero_jvp,
+    batch=lambda axis, args, dims, **params: (bind(iota_p, **params), None),
+    views=True,
+)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Array:

@@ -14,10 +14,18 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import Shape, ShapedArray
-from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast, canonical_axis, linear_primitive, moveaxis, reshape
+from volta_fn.primitives.data_movement.movement import (
+    batch_in_front,
+    broadcast,
+    canonical_axis,
+    linear_jvp,
+    linear_primitive,
+    moveaxis,
+    reshape,
+)
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum
 
@@ -85,9 +93,8 @@ class GatherScatterMode(enum.Enum):
     def from_any(mode: str | GatherScatterMode | None) -> GatherScatterMode:
         """Return a mode by its name.
 
-        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP.
-
-        Raises `ArgumentError` if there is no mode of that name.
+        The names are "clip", "fill" or "drop", and "promise_in_bounds"; None means FILL_OR_DROP. Raises `ArgumentError` if there is no mode
+        of that name.
 
         >>> GatherScatterMode.from_any("drop").name
         'FILL_OR_DROP'
@@ -147,15 +154,6 @@ def _increase(dims: Sequence[int], limit: int) -> bool:
     return all(a < b for a, b in pairwise((-1, *dims, limit)))
 
 
-def shift_dims(dims: tuple[int, ...], lead: int | None = None) -> tuple[int, ...]:
-    """Shift the dims for a new dimension in front.
-
-    It joins them as `lead` if that is given.
-    """
-    later = tuple([d + 1 for d in dims])
-    return later if lead is None else (lead, *later)
-
-
 def default_fill(dtype: np.dtype) -> Any:
     """Return the default fill value of a gather's invalid windows.
 
@@ -196,18 +194,6 @@ def _slices(start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> t
     return tuple([builtins.slice(*bounds) for bounds in zip(start_indices, limit_indices, steps, strict=True)])
 
 
-def _slice_evaluate(operand: np.ndarray, *, start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> np.ndarray:
-    return operand[_slices(start_indices, limit_indices, strides)]
-
-
-def _slice_batch(
-    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, start_indices: Ints, limit_indices: Ints, strides: Ints | None
-) -> tuple[Array, int]:
-    front = moveaxis(args[0], dims[0] or 0, 0)
-    steps = None if strides is None else (1, *strides)
-    return bind(slice_p, front, start_indices=(0, *start_indices), limit_indices=(front.shape[0], *limit_indices), strides=steps), 0
-
-
 def _slice_transpose(ct: Any, operand: Linear, *, start_indices: Ints, limit_indices: Ints, strides: Ints | None) -> list[Any]:
     steps = strides or (1,) * operand.ndim
     config = []
@@ -217,15 +203,26 @@ def _slice_transpose(ct: Any, operand: Linear, *, start_indices: Ints, limit_ind
     return [pad(ct, np.zeros((), operand.dtype), config)]
 
 
-slice_p = linear_primitive("slice", _slice_abstract, _slice_evaluate, _slice_batch, _slice_transpose)
+slice_p = linear_primitive(
+    "slice",
+    _slice_abstract,
+    lambda operand, *, start_indices, limit_indices, strides: operand[_slices(start_indices, limit_indices, strides)],
+    batch_in_front(
+        lambda size, start_indices, limit_indices, strides: {
+            "start_indices": (0, *start_indices),
+            "limit_indices": (size, *limit_indices),
+            "strides": strides and (1, *strides),
+        }
+    ),
+    _slice_transpose,
+)
 
 
 def slice(operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None) -> Array:
     """Return the elements from `start_indices` up to `limit_indices`.
 
-    The limits are not included; every `strides`-th element is taken.
-
-    Raises `ShapeError` when the bounds do not fit: nothing is clamped silently.
+    The limits are not included; every `strides`-th element is taken. Raises `ShapeError` when the bounds do not fit: nothing is clamped
+    silently.
 
     >>> import volta_fn as vf
     >>> vf.lax.slice(vf.numpy.arange(10), (2,), (8,), (3,))
@@ -278,13 +275,6 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
 PaddingConfig = tuple[tuple[int, int, int], ...]
 
 
-def instantiate(tangent: Any) -> Array:
-    """Return a tangent as an array: zeros where it is a symbolic zero."""
-    if type(tangent) is Zero:
-        return broadcast(as_value(np.zeros((), tangent.aval.dtype)), tangent.aval.shape)
-    return tangent
-
-
 # concatenate
 
 
@@ -305,13 +295,6 @@ def _concatenate_abstract(*operands: ShapedArray, dimension: int) -> ShapedArray
     return ShapedArray(tuple(shape), first.dtype, all(o.weak_type for o in operands))
 
 
-def _concatenate_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: int) -> tuple[Array, Any]:
-    out = bind(concatenate_p, *primals, dimension=dimension)
-    if all(type(t) is Zero for t in tangents):
-        return out, Zero(out.aval.tangent_aval())
-    return out, bind(concatenate_p, *map(instantiate, tangents), dimension=dimension)
-
-
 def _concatenate_transpose(ct: Any, *operands: Any, dimension: int) -> list[Any]:
     results: list[Any] = []
     start = 0
@@ -327,18 +310,13 @@ def _concatenate_transpose(ct: Any, *operands: Any, dimension: int) -> list[Any]
     return results
 
 
-def _concatenate_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, dimension: int) -> tuple[Array, int]:
-    stacked = [broadcast(a, (axis.size,)) if d is None else moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
-    return bind(concatenate_p, *stacked, dimension=dimension + 1), 0
-
-
 concatenate_p = Primitive(
     "concatenate",
     _concatenate_abstract,
     evaluate=lambda *operands, dimension, out=None: np.concatenate(operands, dimension, out),
-    jvp=_concatenate_jvp,
+    jvp=linear_jvp(),
     transpose=_concatenate_transpose,
-    batch=_concatenate_batch,
+    batch=batch_in_front(lambda size, dimension: {"dimension": dimension + 1}),
 )
 
 
@@ -400,13 +378,6 @@ def _pad_evaluate(
     return out
 
 
-def _pad_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, padding_config: PaddingConfig) -> tuple[Array, Any]:
-    out = bind(pad_p, *primals, padding_config=padding_config)
-    if all(type(t) is Zero for t in tangents):
-        return out, Zero(out.aval.tangent_aval())
-    return out, bind(pad_p, *map(instantiate, tangents), padding_config=padding_config)
-
-
 def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config: PaddingConfig) -> list[Any]:
     inner = None
     if type(operand) is Linear or type(padding_value) is Linear:
@@ -419,10 +390,7 @@ def _pad_transpose(ct: Any, operand: Any, padding_value: Any, *, padding_config:
 
 
 def _unpad(ct: Array, padding_config: PaddingConfig) -> Array:
-    """Return the elements of a padded array that came from the operand.
-
-    They are zero where the padding cut them off.
-    """
+    """Return a padded array's elements from the operand; zero where it was cut."""
     cut = pad(ct, np.zeros((), ct.dtype), [(-lo, -hi, 0) for lo, hi, _ in padding_config])
     return slice(cut, [0] * cut.ndim, cut.shape, [interior + 1 for _, _, interior in padding_config])
 
@@ -440,7 +408,7 @@ def _pad_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]
     return bind(PRIMITIVES["select_n"], mask, fill, padded), 0
 
 
-pad_p = Primitive("pad", _pad_abstract, evaluate=_pad_evaluate, jvp=_pad_jvp, transpose=_pad_transpose, batch=_pad_batch)
+pad_p = Primitive("pad", _pad_abstract, evaluate=_pad_evaluate, jvp=linear_jvp(), transpose=_pad_transpose, batch=_pad_batch)
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Array:

@@ -147,9 +147,8 @@ nextafter: Elementwise = elementwise(
 def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
     """Compute d/dx x^y = y x^(y-1).
 
-    It is exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is NaN.
-
-    Elsewhere the exponent stays y - 1 for y = 0, since this expression has derivatives of its own: by y it is x^-1 there.
+    It is exactly zero for y = 0, at x = 0 too, where 0 · x^-1 is NaN. Elsewhere the exponent stays y - 1 for y = 0, since this expression
+    has derivatives of its own: by y it is x^-1 there.
     """
     zero, one = (as_value(np.asarray(v, y.dtype)) for v in (0, 1))
     less = sub(y, one)
@@ -158,10 +157,7 @@ def _pow_base(g: Array, out: Array, x: Array, y: Array) -> Array:
 
 
 def _pow_exponent(g: Array, out: Array, x: Array, y: Array) -> Array:
-    """Compute d/dy x^y = x^y log x.
-
-    It is zero at x = 0, where the power is zero for every y > 0.
-    """
+    """Compute d/dy x^y = x^y log x, zero at x = 0, where x^y is zero for every y > 0."""
     zero, one = (as_value(np.asarray(v, x.dtype)) for v in (0, 1))
     return mul(g, mul(out, log(select(eq(x, zero), one, x))))
 

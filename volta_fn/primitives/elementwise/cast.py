@@ -11,7 +11,7 @@ from volta_fn import dtypes
 from volta_fn.core.array import Array, ConcreteArray, as_value, from_host, number_of, with_number
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.staging import JaxprTrace, JaxprTracer
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
@@ -20,10 +20,6 @@ from volta_fn.primitives.data_movement import movement
 # ------------------------------------------------------------------------------
 # Dtype changes that keep values or bits.
 # ------------------------------------------------------------------------------
-
-
-def _convert_abstract(operand: ShapedArray, *, new_dtype: np.dtype, weak_type: bool) -> ShapedArray:
-    return ShapedArray(operand.shape, new_dtype, weak_type)
 
 
 def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bool) -> np.ndarray:
@@ -98,25 +94,17 @@ def _convert_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype
             "convert lax.stop_gradient(x), or give the rounding a derivative with custom_jvp"
         )
     if type(tangent) is Zero or new_dtype not in dtypes.INEXACT:
-        return out, Zero(out.aval.tangent_aval())
+        return movement.no_tangents(out)
     return out, convert_element_type(tangent, new_dtype)
 
 
-def _convert_transpose(cotangent: Any, operand: Linear, *, new_dtype: np.dtype, weak_type: bool) -> list[Any]:
-    return [convert_element_type(cotangent, operand.dtype)]
-
-
-def _convert_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int | None]:
-    return bind(convert_element_type_p, *args, **params), dims[0]
-
-
-convert_element_type_p = Primitive(
+convert_element_type_p: Primitive = Primitive(
     "convert_element_type",
-    _convert_abstract,
+    lambda operand, *, new_dtype, weak_type: ShapedArray(operand.shape, new_dtype, weak_type),
     evaluate=_convert_evaluate,
     jvp=_convert_jvp,
-    transpose=_convert_transpose,
-    batch=_convert_batch,
+    transpose=lambda cotangent, operand, **params: [convert_element_type(cotangent, operand.dtype)],
+    batch=lambda axis, args, dims, **params: (bind(convert_element_type_p, *args, **params), dims[0]),
     views=True,
 )
 
@@ -202,21 +190,13 @@ def _bitcast_evaluate(operand: np.ndarray, *, new_dtype: np.dtype) -> np.ndarray
     return solid.view(new_dtype)[..., 0]
 
 
-def _bitcast_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, new_dtype: np.dtype) -> tuple[Array, Any]:
-    out = bind(bitcast_convert_type_p, *primals, new_dtype=new_dtype)
-    return out, Zero(out.aval.tangent_aval())
-
-
-def _bitcast_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, new_dtype: np.dtype) -> tuple[Array, int | None]:
-    (operand,), (dim,) = args, dims
-    if dim is None:
-        return bind(bitcast_convert_type_p, operand, new_dtype=new_dtype), None
-    front = movement.moveaxis(operand, dim, 0)
-    return bind(bitcast_convert_type_p, front, new_dtype=new_dtype), 0
-
-
 bitcast_convert_type_p = Primitive(
-    "bitcast_convert_type", _bitcast_abstract, evaluate=_bitcast_evaluate, jvp=_bitcast_jvp, batch=_bitcast_batch, views=True
+    "bitcast_convert_type",
+    _bitcast_abstract,
+    evaluate=_bitcast_evaluate,
+    jvp=movement.zero_jvp,
+    batch=movement.batch_in_front(),
+    views=True,
 )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
+from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, ShapeError
-from volta_fn.primitives.data_movement.movement import broadcast_to
-from volta_fn.primitives.declare import Domain, Elementwise, align_batched, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
+from volta_fn.primitives.data_movement.movement import broadcast_to, no_tangents
+from volta_fn.primitives.declare import Domain, Elementwise, batch_aligned, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
 from volta_fn.primitives.formulas import numpy_values as rules
 
 # ------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ def _join(re: np.ndarray, im: np.ndarray) -> np.ndarray:
     return out
 
 
-def _complex_transpose(ct: Any, x: Any, y: Any) -> list[Any]:
-    return [unbroadcast(real(ct), x.shape) if type(x) is Linear else None, unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None]
-
-
 complex: Elementwise = elementwise(
     "complex", _join, operands=frozenset({np.dtype(np.float32), np.dtype(np.float64)}),
     derivatives=[lambda g, out, x, y: _as_complex(g), lambda g, out, x, y: complex(as_value(np.zeros((), g.dtype)), g)],
-    result=dtypes.complex_dtype, transpose=_complex_transpose, doc="The complex numbers x + iy from real parts and imaginary parts.",
+    result=dtypes.complex_dtype,
+    transpose=lambda ct, x, y: [
+        unbroadcast(real(ct), x.shape) if type(x) is Linear else None, unbroadcast(-imag(ct), y.shape) if type(y) is Linear else None
+    ],
+    doc="The complex numbers x + iy from real parts and imaginary parts.",
 )  # fmt: skip
 
 _conj_complex: Elementwise = elementwise(
@@ -210,7 +210,7 @@ def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Arra
     out = bind(select_n_p, *primals)
     case_tangents = tangents[1:]
     if all(type(t) is Zero for t in case_tangents):
-        return out, Zero(out.aval.tangent_aval())
+        return no_tangents(out)
     zero = as_value(np.zeros((), out.dtype))
     chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
     return out, broadcast_to(chosen, out.shape)
@@ -228,12 +228,7 @@ def _select_transpose(ct: Any, which: Any, *cases: Any) -> list[Any]:
     return results
 
 
-def _select_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
-    aligned, dim = align_batched(args, dims)
-    return bind(select_n_p, *aligned), dim
-
-
-select_n_p = Primitive("select_n", _select_abstract, evaluate=choose, jvp=_select_jvp, transpose=_select_transpose, batch=_select_batch)
+select_n_p = Primitive("select_n", _select_abstract, evaluate=choose, jvp=_select_jvp, transpose=_select_transpose, batch=batch_aligned)
 
 
 def select_n(which: Any, *cases: Any) -> Array:
@@ -258,10 +253,6 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Array:
     return select_n(pred, on_false, on_true)
 
 
-def _clamp_evaluate(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(x, low), high)
-
-
 def _inside(g: Array, out: Any, low: Array, x: Array, high: Array) -> Array:
     return select(bind(bitwise_and.primitive, bind(gt.primitive, x, low), bind(lt.primitive, x, high)), g, as_value(np.zeros((), g.dtype)))
 
@@ -278,7 +269,8 @@ def _at_bound(comparison: Elementwise, position: int) -> Any:
 
 
 _clamp: Elementwise = elementwise(
-    "clamp", _clamp_evaluate, operands=dtypes.ALL - dtypes.COMPLEX, derivatives=[_at_bound(lt, 0), _inside, _at_bound(gt, 1)],
+    "clamp", lambda low, x, high: np.minimum(np.maximum(x, low), high), operands=dtypes.ALL - dtypes.COMPLEX,
+    derivatives=[_at_bound(lt, 0), _inside, _at_bound(gt, 1)],
     domain=Domain(-3.0, 3.0, operands={0: (-1.5, -0.5), 2: (0.5, 1.5)}),
 )  # fmt: skip
 

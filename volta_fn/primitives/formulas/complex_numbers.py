@@ -71,10 +71,7 @@ def _scales(large: Values, share: float = 1.0) -> tuple[Values, Values]:
     most, least, down, up = _EXTREMES[large.bits]
     huge, tiny = large.above(most), large.below(least)
     one = large.like(1.0)
-    return (
-        huge.select(2.0**down, tiny.select(2.0**up, one)),
-        huge.select(2.0 ** (-down * share), tiny.select(2.0 ** (-up * share), one)),
-    )
+    return (huge.select(2.0**down, tiny.select(2.0**up, one)), huge.select(2.0 ** (-down * share), tiny.select(2.0 ** (-up * share), one)))
 
 
 def distance(x: Values, y: Values) -> Values:
@@ -112,13 +109,9 @@ def _times_i(z: Complex) -> Complex:
     return Complex(-z.im, z.re)
 
 
-def _times_minus_i(z: Complex) -> Complex:
-    return Complex(z.im, -z.re)
-
-
 def _rotated(function: Callable[[Complex], Complex]) -> Callable[[Complex], Complex]:
     """Return i f(-i z), as the sine from the hyperbolic sine."""
-    return lambda z: _times_i(function(_times_minus_i(z)))
+    return lambda z: _times_i(function(Complex(z.im, -z.re)))
 
 
 def _select(condition: Values, yes: Complex, no: Complex) -> Complex:

@@ -326,10 +326,7 @@ _LIFTED = 32
 
 
 def ndtr(x: Values) -> Values:
-    """Return the normal distribution's function: the tail, or 1 - tail.
-
-    In float32 off by at most 3.3 units.
-    """
+    """Return the normal distribution's function, in float32 off by at most 3.3 units."""
     ratio, power = _tail(x.abs().min_keep_nan(NORMAL_LIMITS[x.bits // 8]))
     tail = ratio * power
     return x.below(0.0).select(tail, 1.0 - tail)

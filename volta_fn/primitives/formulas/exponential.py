@@ -57,10 +57,7 @@ _NORMAL = -87.33654, 88.72283
 
 
 class _Reduced(NamedTuple):
-    """x = n ln 2 + r.
-
-    `exponent` is n + plus + the bias of exponents, as an integer modulo some power of two.
-    """
+    """x = n ln 2 + r; `exponent` is n + plus + the bias, modulo some power of two."""
 
     n: Values
     r: Values
@@ -177,9 +174,8 @@ def one_less_exp(x: Values) -> Values:
 def tanh(x: Values) -> Values:
     """Return h / (h + 1) with h = (e^(2|x|) - 1) / 2.
 
-    For small h the division gives only the small difference from h.
-
-    From some point on it is 1, so x may be bounded, and no power overflows.
+    For small h the division gives only the small difference from h. From some point on it is 1, so x may be bounded, and no power
+    overflows.
     """
     half = _half_expm1_of_double(x.abs().min_keep_nan(10.0 * x.bits / 32))
     ratio = half.divide_bounded(half + 1.0)
@@ -244,10 +240,7 @@ _THREE_QUARTERS = {32: 0x3F400000, 64: 0x3FE8000000000000}
 
 
 class _Split(NamedTuple):
-    """x = 2^k (1 + f).
-
-    `shift` is k as an integer in the bits of the exponent.
-    """
+    """x = 2^k (1 + f); `shift` is k in the bits of the exponent."""
 
     k: Values
     f: Values
@@ -321,10 +314,8 @@ def log2(x: Values) -> Values:
 def log2_as_sum(x: Values) -> tuple[Values, Values]:
     """Return the logarithm to base 2 as a sum of two floats.
 
-    It has a dozen digits more than one float.
-
-    With s = f / (2 + f), log(1 + f) = 2 s + 2/3 s^3 + …; the first two terms are kept as sums of two floats. For x = 0,
-    infinity, NaN the first one is all.
+    It has a dozen digits more than one float. With s = f / (2 + f), log(1 + f) = 2 s + 2/3 s^3 + …; the first two terms are kept as sums of
+    two floats. For x = 0, infinity, NaN the first one is all.
     """
     k, f, _ = _split_any(x)
     below, below_error = exact_sum_ordered(2.0, f)
@@ -482,9 +473,7 @@ def _cbrt_finite(x: Values) -> Values:
 def integer_pow(x: Any, *, y: int) -> Any:
     """Raise x to an integer power known beforehand.
 
-    x is a value with operators, multiplied in the order of repeated squaring.
-
-    Only floats have the power 0 and negative ones.
+    x is a value with operators, multiplied in the order of repeated squaring. Only floats have the power 0 and negative ones.
     """
     result, square, exponent = None, x, abs(y)
     while exponent:

@@ -497,10 +497,7 @@ def _unit_base(x: Values) -> Values:
 
 @in_float64
 def lgamma(x: Values) -> Values:
-    """Return log |gamma(x)|.
-
-    It is infinite at zero, the negative integers and both infinities.
-    """
+    """Return log |gamma(x)|, infinite at zero, negative integers and both infinities."""
     negative = x.below(0.0)
     mirrored = _lgamma_positive(negative.select(1.0 - x, x))
     infinite = x.abs().equals(math.inf) | (negative & x.floor().equals(x))
@@ -557,10 +554,7 @@ def _stirling(x: Values) -> Values:
 
 @in_float64
 def digamma(x: Values) -> Values:
-    """Return the derivative of lgamma.
-
-    It is NaN at zero, at the negative integers and at -infinity.
-    """
+    """Return the derivative of lgamma; NaN at zero, negative integers and -infinity."""
     negative = x.below(0.0)
     mirrored = _digamma_positive(negative.select(1.0 - x, x))
     pole = x.compare("ole", 0.0) & x.floor().equals(x)
@@ -641,10 +635,7 @@ def gamma_one_more(x: Values) -> Values:
 
 
 def gamma_factors(x: Values) -> tuple[Values, Values]:
-    """Return r and s, r s r being gamma(x) for x > 0.
-
-    It may overflow, but not r.
-    """
+    """Return r and s, r s r being gamma(x) for x > 0; only the product may overflow."""
     near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.bits])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 
@@ -677,10 +668,9 @@ def gamma_sign(x: Values) -> Values:
 def zeta(s: Values, q: Values) -> Values:
     """Return Hurwitz's zeta function, the sum of (q + k)^-s over k >= 0, for s > 1.
 
-    It is infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1.
-
-    For q < 0 the terms with q + k < 0 are, up to sign, those of f + j for j = 0, …, -q - f, where f is the least such |q + k|: the
-    difference of two sums, to which the sum from 1 - f is added. Such powers are real only for integers s.
+    It is infinite at s = 1 and at q = 0, -1, -2, …, NaN for s < 1. For q < 0 the terms with q + k < 0 are, up to sign, those of f + j for j
+    = 0, …, -q - f, where f is the least such |q + k|: the difference of two sums, to which the sum from 1 - f is added. Such powers are
+    real only for integers s.
     """
     left = q.below(0.0)
     least = q.floor() + 1.0 - q
@@ -709,9 +699,8 @@ _SMALLEST_LOG = 60.0
 def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Values:
     """Return zeta for q > 0 (Abramowitz & Stegun 23.1.30).
 
-    Given the logarithm of a factor, it is the product.
-
-    Terms are added one by one, and the Euler-Maclaurin formula, which begins with the last of them, gives the rest.
+    Given the logarithm of a factor, it is the product. Terms are added one by one, and the Euler-Maclaurin formula, which begins with the
+    last of them, gives the rest.
     """
 
     def add(k: Values, total: Values, power: Values) -> list[Values]:

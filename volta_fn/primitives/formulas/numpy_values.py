@@ -46,10 +46,7 @@ def div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the remainder of `div`, rounded toward zero, with x's sign.
-
-    Integers by 0 leave x, floats NaN.
-    """
+    """Return the remainder of `div`, with x's sign; by 0 integers leave x, floats NaN."""
     rest = np.fmod(x, y)
     return np.where(y == 0, x, rest) if x.dtype.kind in "iu" else rest
 
@@ -99,10 +96,7 @@ def cbrt(x: np.ndarray) -> np.ndarray:
 
 
 def logistic(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Return 1 / (1 + exp(-x)) without overflow.
-
-    On the left it is exp(x) / (1 + exp(x)).
-    """
+    """Return 1 / (1 + exp(-x)) without overflow: exp(x) / (1 + exp(x)) on the left."""
     if x.dtype.kind == "c":
         return _rounded(_logistic_complex(x), x.dtype, out)
     wide = _widened(x)
@@ -234,10 +228,7 @@ def _float_power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def integer_pow(x: np.ndarray, *, y: int, out: np.ndarray | None = None) -> np.ndarray:
-    """Return x to an integer power by repeated squaring.
-
-    A negative power is the reciprocal of the positive one.
-    """
+    """Return x to an integer power by repeated squaring; negative ones by reciprocals."""
     if y == 2 and out is not None and x.dtype.itemsize != _NARROW and x.dtype.kind != "c":
         return np.multiply(x, x, out=out)
     result, square = None, _widened(x)
@@ -299,10 +290,7 @@ def population_count(x: np.ndarray) -> np.ndarray:
 
 
 def clz(x: np.ndarray) -> np.ndarray:
-    """Return the number of zeros above the highest bit that is 1.
-
-    For 0 it is the width.
-    """
+    """Return the number of zeros above the highest bit that is 1; the width for 0."""
     width = 8 * x.dtype.itemsize
     smeared = _unsigned(x)
     step = 1
@@ -333,9 +321,7 @@ Formula = Callable[..., Any]
 def evaluated(formula: Formula) -> Callable[..., np.ndarray]:
     """Return the evaluation rule of a primitive with this formula.
 
-    It is a function of float arrays of one dtype, which broadcast.
-
-    float16 and bfloat16 compute in float32.
+    It is a function of float arrays of one dtype, which broadcast. float16 and bfloat16 compute in float32.
     """
 
     @functools.wraps(formula)
@@ -388,10 +374,7 @@ def fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
 
 
 def _fused(x: Any, y: Any, z: Any) -> Any:
-    """Add the rounding errors of product and sum in one addition.
-
-    They are exact (Dekker 1971, Knuth's two-sum).
-    """
+    """Add the exact rounding errors of product and sum (Dekker 1971, Knuth's two-sum)."""
     product = x * y
     product_error = _product_error(x, y, product)
     total = product + z

@@ -249,10 +249,7 @@ def _cos_large(x: Values) -> Values:
 
 
 def _of_quarters(quarters: Values, r: Values, rest: Values) -> Values:
-    """Return sin(r + rest + quarters pi/2), |r| <= pi/4.
-
-    The cosine of r is the sine of pi/2 - |r|.
-    """
+    """Return sin(r + rest + quarters pi/2), |r| <= pi/4; cos(r) is sin(pi/2 - |r|)."""
     odd = (quarters & 1).compare("ne", 0)
     high, low, _ = _PI[r.bits]
     complement, error = exact_sum_ordered(r.like(high / 2), -r.abs())

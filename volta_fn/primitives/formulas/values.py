@@ -240,10 +240,7 @@ class Values:
         return self * (biased << SIGNIFICAND[self.bits]).as_float() * (n - half).power_of_two()
 
     def ldexp_normal(self, n: Self) -> Self:
-        """Return self 2^n, where operand and result are normal numbers.
-
-        n is an integer modulo some power of two.
-        """
+        """Return self 2^n of normal numbers, n being an integer modulo a power of two."""
         return (self.as_bits() + (n << SIGNIFICAND[self.bits])).as_float()
 
     def exponent_and_significand(self) -> tuple[Self, Self] | None:
@@ -298,10 +295,7 @@ class Values:
     # composed of the above
 
     def divide_bounded(self, other: Self) -> Self:
-        """Return the quotient by a number between 1 and 2^60.
-
-        The dividend is at most about 2^60.
-        """
+        """Return the quotient of a number up to about 2^60 by one between 1 and 2^60."""
         return self / other
 
     def at_most(self, bound: Self | Scalar) -> Self:

@@ -10,25 +10,14 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import Primitive, RuleOf, Zero
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import GradientError
 from volta_fn.primitives.data_movement.gather import gather
-from volta_fn.primitives.data_movement.movement import broadcasted_iota, expand_dims
+from volta_fn.primitives.data_movement.movement import batch_in_front, broadcasted_iota, expand_dims, no_tangents
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.declare import to_dtype
-from volta_fn.primitives.linalg.solvers import (
-    adjoint,
-    batch_in_front,
-    check_matrix,
-    matmul,
-    no_tangents,
-    only_diagonal,
-    real_part,
-    triangular_solve,
-    tril,
-    triu,
-)
+from volta_fn.primitives.linalg.solvers import adjoint, check_matrix, matmul, only_diagonal, real_part, triangular_solve, tril, triu
 from volta_fn.primitives.sorting import sort_key_val
 
 INT32 = np.dtype(np.int32)
@@ -46,9 +35,8 @@ def _lu_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray, ShapedArray]
 def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], list[Any]]:
     """Differentiate by F = L⁻¹ P dA U⁻¹ (de Hoog et al., 2011).
 
-    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU.
-
-    Rectangular matrices are treated as part of square ones, continued by the identity.
+    dL = L tril(F, -1) and dU = triu(F) U, since P dA = dL U + L dU. Rectangular matrices are treated as part of square ones, continued by
+    the identity.
     """
     outs = bind(lu_p, *primals)
     if type(tangents[0]) is Zero:
@@ -66,10 +54,7 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:
-    """Pad a rectangular triangular factor to a square.
-
-    It gets columns of zeros, or rows of the identity.
-    """
+    """Pad a triangular factor to a square with zero columns or rows of the identity."""
     if not rows and not columns:
         return x
     config = [(0, 0, 0)] * (x.ndim - 2) + [(0, rows, 0), (0, columns, 0)]
@@ -93,16 +78,14 @@ def permute_rows(x: Array, permutation: Array) -> Array:
     return gather(x, expand_dims(permutation, (row + 1,)), numbers, sizes, mode=GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
-lu_p = Primitive("lu", _lu_abstract, multiple_results=True, jvp=_lu_jvp, batch=RuleOf(batch_in_front))
+lu_p = Primitive("lu", _lu_abstract, multiple_results=True, jvp=_lu_jvp, batch=batch_in_front())
 
 
 def lu(x: Any) -> tuple[Array, Array, Array]:
     """Return the LU factorization with partial pivoting: ``x[permutation] = L U``.
 
-    The matrices are (*batch, m, n).
-
-    Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged rows i and pivots[i]) and the
-    int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
+    The matrices are (*batch, m, n). Returns L (below the diagonal, which is ones) and U in one matrix, the int32 pivots (step i exchanged
+    rows i and pivots[i]) and the int32 permutation of rows. Singular matrices have zeros on the diagonal of U.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.lu(vf.numpy.array([[1.0, 2.0], [4.0, 2.0]]))[0]
@@ -176,9 +159,8 @@ def _qr_jvp(
 def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]:
     """Differentiate by C = Qᴴ dX R⁻¹: dR = (C - D) R, dQ = dX R⁻¹ - Q (C - D).
 
-    D is the skew-Hermitian matrix that agrees with C below the diagonal.
-
-    (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary diagonal of C, for R keeps a real one.)
+    D is the skew-Hermitian matrix that agrees with C below the diagonal. (Walter and Lehmann, arXiv:1009.6112; D carries the imaginary
+    diagonal of C, for R keeps a real one.)
     """
     solved = triangular_solve(r, tangent)
     inner = matmul(adjoint(q), solved)
@@ -191,15 +173,14 @@ def _tall_qr_tangents(q: Array, r: Array, tangent: Array) -> tuple[Array, Array]
     return solved - matmul(q, upper), matmul(upper, r)
 
 
-qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=RuleOf(batch_in_front))
+qr_p = Primitive("qr", _qr_abstract, multiple_results=True, jvp=_qr_jvp, batch=batch_in_front())
 
 
 def qr(x: Any, *, full_matrices: bool = True) -> tuple[Array, Array]:
     """Return Q with orthonormal columns and upper triangular R with Q R = x.
 
-    The matrices are (*batch, m, n).
-
-    Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not determine.
+    The matrices are (*batch, m, n). Q has m columns if `full_matrices`, else min(m, n). Differentiable unless Q has columns that x does not
+    determine.
 
     >>> import volta_fn as vf
     >>> q, r = vf.lax.linalg.qr(vf.numpy.ones((3, 2)), full_matrices=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,21 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero
+from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, GradientError, ShapeError
 from volta_fn.primitives.contraction import batch_matmul
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import (
+    batch_in_front,
     broadcast,
     broadcast_in_dim,
     broadcast_to,
     broadcasted_iota,
     expand_dims,
     moveaxis,
+    no_derivative,
+    no_tangents,
     reshape,
     squeeze,
     transpose,
@@ -52,34 +55,8 @@ def check_matrix(name: str, x: ShapedArray, square: bool = False) -> None:
         raise ShapeError(f"{name} needs square matrices (last two dimensions equal), got shape {x.shape}")
 
 
-def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
-    """Return the batching rule of a primitive of one stack and several results.
-
-    The new dimension joins the stack.
-    """
-
-    def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
-        outs = bind(primitive, moveaxis(args[0], dims[0] or 0, 0), **params)
-        return (outs, [0] * len(outs)) if primitive.multiple_results else (outs, 0)
-
-    return batch
-
-
-def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
-    """Return results with symbolic zeros as their tangents."""
-    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
-
-
-def no_derivative(primitive: Primitive) -> Callable[..., Any]:
-    """Return a derivative rule that raises unless all operands are constants."""
-
-    def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-        if any(type(t) is not Zero for t in tangents):
-            raise GradientError(f"{primitive.name} has no derivative; use lax.stop_gradient if its argument counts as a constant")
-        outs = bind(primitive, *primals, **params)
-        return no_tangents(outs) if primitive.multiple_results else (outs, Zero(outs.aval.tangent_aval()))
-
-    return jvp
+#: The JVP rule of factorisations without derivatives.
+constant_jvp = no_derivative("{primitive.name} has no derivative; use lax.stop_gradient if its argument counts as a constant")
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -179,7 +156,7 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool)
     (a, b), (a_tangent, b_tangent) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)
     if type(a_tangent) is Zero and type(b_tangent) is Zero:
-        return x, Zero(x.aval.tangent_aval())
+        return no_tangents(x)
     right = b_tangent
     if type(a_tangent) is not Zero:
         moved = _operated(a_tangent, **flags)
@@ -268,22 +245,21 @@ def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Ar
     (tangent,) = tangents
     factor = bind(cholesky_p, *primals)
     if type(tangent) is Zero:
-        return factor, Zero(factor.aval.tangent_aval())
+        return no_tangents(factor)
     inner = triangular_solve(factor, hermitian_of(tangent), left_side=True, lower=True)
     inner = triangular_solve(factor, inner, lower=True, transpose_a=True, conjugate_a=True)
     half = as_value(np.asarray(0.5, inner.dtype))
     return factor, matmul(factor, tril(inner) - half * only_diagonal(inner))
 
 
-cholesky_p = Primitive("cholesky", _cholesky_abstract, jvp=_cholesky_jvp, batch=RuleOf(batch_in_front))
+cholesky_p = Primitive("cholesky", _cholesky_abstract, jvp=_cholesky_jvp, batch=batch_in_front())
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Array:
     """Return the lower triangular L with L Lᴴ = x, for positive definite x.
 
-    The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite.
-
-    With `symmetrize_input` the matrices are averaged with their adjoints first, else their lower triangles are read.
+    The matrices are Hermitian, (*batch, n, n); L is NaN where they are not positive definite. With `symmetrize_input` the matrices are
+    averaged with their adjoints first, else their lower triangles are read.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.cholesky(vf.numpy.array([[4.0, 2.0], [2.0, 5.0]]))
@@ -321,18 +297,17 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     """Differentiate T X = B: T dX = dB - dT X."""
     *diagonals, b = primals
     x = bind(tridiagonal_solve_p, *diagonals, b)
-    terms = [_times_diagonal(t, x, shift) for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True) if type(t) is not Zero]
+    terms = [
+        expand_dims(t, (t.ndim,)) * _shifted(x, shift, x.ndim - 2)
+        for t, shift in zip(tangents[:3], (-1, 0, 1), strict=True)
+        if type(t) is not Zero
+    ]
     right = tangents[3]
     for term in terms:
         right = -term if type(right) is Zero else right - term
     if type(right) is Zero:
-        return x, Zero(x.aval.tangent_aval())
+        return no_tangents(x)
     return x, bind(tridiagonal_solve_p, *diagonals, right)
-
-
-def _times_diagonal(diagonal: Array, x: Array, shift: int) -> Array:
-    """Multiply by a matrix that is zero off a diagonal, `shift` right of the main one."""
-    return expand_dims(diagonal, (diagonal.ndim,)) * _shifted(x, shift, x.ndim - 2)
 
 
 def _shifted(x: Array, shift: int, axis: int) -> Array:
@@ -349,12 +324,7 @@ def _transpose(ct: Any, lower: Any, diagonal: Any, upper: Any, b: Any) -> list[A
     return [None, None, None, bind(tridiagonal_solve_p, _shifted(upper, -1, last), diagonal, _shifted(lower, 1, last), ct)]
 
 
-def _batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[Array, int]:
-    stacks = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
-    return bind(tridiagonal_solve_p, *stacks), 0
-
-
-tridiagonal_solve_p = Primitive("tridiagonal_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=_batch)
+tridiagonal_solve_p = Primitive("tridiagonal_solve", _abstract, jvp=_jvp, transpose=_transpose, batch=batch_in_front())
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Array:
@@ -434,10 +404,8 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Array:
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Array:
     """Return the permutation of the row exchanges of `lu`.
 
-    Step i exchanges rows i and pivots[i].
-
-    The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of their dtype. Raises `ArgumentError` if
-    `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
+    Step i exchanges rows i and pivots[i]. The pivots are integers (*batch, k) as of `lu`; the permutation is (*batch, permutation_size), of
+    their dtype. Raises `ArgumentError` if `permutation_size` is less than k, `ArgumentTypeError` for pivots that are no integers.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.lu_pivots_to_permutation(vf.numpy.array([2, 2]), 3)

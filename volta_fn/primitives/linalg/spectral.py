@@ -11,12 +11,12 @@ import numpy as np
 from volta_fn import dtypes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.primitive import AxisData, Primitive, RuleOf, Zero
+from volta_fn.core.primitive import Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.array_operations.operators import full
 from volta_fn.primitives.control_flow.loops import cond, while_loop
-from volta_fn.primitives.data_movement.movement import broadcast, broadcast_to, broadcasted_iota, expand_dims, moveaxis
+from volta_fn.primitives.data_movement.movement import batch_in_front, broadcast_to, broadcasted_iota, expand_dims, no_tangents
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.declare import to_dtype, weakly_promoted
 from volta_fn.primitives.elementwise import selection
@@ -26,15 +26,13 @@ from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.linalg.factorization import linear_solve, qr
 from volta_fn.primitives.linalg.solvers import (
     adjoint,
-    batch_in_front,
     check_matrix,
     cholesky,
+    constant_jvp,
     diagonal,
     eye_like,
     hermitian_of,
     matmul,
-    no_derivative,
-    no_tangents,
     real_part,
     safe_inverse,
     symmetrized,
@@ -82,16 +80,14 @@ def _eigh_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
     return outs, [matmul(v, inner * gaps), real_part(diagonal(inner))]
 
 
-eigh_p = Primitive("eigh", _eigh_abstract, multiple_results=True, jvp=_eigh_jvp, batch=RuleOf(batch_in_front))
+eigh_p = Primitive("eigh", _eigh_abstract, multiple_results=True, jvp=_eigh_jvp, batch=batch_in_front())
 
 
 def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, sort_eigenvalues: bool = True) -> tuple[Array, Array]:
     """Return eigenvectors, as columns, and ascending real eigenvalues.
 
-    The matrices are Hermitian, (*batch, n, n).
-
-    With `symmetrize_input` the matrices are averaged with their adjoints first, else the triangle that `lower` says is read. NaN
-    where LAPACK does not converge.
+    The matrices are Hermitian, (*batch, n, n). With `symmetrize_input` the matrices are averaged with their adjoints first, else the
+    triangle that `lower` says is read. NaN where LAPACK does not converge.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eigh(vf.numpy.array([[2.0, 0.0], [0.0, 1.0]]))[1]
@@ -121,10 +117,9 @@ def _svd_abstract(x: ShapedArray, *, full_matrices: bool, compute_uv: bool) -> t
 def _svd_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, full_matrices: bool, compute_uv: bool) -> tuple[Any, list[Any]]:
     """Differentiate by Uᴴ dA V = S + K, Hermitian and skew: ds = diag(S).
 
-    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i).
-
-    The vectors of non-square matrices also leave the space that they span. (After Townsend, Differentiating the Singular Value
-    Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K counts where singular values are equal.)
+    U and V rotate by S ∘ 1/(s_j - s_i) ± K ∘ 1/(s_j + s_i). The vectors of non-square matrices also leave the space that they span. (After
+    Townsend, Differentiating the Singular Value Decomposition, 2016, whose 1/(s_j² - s_i²) this splits into partial fractions, so that K
+    counts where singular values are equal.)
     """
     (x,), (tangent,) = primals, tangents
     if type(tangent) is Zero:
@@ -167,17 +162,15 @@ class SvdAlgorithm(enum.Enum):
     DIVIDE_AND_CONQUER = "divide_and_conquer"
 
 
-svd_p = Primitive("svd", _svd_abstract, multiple_results=True, jvp=_svd_jvp, batch=RuleOf(batch_in_front))
+svd_p = Primitive("svd", _svd_abstract, multiple_results=True, jvp=_svd_jvp, batch=batch_in_front())
 
 
 def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, algorithm: Any = None) -> Any:
     """Return the singular value decomposition (U, s, Vᴴ) with U diag(s) Vᴴ = x.
 
-    The matrices are (*batch, m, n); it is only s if not `compute_uv`.
-
-    The singular values s descend. U and V are square if `full_matrices`, else they have min(m, n) columns. NaN where LAPACK does not
-    converge. Differentiable unless U or V have columns that x does not determine. Each target has one algorithm, whatever `algorithm`, an
-    `SvdAlgorithm` or None, says.
+    The matrices are (*batch, m, n); it is only s if not `compute_uv`. The singular values s descend. U and V are square if `full_matrices`,
+    else they have min(m, n) columns. NaN where LAPACK does not converge. Differentiable unless U or V have columns that x does not
+    determine. Each target has one algorithm, whatever `algorithm`, an `SvdAlgorithm` or None, says.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.svd(vf.numpy.array([[3.0, 0.0], [0.0, -4.0]]), compute_uv=False)
@@ -230,7 +223,7 @@ def _drift(v: Array, change: Array) -> Array:
     return _row(selection.complex(stretch, rotation))
 
 
-eig_p = Primitive("eig", _eig_abstract, multiple_results=True, jvp=_eig_jvp, batch=RuleOf(batch_in_front))
+eig_p = Primitive("eig", _eig_abstract, multiple_results=True, jvp=_eig_jvp, batch=batch_in_front())
 
 
 def eig(
@@ -243,11 +236,10 @@ def eig(
 ) -> list[Array]:
     """Return complex eigenvalues, and left and right eigenvectors.
 
-    The matrices are square, (*batch, n, n), the vectors columns of unit length.
-
-    The list holds the eigenvalues w and what is asked for of the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix
-    without n independent eigenvectors has no derivative, and left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and
-    LAPACK computes them, whatever JAX's `enable_eigvec_derivs` and `implementation` say.
+    The matrices are square, (*batch, n, n), the vectors columns of unit length. The list holds the eigenvalues w and what is asked for of
+    the left eigenvectors (uᴴ A = w uᴴ) and the right ones (A v = w v). A matrix without n independent eigenvectors has no derivative, and
+    left eigenvectors of infinities or NaN. Eigenvectors are differentiable, and LAPACK computes them, whatever JAX's `enable_eigvec_derivs`
+    and `implementation` say.
 
     >>> import volta_fn as vf
     >>> vf.lax.linalg.eig(vf.numpy.array([[0.0, 1.0], [-1.0, 0.0]]))[0]
@@ -277,7 +269,7 @@ def _hessenberg_abstract(x: ShapedArray) -> tuple[ShapedArray, ShapedArray]:
     return ShapedArray(x.shape, x.dtype), ShapedArray((*x.shape[:-2], max(0, x.shape[-1] - 1)), x.dtype)
 
 
-hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front))
+hessenberg_p = Primitive("hessenberg", _hessenberg_abstract, multiple_results=True, jvp=constant_jvp, batch=batch_in_front())
 
 
 def hessenberg(a: Any) -> tuple[Array, Array]:
@@ -302,7 +294,7 @@ def _schur_abstract(x: ShapedArray, *, compute_vectors: bool) -> tuple[ShapedArr
     return (ShapedArray(x.shape, x.dtype),) * (2 if compute_vectors else 1)
 
 
-schur_p = Primitive("schur", _schur_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front))
+schur_p = Primitive("schur", _schur_abstract, multiple_results=True, jvp=constant_jvp, batch=batch_in_front())
 
 
 def schur(x: Any, *, compute_schur_vectors: bool = True) -> Any:
@@ -332,9 +324,7 @@ def _tridiagonal_abstract(x: ShapedArray, *, lower: bool) -> tuple[ShapedArray, 
     return ShapedArray(x.shape, x.dtype), *[ShapedArray((*stack, size), dtype) for size, dtype in shapes]
 
 
-tridiagonal_p = Primitive(
-    "tridiagonal", _tridiagonal_abstract, multiple_results=True, jvp=RuleOf(no_derivative), batch=RuleOf(batch_in_front)
-)
+tridiagonal_p = Primitive("tridiagonal", _tridiagonal_abstract, multiple_results=True, jvp=constant_jvp, batch=batch_in_front())
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Array, Array, Array, Array]:
@@ -365,12 +355,7 @@ def _product_abstract(a: ShapedArray, taus: ShapedArray) -> ShapedArray:
     return ShapedArray(a.shape, a.dtype)
 
 
-def _product_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:
-    stacks = [broadcast(x, (axis.size,)) if dim is None else moveaxis(x, dim, 0) for x, dim in zip(args, dims, strict=True)]
-    return bind(householder_product_p, *stacks, **params), 0
-
-
-householder_product_p = Primitive("householder_product", _product_abstract, jvp=RuleOf(no_derivative), batch=_product_batch)
+householder_product_p = Primitive("householder_product", _product_abstract, jvp=constant_jvp, batch=batch_in_front())
 
 
 def householder_product(a: Any, taus: Any) -> Array:

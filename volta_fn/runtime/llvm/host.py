@@ -130,10 +130,7 @@ declare double @llvm.fabs.f64(double)
 
 
 def bind_symbols(codes: Iterable[bytes], load: Callable[[str, Sequence[str]], list[int]]) -> None:
-    """Bind the function for objects that call it.
-
-    `load` compiles and loads a module, and returns addresses.
-    """
+    """Bind the function for objects that call it; `load` gives a module's addresses."""
     if any(SYMBOL.encode() in code for code in codes):
         _bind(load)
 

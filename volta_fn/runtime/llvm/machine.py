@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from volta_fn.core.interned import Finalized
+from volta_fn.core.caches import Finalized
 from volta_fn.errors import CompilerError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.internals.result_allocator import numpy_function
@@ -98,7 +98,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     The objects stay loaded as long as the result lives.
     """
     binding = llvm()
-    half_rounding.bind_symbols(codes, _load_text)
+    half_rounding.bind_symbols(codes, lambda text, symbols: load_object(compile_object(text), symbols))
     with _lock:  # engines are made one at a time
         _free_dropped()
         bind_lapack_symbols(codes)
@@ -121,10 +121,6 @@ def _free_dropped() -> None:
     for engine in _engines.drain():
         engine._owned = False
         engine.close()
-
-
-def _load_text(text: str, symbols: Sequence[str]) -> list[int]:
-    return load_object(compile_object(text), symbols)
 
 
 def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
@@ -239,10 +235,7 @@ def bind_lapack_symbols(codes: Iterable[bytes]) -> None:
 
 
 def _thread_control() -> dict[str, int]:
-    """Return the addresses for the number of threads.
-
-    Without OpenBLAS they are those of a function without effect.
-    """
+    """Return the addresses for the number of threads; without OpenBLAS, of no effect."""
     library = ctypes.CDLL(load("scipy.linalg.cython_lapack").__file__)
     idle = ctypes.CDLL(None).abs
     setter, getter = (getattr(library, f"scipy_openblas_{name}_num_threads", idle) for name in ("set", "get"))

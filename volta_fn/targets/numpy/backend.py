@@ -19,22 +19,20 @@ import numpy as np
 from volta_fn.compiler.buffers import most_temporaries
 from volta_fn.core.device import Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
-from volta_fn.core.primitive import PRIMITIVES, Primitive, evaluation_of, evaluation_rules
+from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError
-from volta_fn.primitives import contraction as _contraction  # noqa: F401  # these declare what the kernels are attached to
-from volta_fn.primitives import convolution as _convolution  # noqa: F401
-from volta_fn.primitives import cumulative as _cumulative  # noqa: F401
-from volta_fn.primitives import fourier as _fourier  # noqa: F401
-from volta_fn.primitives import linalg as _linalg  # noqa: F401
-from volta_fn.primitives import random as _random  # noqa: F401
-from volta_fn.primitives import sorting as _sorting  # noqa: F401
-from volta_fn.primitives import window as _window  # noqa: F401
+from volta_fn.primitives import sorting, window
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
-from volta_fn.primitives.data_movement import dynamic_slicing as _dynamic_slicing  # noqa: F401
-from volta_fn.primitives.data_movement import gather as _scatter  # noqa: F401
+from volta_fn.primitives.convolution import conv_general_dilated_p
+from volta_fn.primitives.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
+from volta_fn.primitives.data_movement import gather
+from volta_fn.primitives.data_movement.dynamic_slicing import dynamic_slice_p, dynamic_update_slice_p
 from volta_fn.primitives.formulas import ciphers
+from volta_fn.primitives.fourier import fft_p
+from volta_fn.primitives.linalg import factorization, solvers, spectral
+from volta_fn.primitives.random import random_bits_p, threefry2x32_p
 from volta_fn.runtime.internals.threads import silenced, silenced_in_context
 from volta_fn.targets.numpy import contraction, convolution, indexing, linalg, program, reductions
 from volta_fn.targets.numpy.program import PlannedProgram, workspace
@@ -322,54 +320,48 @@ def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
 # NumPy functions that evaluate primitives, where the declaration has none.
 # ------------------------------------------------------------------------------
 
-KERNELS: dict[str, Callable[..., Any]] = {
-    # contraction
-    "dot_general": contraction.dot_general,
-    # convolution
-    "conv_general_dilated": convolution.conv_general_dilated,
-    # cumulative
-    **{name: partial(reductions.cumulative, name=name) for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")},
-    # Fourier transforms
-    "fft": contraction.fft,
-    # indexing
-    "gather": indexing.gather,
-    "scatter": indexing.scatter,
-    "scatter_add": indexing.scatter_add,
-    "scatter_mul": indexing.scatter_mul,
-    "scatter_min": indexing.scatter_min,
-    "scatter_max": indexing.scatter_max,
-    "dynamic_slice": indexing.dynamic_slice,
-    "dynamic_update_slice": indexing.dynamic_update_slice,
-    # linear algebra
-    "cholesky": linalg.cholesky,
-    "triangular_solve": linalg.triangular_solve,
-    "lu": linalg.lu,
-    "qr": linalg.qr,
-    "eigh": linalg.eigh,
-    "svd": linalg.svd,
-    "eig": linalg.eig,
-    "hessenberg": linalg.hessenberg,
-    "schur": linalg.schur,
-    "tridiagonal": linalg.tridiagonal,
-    "householder_product": linalg.householder_product,
-    "tridiagonal_solve": linalg.tridiagonal_solve,
-    # sorting
-    "sort": reductions.sort,
-    "top_k": reductions.top_k,
-    "argmax": reductions.argmax,
-    "argmin": reductions.argmin,
-    # random bits
-    "random_bits": indexing.random_bits,
-    "threefry2x32": ciphers.threefry2x32,
-    # windows
-    "reduce_window_sum": partial(reductions.reduce_window, op="sum"),
-    "reduce_window_max": partial(reductions.reduce_window, op="max"),
-    "reduce_window_min": partial(reductions.reduce_window, op="min"),
-    "select_and_gather_add": reductions.select_and_gather_add,
-    "select_and_scatter_add": reductions.select_and_scatter_add,
-}
+evaluation_rules.update(
+    {
+        dot_general_p: contraction.dot_general,
+        conv_general_dilated_p: convolution.conv_general_dilated,
+        **{
+            primitive: partial(reductions.cumulative, name=primitive.name)
+            for primitive in (cumsum_p, cumprod_p, cummax_p, cummin_p, cumlogsumexp_p)
+        },
+        fft_p: contraction.fft,
+        gather.gather_p: indexing.gather,
+        gather.scatter_p: indexing.scatter,
+        gather.scatter_add_p: indexing.scatter_add,
+        gather.scatter_mul_p: indexing.scatter_mul,
+        gather.scatter_min_p: indexing.scatter_min,
+        gather.scatter_max_p: indexing.scatter_max,
+        dynamic_slice_p: indexing.dynamic_slice,
+        dynamic_update_slice_p: indexing.dynamic_update_slice,
+        solvers.cholesky_p: linalg.cholesky,
+        solvers.triangular_solve_p: linalg.triangular_solve,
+        solvers.tridiagonal_solve_p: linalg.tridiagonal_solve,
+        factorization.lu_p: linalg.lu,
+        factorization.qr_p: linalg.qr,
+        spectral.eigh_p: linalg.eigh,
+        spectral.svd_p: linalg.svd,
+        spectral.eig_p: linalg.eig,
+        spectral.hessenberg_p: linalg.hessenberg,
+        spectral.schur_p: linalg.schur,
+        spectral.tridiagonal_p: linalg.tridiagonal,
+        spectral.householder_product_p: linalg.householder_product,
+        sorting.sort_p: reductions.sort,
+        sorting.top_k_p: reductions.top_k,
+        sorting.argmax_p: reductions.argmax,
+        sorting.argmin_p: reductions.argmin,
+        random_bits_p: indexing.random_bits,
+        threefry2x32_p: ciphers.threefry2x32,
+        window.reduce_window_sum_p: partial(reductions.reduce_window, op="sum"),
+        window.reduce_window_max_p: partial(reductions.reduce_window, op="max"),
+        window.reduce_window_min_p: partial(reductions.reduce_window, op="min"),
+        window.select_and_gather_add_p: reductions.select_and_gather_add,
+        window.select_and_scatter_add_p: reductions.select_and_scatter_add,
+    }
+)
 
 TYPED[dot_general_p] = contraction.typed_dot_general
 TYPED |= reductions.typed_reductions()
-
-evaluation_rules.update({PRIMITIVES[name]: function for name, function in KERNELS.items()})

@@ -59,10 +59,7 @@ def sliding_blocks(
     capacity: int,
     cut: Sequence[int] = (),
 ) -> Iterator[Block]:
-    """Yield blocks of positions that meet at most `capacity` elements of the input.
-
-    Axes are cut in the order `cut`.
-    """
+    """Yield blocks that meet at most `capacity` elements, axes cut in the order `cut`."""
     lengths = _block_lengths(counts, windows, taps, sizes, capacity, cut or range(len(counts)))
     for positions in blocks(tuple(counts), tuple(lengths)):
         spans = [span(*axis) for axis in zip(positions, windows, taps, sizes, strict=True)]
@@ -294,10 +291,7 @@ def _patch_block(x: np.ndarray, windows: Sequence[SlidingWindow], positions: Seq
 
 
 def _span(x: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Slice `x` along each spatial axis, with zeros outside of it.
-
-    The order in memory stays.
-    """
+    """Slice `x` along each spatial axis, zeros outside, in the same order in memory."""
     inside = [slice(max(start, 0), max(min(stop, size), 0)) for (start, stop), size in zip(spans, x.shape[3:], strict=True)]
     if all((s.start, s.stop) == span for s, span in zip(inside, spans, strict=True)):
         return x[:, :, :, *inside]
@@ -388,10 +382,7 @@ class _Products:
 
 
 def _matrix_shape(shape: tuple[int, ...], stack: int, outer: int) -> tuple[int, ...]:
-    """Return the shape with the axes after the `stack` merged into two.
-
-    The first of them merges `outer` axes.
-    """
+    """Return the shape with the axes after `stack` merged into two: `outer`, the rest."""
     return (*shape[:stack], prod(shape[stack : stack + outer]), prod(shape[stack + outer :]))
 
 

@@ -169,13 +169,7 @@ def _one_window(operand: np.ndarray, indices: np.ndarray, addressed: Dims, sizes
 
 
 def _read_one(
-    operand: np.ndarray,
-    indices: np.ndarray,
-    numbers: GatherDimensionNumbers,
-    sizes: Dims,
-    absent: Dims,
-    clips: bool,
-    fill: Any,
+    operand: np.ndarray, indices: np.ndarray, numbers: GatherDimensionNumbers, sizes: Dims, absent: Dims, clips: bool, fill: Any
 ) -> np.ndarray:
     window = iter([size for dim, size in enumerate(sizes) if dim not in absent])
     rank = len(numbers.offset_dims) + indices.ndim - 1
@@ -185,13 +179,7 @@ def _read_one(
 
 
 def _update_one(
-    out: np.ndarray,
-    indices: np.ndarray,
-    updates: np.ndarray,
-    numbers: ScatterDimensionNumbers,
-    absent: Dims,
-    clips: bool,
-    combine: str,
+    out: np.ndarray, indices: np.ndarray, updates: np.ndarray, numbers: ScatterDimensionNumbers, absent: Dims, clips: bool, combine: str
 ) -> np.ndarray:
     sizes = _window_sizes(out.ndim, absent, tuple([updates.shape[dim] for dim in numbers.update_window_dims]))
     window_slices = _one_window(out, indices, numbers.scatter_dims_to_operand_dims, sizes, clips)
@@ -249,10 +237,7 @@ def _windows(array: np.ndarray, dims: Dims, sizes: Dims, absent: Dims) -> np.nda
 
 
 def _is_along_axis(operand: np.ndarray, indices: np.ndarray, numbers: GatherDimensionNumbers) -> bool:
-    """Return True if each vector along one axis is indexed by its own indices.
-
-    That is what `take_along_axis` does.
-    """
+    """Return True if vectors along an axis have own indices, as for `take_along_axis`."""
     others = tuple([dim for dim in range(operand.ndim) if dim not in numbers.start_index_map])
     return (
         len(numbers.start_index_map) == 1

@@ -66,10 +66,7 @@ def hessenberg(x: np.ndarray) -> Result:
 
 
 def schur(x: np.ndarray, *, compute_vectors: bool) -> Result:
-    """Return Schur forms, and if ``compute_vectors`` the vectors.
-
-    They are NaN where LAPACK does not converge.
-    """
+    """Return Schur forms, and vectors if asked; NaN where LAPACK does not converge."""
     (gees,) = functions(["gees"], x.dtype)
 
     def compute(m: np.ndarray) -> Any:
@@ -127,10 +124,7 @@ def lapack_lu(x: np.ndarray) -> Result:
 def lapack_triangular_solve(
     a: np.ndarray, b: np.ndarray, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
 ) -> np.ndarray:
-    """Return what `linalg.triangular_solve` does.
-
-    To BLAS, op(A) X = B is Xᵀ op(A)ᵀ = Bᵀ.
-    """
+    """Do what `linalg.triangular_solve` does; to BLAS it is Xᵀ op(A)ᵀ = Bᵀ."""
     trsm = load("scipy.linalg.blas").get_blas_funcs("trsm", dtype=b.dtype)
     conjugates = conjugate_a and not transpose_a and a.dtype.kind == "c"
     op = 0 if not transpose_a else 2 if conjugate_a else 1
@@ -155,10 +149,7 @@ _BLOCK = 16
 
 
 def cholesky(x: np.ndarray) -> np.ndarray:
-    """Return the lower triangular L with L Lᴴ = x, from the lower triangle of ``x``.
-
-    It is NaN where ``x`` is not positive definite.
-    """
+    """Return L with L Lᴴ = x from x's lower triangle; NaN if not positive definite."""
     (factor,) = _each(lambda m: (np.linalg.cholesky(m),), x, [(x.shape, x.dtype)])
     return np.tril(factor)
 
@@ -209,10 +200,7 @@ def svd(x: np.ndarray, *, full_matrices: bool, compute_uv: bool) -> Result:
 
 
 def eig(x: np.ndarray, *, compute_vectors: bool) -> Result:
-    """Return complex eigenvalues, and if ``compute_vectors`` right eigenvectors.
-
-    The eigenvectors are columns of unit length.
-    """
+    """Return complex eigenvalues, and if asked right eigenvectors of unit length."""
     dtype = np.result_type(x.dtype, np.complex64)
     if not compute_vectors:
         return _each(lambda m: (np.linalg.eigvals(m).astype(dtype, copy=False),), x, [(x.shape[:-1], dtype)])

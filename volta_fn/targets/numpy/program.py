@@ -118,20 +118,10 @@ def _fft(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params
     return numbers * itemsize + results[0].nbytes
 
 
-def _cholesky(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count a copy of a matrix, the factors with all elements, and a mask."""
-    return _matrix(operands[0]) + results[0].nbytes + math.prod(operands[0].shape[-2:])
-
-
 def _qr(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
     """Count an operand and results in double precision, and a copy of the operand."""
     twice = 2 if dtypes.real_dtype(operands[0].dtype).itemsize == 4 else 1
     return twice * (2 * operands[0].nbytes + sum(result.nbytes for result in results))
-
-
-def _eigh(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count a copy of a matrix, and two of that size, which syevd asks for."""
-    return 3 * _matrix(operands[0])
 
 
 def _svd(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
@@ -141,19 +131,20 @@ def _svd(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params
     return _matrix(x) + sum(map(_matrix, results[1:])) + squares
 
 
-def _eig(operands: Sequence[ShapedArray], results: Sequence[ShapedArray], params: dict[str, Any]) -> int:
-    """Count a copy of a matrix, and its vectors before they are complex."""
-    return (1 + params["compute_vectors"]) * _matrix(operands[0])
-
-
 def _matrix(x: ShapedArray) -> int:
     """Return the bytes of one matrix of a stack: LAPACK gets a copy of each."""
     return math.prod(x.shape[-2:]) * x.dtype.itemsize
 
 
 _WORKSPACES: dict[str, Callable[[Sequence[ShapedArray], Sequence[ShapedArray], dict[str, Any]], int]] = {
-    "fft": _fft, "cholesky": _cholesky, "qr": _qr, "eigh": _eigh, "svd": _svd, "eig": _eig,
-}  # fmt: skip
+    "fft": _fft,
+    # a copy of a matrix, the factors with all elements, and a mask
+    "cholesky": lambda operands, results, params: _matrix(operands[0]) + results[0].nbytes + math.prod(operands[0].shape[-2:]),
+    "qr": _qr,
+    "eigh": lambda operands, results, params: 3 * _matrix(operands[0]),  # a copy, and two of that size, which syevd asks for
+    "svd": _svd,
+    "eig": lambda operands, results, params: (1 + params["compute_vectors"]) * _matrix(operands[0]),  # the vectors before they are complex
+}
 
 
 # ------------------------------------------------------------------------------

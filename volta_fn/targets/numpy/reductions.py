@@ -35,10 +35,7 @@ _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def cumulative(operand: np.ndarray, *, name: str, axis: int, reverse: bool) -> np.ndarray:
-    """Evaluate a cumulative primitive by the ufunc of its step.
-
-    Integers wrap around, and NaN stays.
-    """
+    """Evaluate a cumulative primitive by its step's ufunc: integers wrap, NaN stays."""
     ufunc = PRIMITIVES[reduction_of(name).step].evaluate
     assert isinstance(ufunc, np.ufunc)
     return _accumulate(ufunc, operand, axis, reverse)

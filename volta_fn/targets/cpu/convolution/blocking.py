@@ -100,6 +100,12 @@ class CorrelationBuilder:
         f.finish()
         self.jobs[stage] = Job(symbol, tasks, cost)
 
+    def shared_job(
+        self, stage: str, tasks: int, cost: float, units: int, body: Callable[[Function, Arguments, Value, Index], None]
+    ) -> None:
+        """Add a stage whose tasks share units, for each of which `body` writes the code."""
+        self.job(stage, tasks, cost, lambda f, args, task: self.shared(f, task, units, tasks, lambda unit: body(f, args, task, unit)))
+
     def shared(self, f: Function, task: Value, units: int, tasks: int, body: Callable[[Index], None]) -> None:
         """Emit `body` for each of a task's units, near-equal shares of them all."""
         if units == tasks:

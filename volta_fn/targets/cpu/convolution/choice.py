@@ -85,10 +85,7 @@ class Algorithm(NamedTuple):
 
 
 def algorithms(builder: CorrelationBuilder, *, slow: bool = False) -> list[Algorithm]:
-    """Return the algorithms that apply to a correlation.
-
-    With `slow`, include those that are never the fastest.
-    """
+    """Return the algorithms that apply, with `slow` also those that are never fastest."""
     c, work = builder.c, builder.work
     candidates = []
     for other in (False, True) if slow else (False,):

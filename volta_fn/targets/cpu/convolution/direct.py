@@ -33,13 +33,13 @@ from volta_fn.targets.cpu.convolution.emission import (
     LoopIndex,
     Operands,
     TileLoops,
+    block_starts,
     dense,
+    fill_zeros,
     gather,
-    least,
     plus,
     repeat,
     split,
-    step,
     tile_of,
     times,
 )
@@ -81,10 +81,7 @@ class DirectPlan:
 
 
 def direct_plans(c: Correlation, work: ComputeType, w_dtype: np.dtype) -> list[DirectPlan]:
-    """Return how to compute a correlation directly.
-
-    There is a plan for each axis that vectors suit.
-    """
+    """Return plans to compute a correlation directly, one per axis that vectors suit."""
     if not is_itself(work, w_dtype):
         return []
     return [plan for along in ("g", *(f"p{i}" for i in range(len(c.axes)))) if (plan := _along(c, work, along)) is not None]
@@ -155,11 +152,7 @@ class Direct:
         self.tile_room = builder.reserve(tasks * self._tile_elements, size)
         if prod(plan.iterations) > 1:
             self.sum_room = builder.reserve(tasks * self._sums, size)
-
-        def body(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
-
-        builder.job("sum", tasks, max(plan.cycles / 2.7, self.c.products * NANOSECONDS), body)
+        builder.shared_job("sum", tasks, max(plan.cycles / 2.7, self.c.products * NANOSECONDS), units, self._block)
 
     @property
     def _tile_elements(self) -> int:
@@ -174,10 +167,7 @@ class Direct:
         plan, c, work = self.plan, self.c, self.work
         first, image, *coordinates = split(f, unit, plan.grid)
         group = times(f, first, plan.lanes) if plan.along == "g" else first
-        positions = [
-            least(f, times(f, at, size), axis.positions - size) if axis.positions > size else 0
-            for at, axis, size in zip(coordinates, c.axes, plan.blocks.positions, strict=True)
-        ]
+        positions = block_starts(f, coordinates, plan.blocks.positions, [axis.positions for axis in c.axes])
         y = self.builder.at(f, "y", args.y, group, image, 0, *positions)
         if prod(plan.iterations) == 1:
             nest = self._nest(c.y.strides, stored_as(self.builder.y_dtype))
@@ -186,7 +176,7 @@ class Direct:
             return
         nest = self._nest(self._sum_strides(), work.type)
         room = args.room(f, self.sum_room, self._sums * work.itemsize, task)
-        repeat(f, self._sums, lambda k: f.store(work.zero(), step(f, room, work.type, k), work.itemsize), 0, work.lanes)
+        fill_zeros(f, work, room, self._sums)
 
         def sum_tile(at: Operands, sums: SumTile) -> None:
             nest.emit(f, at, lambda *args: sums.store_sums(f, *args), lambda operands, counts: sums.load_sums(f, operands.y, counts))

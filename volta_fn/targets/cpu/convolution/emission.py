@@ -99,6 +99,22 @@ def repeat(f: Function, size: Index, body: Callable[[Index], None], start: Index
     f.loop(value(start), value(size), by, [], lambda index, _: body(index), once=isinstance(size, int) and isinstance(start, int))
 
 
+def block_starts(f: Function, blocks: Sequence[Index], lengths: Sequence[int], sizes: Sequence[int]) -> list[Index]:
+    """Emit where blocks of these lengths start along axes of these sizes.
+
+    The last block ends at the end, if need be by computing some elements again.
+    """
+    return [
+        least(f, times(f, block, length), size - length) if size > length else 0
+        for block, length, size in zip(blocks, lengths, sizes, strict=True)
+    ]
+
+
+def fill_zeros(f: Function, work: ComputeType, pointer: Value, count: int) -> None:
+    """Emit the stores of zeros to `count` elements."""
+    repeat(f, count, lambda k: f.store(work.zero(), step(f, pointer, work.type, k), work.itemsize), 0, work.lanes)
+
+
 def even_chunks(total: int, at_most: int) -> list[tuple[int, int]]:
     """Return the (size, count) of near-equal chunks of at most `at_most`."""
     count = -(-total // at_most)

@@ -30,7 +30,9 @@ from volta_fn.targets.cpu.convolution.emission import (
     Operands,
     TileLoops,
     between,
+    block_starts,
     dense,
+    fill_zeros,
     gather,
     least,
     plus,
@@ -315,21 +317,12 @@ class Igemm:
         if plan.packed:
             count = self.c.groups * plan.panels
             self.panel_room = builder.reserve(count * plan.panel, size)
-            panel_tasks = builder.tasks(count, 0)
-
-            def prepare(f: Function, args: Arguments, task: Value) -> None:
-                builder.shared(f, task, count, panel_tasks, lambda unit: self._prepare(f, args, unit))
-
-            builder.job("prepare", panel_tasks, count * plan.panel * 0.5, prepare)
+            builder.shared_job("prepare", builder.tasks(count, 0), count * plan.panel * 0.5, count, self._prepare)
         else:
             self.w_room = builder.reserve(tasks * plan.panel_block * plan.panel, size)
             self.sum_room = builder.reserve((units if plan.splits > 1 else tasks) * plan.sums, size)
         self.tile_room = builder.reserve(tasks * self.tile_elements, size)
-
-        def sums(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, units, tasks, lambda unit: self._block(f, args, task, unit))
-
-        builder.job("sum", tasks, self.c.products * NANOSECONDS, sums)
+        builder.shared_job("sum", tasks, self.c.products * NANOSECONDS, units, self._block)
         if plan.splits > 1:
             blocks = units // plan.splits
             builder.job("finish", blocks, units * plan.sums * 0.3, self._finish)
@@ -363,39 +356,33 @@ class Igemm:
         steps = [LoopIndex(dim.size, 0, dim.y, dim.w) for dim in depth]
         pack(f, self.work, self.builder.w_dtype, steps, c.w.strides[1], left, width, w, to)
 
-    def _prepare(self, f: Function, args: Arguments, unit: Index) -> None:
+    def _prepare(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         group, panel = split(f, unit, [self.c.groups, self.plan.panels])
         to = args.room(f, self.panel_room, self.plan.panel * self.work.itemsize, unit)
         self._pack(f, args, group, panel, [0] * (1 + len(self.c.axes)), self._depth({}), to)
 
     # sums
 
-    def _starts(self, f: Function, coordinates: list[Index]) -> list[Index]:
-        """Emit a block's first image and positions.
-
-        The last block ends at the end, if need be by computing some again.
-        """
-        c, block = self.c, self.plan.blocks
-        sizes = [c.images, *(axis.positions for axis in c.axes)]
-        lengths = [block.images, *block.positions]
-        return [
-            least(f, times(f, at, length), size - length) if size > length else 0
-            for at, length, size in zip(coordinates, lengths, sizes, strict=True)
-        ]
+    def _located(self, f: Function, args: Arguments, indices: list[Index]) -> tuple[tuple[Index, Index, list[Index], Index], Value]:
+        """Emit a block's group, image, positions and panel, and its results' address."""
+        plan, c, block = self.plan, self.c, self.plan.blocks
+        group, *coordinates, panel_group = indices
+        image, *positions = block_starts(f, coordinates, [block.images, *block.positions], [c.images, *(axis.positions for axis in c.axes)])
+        panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
+        y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
+        return (group, image, positions, panel), y
 
     def _block(self, f: Function, args: Arguments, task: Value, unit: Index) -> None:
         plan, work = self.plan, self.work
-        group, *coordinates, panel_group, split_index = split(f, unit, plan.grid)
-        image, *positions = self._starts(f, coordinates)
-        panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
-        y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
+        *indices, split_index = split(f, unit, plan.grid)
+        (group, image, positions, panel), y = self._located(f, args, indices)
         if self.plan.packed:
             x = self._x(f, args, task, group, image, positions, [0] * (1 + len(positions)))
             w = args.room(f, self.panel_room, plan.panel * work.itemsize, plus(f, times(f, group, plan.panels), panel))
             self._panels(f, self._depth({}), Operands(x, w, y), panel)
             return
         sums = args.room(f, self.sum_room, plan.sums * work.itemsize, unit if plan.splits > 1 else task)
-        repeat(f, plan.sums, lambda k: f.store(work.zero(), step(f, sums, work.type, k), work.itemsize), 0, work.lanes)
+        fill_zeros(f, work, sums, plan.sums)
         iterations = iterations_of(plan)
         first, last = [
             f.binary("udiv", f.binary("mul", value(plus(f, split_index, k)), i64(prod(iterations))), i64(plan.splits)) for k in (0, 1)
@@ -409,13 +396,7 @@ class Igemm:
             self._write_out(f, sums, y, panel)
 
     def _iteration(
-        self,
-        f: Function,
-        args: Arguments,
-        task: Value,
-        at: tuple[Index, Index, list[Index], Index],
-        cut: list[Index],
-        sums: Value,
+        self, f: Function, args: Arguments, task: Value, at: tuple[Index, Index, list[Index], Index], cut: list[Index], sums: Value
     ) -> None:
         """Emit the addition of one block of the summation to the sums."""
         plan, c, work = self.plan, self.c, self.work
@@ -517,9 +498,7 @@ class Igemm:
     def _finish(self, f: Function, args: Arguments, task: Value) -> None:
         """Emit the addition of the splits of one block's sums."""
         plan = self.plan
-        group, *coordinates, panel_group, _ = split(f, times(f, task, plan.splits), plan.grid)
-        image, *positions = self._starts(f, coordinates)
-        panel = least(f, times(f, panel_group, plan.panel_block), plan.panels - plan.panel_block)
-        y = self.builder.at(f, "y", args.y, group, image, times(f, panel, plan.width), *positions)
+        *indices, _ = split(f, times(f, task, plan.splits), plan.grid)
+        (*_, panel), y = self._located(f, args, indices)
         sums = args.room(f, self.sum_room, plan.sums * self.work.itemsize * plan.splits, task)
         self._write_out(f, sums, y, panel)

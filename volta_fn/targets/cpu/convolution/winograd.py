@@ -29,6 +29,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     Operands,
     TileLoops,
     between,
+    block_starts,
     dense,
     gather,
     least,
@@ -496,12 +497,11 @@ class Winograd:
         shape, builder, size = self.shape, self.builder, self.work.itemsize
         count = self.c.groups * shape.panels * shape.segments * shape.channels
         self.taps_room = builder.reserve(shape.points**2 * self.c.groups * shape.tap_elements, size)
-        tap_tasks = builder.tasks(count, 0)
 
-        def prepare(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, count, tap_tasks, lambda index: transform_weights(f, builder, shape, args, index, self.taps_room))
+        def prepare(f: Function, args: Arguments, task: Value, index: Index) -> None:
+            transform_weights(f, builder, shape, args, index, self.taps_room)
 
-        builder.job("prepare", tap_tasks, count * shape.width * shape.points, prepare)
+        builder.shared_job("prepare", builder.tasks(count, 0), count * shape.width * shape.points, count, prepare)
         cost = self.c.products * NANOSECONDS * shape.scheme.terms / (shape.positions**2 * self.c.taps) * 1.5
         (self._write_spread if shape.spread else self._write_blocks)(cost)
 
@@ -550,17 +550,10 @@ class Winograd:
         builder.job("finish", tasks, cost * 0.15, stage(self._transform_output_block))
 
     def _at(self, f: Function, unit: Index) -> tuple[Index, Index, list[Index]]:
-        """Emit a block's group, first image and first tiles.
-
-        The last block ends at the end, if need be by computing some tiles again.
-        """
-        shape, c = self.shape, self.c
+        """Emit a block's group, first image and first tiles."""
+        shape = self.shape
         group, *coordinates = split(f, unit, shape.grid)
-        sizes, lengths = [c.images, *shape.all_tiles], [shape.images, *shape.tiles]
-        image, *tiles = [
-            least(f, times(f, at, length), size - length) if size > length else 0
-            for at, length, size in zip(coordinates, lengths, sizes, strict=True)
-        ]
+        image, *tiles = block_starts(f, coordinates, [shape.images, *shape.tiles], [self.c.images, *shape.all_tiles])
         return group, image, tiles
 
     def _block(self, f: Function, args: Arguments, room: list[Value], unit: Index) -> None:

@@ -32,6 +32,7 @@ from volta_fn.targets.cpu.convolution.emission import (
     Operands,
     TileLoops,
     between,
+    fill_zeros,
     gather,
     least,
     plus,
@@ -153,22 +154,16 @@ class WinogradSums:
         self.task_room = builder.reserve(enterers * self.x_tile.elements, size)
         cost = tiling.nanoseconds
 
-        def prepare(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, rows, builder.tasks(rows, 0), lambda row: self._taps(f, args, row))
-
         def transform_input(f: Function, args: Arguments, task: Value) -> None:
             room = args.room(f, self.task_room, self.x_tile.elements * size, task)
             builder.shared(f, task, strips, enterers, lambda strip: self._transform_input(f, args, room, split(f, strip, grid)))
 
-        def transform_output(f: Function, args: Arguments, task: Value) -> None:
-            builder.shared(f, task, self.c.images, builder.tasks(self.c.images, 0), lambda image: self._transform_output(f, args, image))
-
-        builder.job("prepare", builder.tasks(rows, 0), cost * 0.15, prepare)
+        builder.shared_job("prepare", builder.tasks(rows, 0), cost * 0.15, rows, self._taps)
         builder.job("enter", enterers, cost * 0.15, transform_input)
         builder.job("sum", tiling.points**2, cost * 0.6, self._multiply)
-        builder.job("finish", builder.tasks(self.c.images, 0), cost * 0.1, transform_output)
+        builder.shared_job("finish", builder.tasks(self.c.images, 0), cost * 0.1, self.c.images, self._transform_output)
 
-    def _taps(self, f: Function, args: Arguments, row: Index) -> None:
+    def _taps(self, f: Function, args: Arguments, task: Value, row: Index) -> None:
         """Emit the transform of a row of tiles of a channel's taps: by point, panel, tile."""
         tiling, work, c = self.tiling, self.work, self.c
         channel, tile_row = split(f, row, [c.channels, tiling.tiles[0]])
@@ -261,10 +256,10 @@ class WinogradSums:
         if terms == tiling.depth:
             nest.emit(f, at, lambda *args: tile.store_sums(f, *args))
             return
-        repeat(f, self.c.images * outputs, lambda k: f.store(work.zero(), step(f, at.y, work.type, k), work.itemsize), 0, work.lanes)
+        fill_zeros(f, work, at.y, self.c.images * outputs)
         nest.emit(f, at, add)
 
-    def _transform_output(self, f: Function, args: Arguments, image: Index) -> None:
+    def _transform_output(self, f: Function, args: Arguments, task: Value, image: Index) -> None:
         """Emit the output transform of the products of one image."""
         tiling, work, c, dtype = self.tiling, self.work, self.c, self.builder.y_dtype
         a, points, positions = VectorAlgebra(f, work), range(tiling.points), range(_POSITIONS)

@@ -81,10 +81,7 @@ class Signals(NamedTuple):
             f.loop(i64(0), i64(self.length), 1, [], read_number, once=True)
 
     def write_all(self, buffers: Buffers, start: Value, memory: Value, change: Change | None = None) -> None:
-        """Emit the store of a group of signals, one per lane.
-
-        `change` maps numbers to those that are stored.
-        """
+        """Emit the store of a group of signals, one per lane, mapped by `change`."""
         f = buffers.f
 
         def write_number(number: Value, _: list[Value]) -> None:

@@ -47,10 +47,7 @@ def call(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> None:
 
 
 def call_with_status(f: Function, dtype: np.dtype, name: str, *arguments: Argument) -> Value:
-    """Emit a call of a function whose last argument is its status.
-
-    Return whether it failed.
-    """
+    """Emit a call whose last argument is its status; return whether it failed."""
     status = f.alloca("i32", align=8)
     call(f, dtype, name, *arguments, status)
     return f.compare("icmp ne", f.load("i32", status, 4), Value("i32", "0"))

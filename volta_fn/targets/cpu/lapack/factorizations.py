@@ -296,10 +296,7 @@ def eigh(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
 
 
 def svd(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine | None:
-    """Make the routine of the singular value decomposition (gesdd).
-
-    There is none for the vectors of empty matrices.
-    """
+    """Make gesdd's routine; there is none for the vectors of empty matrices."""
     (x,) = operands
     *stack, m, n = x.shape
     dtype, real, k = x.dtype, dtypes.real_dtype(x.dtype), min(m, n)

@@ -241,12 +241,7 @@ def choose_blocking(
 
 
 def legal_blockings(
-    work: ComputeType,
-    sizes: tuple[int, int, int, int],
-    lhs: tuple[int, int] | None,
-    rhs: tuple[int, int] | None,
-    *,
-    transposed: bool,
+    work: ComputeType, sizes: tuple[int, int, int, int], lhs: tuple[int, int] | None, rhs: tuple[int, int] | None, *, transposed: bool
 ) -> Iterator[BlockingOptions]:
     """Yield options that differ from what is chosen.
 

@@ -61,10 +61,7 @@ def _is_packable(operand: Operand) -> bool:
 
 
 class ProductOptions(NamedTuple):
-    """Choices of a contraction's routine that are forced.
-
-    None stands for the routine's own choice.
-    """
+    """Choices of a contraction's routine that are forced; None: the routine's own."""
 
     #: Whether the operands are swapped.
     swapped: bool | None = None

@@ -132,10 +132,7 @@ def _compile_shared(name: str, function: SharedFunction) -> bytes:
 
 
 class CodeCache:
-    """The routines that this process used last.
-
-    Programs keep those that they use; others are freed.
-    """
+    """The routines used last in this process; programs keep theirs, others are freed."""
 
     def __init__(self) -> None:
         #: By their keys; `_NO_ROUTINE` for keys without one.

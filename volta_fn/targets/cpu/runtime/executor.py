@@ -438,15 +438,21 @@ def _row(f: _Command) -> Value:
     return _OK
 
 
+def _begin_loop(f: Function) -> tuple[str, str, str]:
+    """Emit the start of a loop; return the labels of its test, its body and its end."""
+    again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
+    f.do(f"br label %{again}")
+    f.label(again)
+    return again, iteration, over
+
+
 def _loop(f: _Command) -> Value:
     count, counter, first, step, words = f.word(1), f.slot(f.word(2)), f.word(3), f.word(4), f.word(5)
     start, end = f.words(i64(6), words)
     status, number = f.alloca("i64", align=8), f.alloca("i64", align=8)
     f.store(_OK, status, 8)
     f.store(i64(0), number, 8)
-    again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
-    f.do(f"br label %{again}")
-    f.label(again)
+    again, iteration, over = _begin_loop(f)
     i = f.load("i64", number, 8)
     good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
     f.do(f"br {f.binary('and', good, f.compare('icmp slt', i, count))}, label %{iteration}, label %{over}")
@@ -466,9 +472,7 @@ def _while(f: _Command) -> Value:
     _, end = f.words(f.binary("add", condition_words, i64(4)), body_words)
     status, count = f.alloca("i64", align=8), f.alloca("i64", align=8)
     f.store(i64(0), count, 8)
-    again, over, iteration = f.fresh("again"), f.fresh("over"), f.fresh("turn")
-    f.do(f"br label %{again}")
-    f.label(again)
+    again, iteration, over = _begin_loop(f)
     asked = f.execute(condition, body)
     f.store(asked, status, 8)
     holds = f.compare("icmp ne", f.load("i8", f.pointer(slot), 1), Value("i8", "0"))
@@ -537,9 +541,7 @@ def _write_commands(module: Module) -> None:
     status = f.alloca("i64", align=8)
     f.store(_CODE, next_command, 8)
     f.store(_OK, status, 8)
-    again, iteration, over = f.fresh("again"), f.fresh("turn"), f.fresh("over")
-    f.do(f"br label %{again}")
-    f.label(again)
+    again, iteration, over = _begin_loop(f)
     code = f.load("ptr", next_command, 8)
     good = f.compare("icmp eq", f.load("i64", status, 8), _OK)
     f.do(f"br {f.binary('and', good, f.compare('icmp ult', code, _END))}, label %{iteration}, label %{over}")

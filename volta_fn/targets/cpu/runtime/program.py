@@ -12,8 +12,8 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
+from volta_fn.core.caches import Finalized, Interned
 from volta_fn.core.device import Executable
-from volta_fn.core.interned import Finalized, Interned
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError

@@ -288,10 +288,7 @@ class _Writer:
         return f.dispatch(-(-self.partial // _INVOCATIONS))
 
     def _load_statistics(self, b: AttentionShader, head: str, queries: Sequence[str]) -> dict[str, _Statistics]:
-        """Load the statistics of some queries of a head, by number.
-
-        Queries beyond the last one get its statistics.
-        """
+        """Load the statistics of a head's queries; those beyond the last get its own."""
         f, a = b.f, self.a
         partial = f.buffer(self.work, FLOAT, True, self.floats)
         statistics = {}

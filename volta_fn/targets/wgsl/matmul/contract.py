@@ -26,9 +26,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, arrays
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.results import Epilogue, ResultStore, SumIndex, digits, rounded
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
-from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported, kind
 from volta_fn.targets.wgsl.scalars.shader import Shader
@@ -77,11 +77,7 @@ _VECTORS = (
     (Schedule(64, 16, 32, 4, 4), 0.48),
 )
 #: The same for other dtypes.
-_SINGLES = (
-    (Schedule(32, 32, 16, 4, 4), 0.5),
-    (Schedule(32, 32, 8, 4, 4), 0.45),
-    (Schedule(16, 16, 16, 2, 2), 0.3),
-)
+_SINGLES = ((Schedule(32, 32, 16, 4, 4), 0.5), (Schedule(32, 32, 8, 4, 4), 0.45), (Schedule(16, 16, 16, 2, 2), 0.3))
 
 #: Variations to be timed on large contractions.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
@@ -159,10 +155,7 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_pr
 
 
 class ProductOptions(NamedTuple):
-    """Choices of a contraction's routine that are forced.
-
-    None stands for the routine's own choice.
-    """
+    """Choices of a contraction's routine that are forced; None: the routine's own."""
 
     #: "few terms", "few results", "thin" or "tiled", which needs a schedule.
     algorithm: str | None = None

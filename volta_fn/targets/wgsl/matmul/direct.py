@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.results import Epilogue, combine, digits, partial, results, times, total
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, combined, digits, results, times, total
 from volta_fn.targets.wgsl.matmul.schedule import Working
-from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, Elements, OperandRow
+from volta_fn.targets.wgsl.matmul.tiles import Elements, OperandRow
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -51,10 +51,7 @@ def thin(
     strips = -(-max(c.m, c.n) // (4 * wide))
     length, splits = _cut_thin(c.k, c.batch * strips) if may_split else (c.k, 1)
     first = _Strips(c, work, device, buffers, wide, _invocations(c, work, device, wide, length)).dispatch(epilogue, strips, length, splits)
-    if splits == 1:
-        return Routine((first,))
-    size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
+    return combined(first, c, work, splits, device, epilogue, buffers)
 
 
 def _sides(c: IndexedContraction) -> tuple[OperandMap, OperandMap]:
@@ -98,14 +95,12 @@ class _Strips:
         """Return the finished dispatch, with sums in `splits` chunks of `length` terms."""
         c, f, work, few, wide, all_ = self.c, self.f, self.work, self.few, self.wide, self.invocations
         split, stack, strip = digits(f, f.group, (splits, c.batch, strips))
-        begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"
-        end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else f"{c.k}u"
+        begin, end = chunk(f, split, length, splits, c.k)
         shared = f.workgroup("totals", work.vector, few * all_)
         for position, sum_ in enumerate(self._sums(stack, strip, begin, end)):
             f.emit(f"{shared}[local + {position * all_}u] = {sum_};")
         add_up(f, work, shared, few, all_, wide)
-        number, results_ = self.buffers.result, self.buffers.workspace
-        put = results(f, work, c, number, epilogue, 1) if splits == 1 else partial(f, work, c, results_, splits, 1)
+        put = results(f, work, c, epilogue, self.buffers, 1, splits)
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         with f.block(f"if (local < {few * wide * 4}u)"):
             vector, result = digits(f, "local", (few, wide * 4))
@@ -169,7 +164,7 @@ def few_terms(c: IndexedContraction, work: Working, device: TargetCapabilities, 
     """Return the routine in which every invocation computes one result."""
     f = Shader(device, _INVOCATIONS)
     a, b = Elements(f, work, c.lhs, buffers.lhs), Elements(f, work, c.rhs, buffers.rhs)
-    put = results(f, work, c, buffers.result, epilogue, 1)
+    put = results(f, work, c, epilogue, buffers, 1)
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
     size = c.batch * c.m * c.n
     with f.block(f"if ({number} < {size}u)"):
@@ -204,15 +199,14 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
     rows, columns = _together(c)
     down, across = -(-c.m // rows), -(-c.n // columns)
     length, splits = _cut(c, c.batch * down * across)
-    put = results(f, work, c, buffers.result, epilogue, 1) if splits == 1 else partial(f, work, c, buffers.workspace, splits, 1)
+    put = results(f, work, c, epilogue, buffers, 1, splits)
     split, stack, i, j = digits(f, f.group, (splits, c.batch, down, across))
     first = f.let("u32", f"{i} * {rows}u"), f.let("u32", f"{j} * {columns}u")
     left = [a.row(stack, _within(f, first[0], r, c.m)) for r in range(rows)]
     right = [b.row(stack, _within(f, first[1], s, c.n)) for s in range(columns)]
     each, type_ = (4, work.vector) if fours else (1, work.type)
     sums = [[f.var(type_, f"{type_}()") for _ in right] for _ in left]
-    begin = f.let("u32", f"{split} * {length}u") if splits > 1 else "0u"
-    end = f.let("u32", f"min({begin} + {length}u, {c.k}u)") if splits > 1 else c.k
+    begin, end = chunk(f, split, length, splits, c.k)
     start = f.let("u32", f"{begin} + local * {each}u")
     with f.loop(end, start, _INVOCATIONS * each) as k:
         xs, ys = [a.load(operand, k) for operand in left], [b.load(operand, k) for operand in right]
@@ -229,10 +223,7 @@ def few_results(c: IndexedContraction, work: Working, device: TargetCapabilities
         where = stack if splits == 1 else total(f, times(split, c.batch), stack)
         f.emit(f"{put}({where}, {total(f, first[0], r)}, {total(f, first[1], s)}, {shared}[local * {_INVOCATIONS}u]);")
     partial_sums = f.dispatch(splits * c.batch * down * across, c.products)
-    if splits == 1:
-        return Routine((partial_sums,))
-    size = splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((partial_sums, combine(c, work, splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
+    return combined(partial_sums, c, work, splits, device, epilogue, buffers)
 
 
 def _together(c: IndexedContraction) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.schedule import Working
-from volta_fn.targets.wgsl.routine import Dispatch
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 from volta_fn.targets.wgsl.shader import Function
@@ -70,6 +70,19 @@ def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start:
 # ------------------------------------------------------------------------------
 
 
+class BufferNumbers(NamedTuple):
+    """The numbers of the buffers: operands, results, and workspace for partial sums."""
+
+    lhs: int = 0
+    rhs: int = 1
+    result: int = 2
+    workspace: int = 3
+
+    def swapped(self) -> BufferNumbers:
+        """Return the numbers with the operands exchanged."""
+        return self._replace(lhs=self.rhs, rhs=self.lhs)
+
+
 class SumIndex(NamedTuple):
     """The position of sums: product, row, and the first column, as u32."""
 
@@ -118,15 +131,18 @@ def rounded(dtype: np.dtype) -> Epilogue:
 # ------------------------------------------------------------------------------
 
 
-def results(f: Shader, work: Working, c: IndexedContraction, number: int, epilogue: Epilogue, lanes: int) -> str:
-    """Write the function that stores results by an epilogue; return its name."""
-    return _function(f, work, c, lanes, epilogue(f, work, c, number, lanes))
+def results(
+    f: Shader, work: Working, c: IndexedContraction, epilogue: Epilogue, buffers: BufferNumbers, lanes: int, splits: int = 1
+) -> str:
+    """Write the function that stores results by an epilogue, or partial sums of `splits` chunks; return its name."""
+    partial = _partial(f, work, c, buffers.workspace, splits, lanes) if splits > 1 else None
+    return _function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
 
 
-def partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits: int, lanes: int) -> str:
-    """Write the function that stores partial sums to a workspace; return its name.
+def _partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits: int, lanes: int) -> ResultStore:
+    """Return what stores partial sums to a workspace.
 
-    The workspace is an array [splits, stack, m, n]; `stack` is given as ``split * batch + stack``.
+    It is an array [splits, stack, m, n]; `stack` is given as ``split * batch + stack``.
     """
     fours = c.n % 4 == 0 and lanes == 4
     array = f.buffer(number, work.dtype, True, splits * c.batch * c.m * c.n if fours else 0)
@@ -139,7 +155,7 @@ def partial(f: Shader, work: Working, c: IndexedContraction, number: int, splits
         else:
             array.store(at, numbers[0])
 
-    return _function(f, work, c, lanes, ResultStore(4 if fours else 1, store))
+    return ResultStore(4 if fours else 1, store)
 
 
 def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, results: ResultStore) -> str:
@@ -156,24 +172,45 @@ def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, resul
 
 
 # ------------------------------------------------------------------------------
-# Add up the partial sums of split-K, always in the same order.
+# Split K into chunks, and add up their partial sums, always in the same order.
 # ------------------------------------------------------------------------------
 
 _INVOCATIONS = 128
 
 
-def combine(
-    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, source: int, result: int
-) -> Dispatch:
-    """Write the results from `splits` arrays [stack, m, n] of partial sums.
+def chunk(f: Shader, split: str, length: int, splits: int, terms: int) -> tuple[str, str]:
+    """Return where chunk `split` of the terms begins and ends, of `splits` with `length` terms."""
+    if splits == 1:
+        return ZERO, f"{terms}u"
+    begin = f.let("u32", f"{split} * {length}u")
+    return begin, f.let("u32", f"min({begin} + {length}u, {terms}u)")
 
-    They are in the buffer number `source`; without any, results are zeros.
-    """
+
+def combined(
+    first: Dispatch,
+    c: IndexedContraction,
+    work: Working,
+    splits: int,
+    device: TargetCapabilities,
+    epilogue: Epilogue,
+    buffers: BufferNumbers,
+) -> Routine:
+    """Return the routine of a dispatch that stores results, or partial sums of `splits` chunks."""
+    if splits == 1:
+        return Routine((first,))
+    size = splits * c.batch * c.m * c.n * work.dtype.itemsize
+    return Routine((first, combine(c, work, splits, device, epilogue, buffers)), (size,))
+
+
+def combine(
+    c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
+) -> Dispatch:
+    """Write the results from `splits` arrays [stack, m, n] of partial sums, or zeros without any."""
     f = Shader(device, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
-    put = results(f, work, c, result, epilogue, each)
+    put = results(f, work, c, epilogue, buffers, each)
     size = c.batch * c.m * c.n
-    partials = f.buffer(source, work.dtype, False, splits * size if each == 4 else 0) if splits else None
+    partials = f.buffer(buffers.workspace, work.dtype, False, splits * size if each == 4 else 0) if splits else None
     number = f.let("u32", f"group * {_INVOCATIONS}u + local")
     with f.block(f"if ({number} < {size // each}u)"):
         sums = [f.var(work.type, f"{work.type}()") for _ in range(each)]

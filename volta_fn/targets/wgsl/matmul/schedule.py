@@ -289,10 +289,7 @@ def shipped() -> Choices:
 
 
 def users_file() -> Path | None:
-    """Return the file of schedules measured on the user's devices, if any.
-
-    It is None without a cache folder.
-    """
+    """Return the file of schedules measured on the user's devices; None without cache."""
     where = cache_dir()
     return None if where is None else where / "schedules.json"
 

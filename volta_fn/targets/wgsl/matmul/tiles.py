@@ -11,10 +11,12 @@ from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.matmul.results import (
     ZERO,
+    BufferNumbers,
     Epilogue,
+    chunk,
     combine,
+    combined,
     digits,
-    partial,
     quotient,
     remainder,
     results,
@@ -24,7 +26,7 @@ from volta_fn.targets.wgsl.matmul.results import (
 )
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Shader
+from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 
 # ------------------------------------------------------------------------------
 # Arrange the invocations of a subgroup in patches of results.
@@ -85,15 +87,9 @@ class Elements:
             axis_indices = digits(f, inner, map_.inner.sizes)
             ways = zip((row.address, *row.coordinates), self._walks, strict=True)
             address, *coordinates = [total(f, base, walked(f, axis_indices, walk)) for base, walk in ways]
-        condition = " && ".join(f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True))
-        if condition:
-            condition = f.let("bool", condition)
-            address = f.let("u32", f"select(0u, {address}, {condition})")
-        if self.fours:
-            four = [self.work.read(f, x) for x in self.array.load4(f.let("u32", f"{address} / 4u"))]
-            value, type_ = f"{self.work.vector}({', '.join(four)})", self.work.vector
-        else:
-            value, type_ = self.work.read(f, self.array.load(address)), self.work.type
+        conditions = [f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True)]
+        value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.fours)
+        type_ = self.work.vector if self.fours else self.work.type
         has_elements = all(bound.size for bound in map_.bounds)  # without any there are no terms, and no NaN
         zero = self.work.padding(f, type_) if has_elements else f"{type_}()"
         return f.let(type_, f"select({zero}, {value}, {condition})" if condition else value)
@@ -101,6 +97,20 @@ class Elements:
     @property
     def _walks(self) -> list[tuple[int, ...]]:
         return [self.map.inner.strides, *[bound.inner for bound in self.map.bounds]]
+
+
+def _loaded(f: Shader, work: Working, array: Array, address: str, conditions: list[str], *, fours: bool) -> tuple[str, str]:
+    """Load a number, or (with `fours`) the vector of those from there on.
+
+    It is arbitrary unless the conditions hold, whose variable is returned with it, empty if there are none.
+    """
+    condition = f.let("bool", " && ".join(conditions)) if conditions else ""
+    if condition:
+        address = f.let("u32", f"select(0u, {address}, {condition})")
+    if not fours:
+        return work.read(f, array.load(address)), condition
+    four = [work.read(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
+    return f"{work.vector}({', '.join(four)})", condition
 
 
 def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
@@ -121,10 +131,7 @@ def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 class _Unit(NamedTuple):
-    """The position of a unit in a slice: its row or column, and its k.
-
-    Both are relative to the invocation's first unit.
-    """
+    """The position of a unit in a slice, its row or column and k, from the first unit."""
 
     across: int
     k: int
@@ -222,20 +229,8 @@ class Slice:
             if not self.exact:
                 conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
-            f.emit(f"{self.name}_{i} = {self._loaded(address, ' && '.join(conditions))};")
-
-    def _loaded(self, address: str, condition: str) -> str:
-        """Return a unit's numbers, zero unless the condition holds."""
-        f = self.f
-        if condition:
-            condition = f.let("bool", condition)
-            address = f.let("u32", f"select(0u, {address}, {condition})")
-        if self.unit == 4:
-            four = [self.work.read(f, x) for x in self.array.load4(f.let("u32", f"{address} / 4u"))]
-            value = f"{self.type}({', '.join(four)})"
-        else:
-            value = self.work.read(f, self.array.load(address))
-        return f"select({self.type}(), {value}, {condition})" if condition else value
+            value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.unit == 4)
+            f.emit(f"{self.name}_{i} = {f'select({self.type}(), {value}, {condition})' if condition else value};")
 
     def store(self, second: str = "") -> None:
         """Store the loaded units to workgroup memory; `second` selects one of two buffers."""
@@ -274,19 +269,6 @@ def _nearness(walk: Walk) -> tuple[float, int]:
 # ------------------------------------------------------------------------------
 
 
-class BufferNumbers(NamedTuple):
-    """The numbers of the buffers: operands, results, and workspace for partial sums."""
-
-    lhs: int = 0
-    rhs: int = 1
-    result: int = 2
-    workspace: int = 3
-
-    def swapped(self) -> BufferNumbers:
-        """Return the numbers with the operands exchanged."""
-        return self._replace(lhs=self.rhs, rhs=self.lhs)
-
-
 def tiled(
     c: IndexedContraction,
     work: Working,
@@ -302,13 +284,10 @@ def tiled(
     If a program consists of it `alone`, it always starts with a short shader.
     """
     if c.k == 0:
-        return Routine((combine(c, work, 0, device, epilogue, buffers.workspace, buffers.result),))
+        return Routine((combine(c, work, 0, device, epilogue, buffers),))
     schedule = schedule.fitted(c)
     first = _dispatch(c, work, schedule, device, epilogue, buffers, alone)
-    if schedule.splits == 1:
-        return Routine((first,))
-    size = schedule.splits * c.batch * c.m * c.n * work.dtype.itemsize
-    return Routine((first, combine(c, work, schedule.splits, device, epilogue, buffers.workspace, buffers.result)), (size,))
+    return combined(first, c, work, schedule.splits, device, epilogue, buffers)
 
 
 def _dispatch(
@@ -357,19 +336,13 @@ class Tiles:
             Slice(f, work, name, number, map_, schedule, size)
             for name, number, map_, size in zip("ab", (buffers.lhs, buffers.rhs), (c.lhs, c.rhs), sizes, strict=True)
         ]
-        if schedule.splits == 1:
-            self.put = results(f, work, c, buffers.result, epilogue, work.lanes)
-        else:
-            self.put = partial(f, work, c, buffers.workspace, schedule.splits, work.lanes)
+        self.put = results(f, work, c, epilogue, buffers, work.lanes, schedule.splits)
 
     def dispatch(self) -> Dispatch:
         """Return the finished dispatch."""
         f, schedule, work = self.f, self.schedule, self.work
         stack, row, column, split = self._position()
-        begin, end, terms = "0u", f"{self.c.k}u", schedule.chunk(self.c)
-        if schedule.splits > 1:
-            begin = f.let("u32", f"{split} * {terms}u")
-            end = f.let("u32", f"min({begin} + {terms}u, {self.c.k}u)")
+        begin, end = chunk(f, split, schedule.chunk(self.c), schedule.splits, self.c.k)
         if schedule.brief:
             self.nothing = f.let("u32", "_workgroup_id.z")
             end = f.let("u32", self._unknown(end))

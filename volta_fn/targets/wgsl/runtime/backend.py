@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, WorkStats
-from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
@@ -41,10 +41,7 @@ class GpuBackend:
         return self.handle.gpu
 
     def _drop_programs(self) -> None:
-        """Free the lost device's programs, which would keep it.
-
-        They are compiled again when they are called.
-        """
+        """Free the lost device's programs, which would keep it; calls compile them again."""
         for compiled in self._programs:
             drop = self._programs.get(compiled)
             if drop is not None:
@@ -96,10 +93,7 @@ class GpuBackend:
         return is_supported(dtype, self.gpu.capabilities)
 
     def kernel(self, primitive: Primitive, avals: tuple[Any, ...], params: dict[str, Any], pipeline: Pipeline) -> Callable[..., Any]:
-        """Return a primitive as a function of buffers.
-
-        It returns a buffer or, for several results, a tuple.
-        """
+        """Return a primitive as a function of buffers, to a buffer or a tuple of them."""
         invars = [Var(a) for a in avals]
         out_avals = primitive.abstract(*avals, **params)
         outvars = [Var(a) for a in (out_avals if primitive.multiple_results else (out_avals,))]

@@ -565,10 +565,7 @@ class MergedKernels:
         self._sizes: list[int] = []
 
     def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
-        """Return the command that computes one more kernel.
-
-        None if no further one can be merged.
-        """
+        """Return the command with one more kernel; None if it cannot be extended further."""
         if not kernel.is_independent(self.kernels):
             return None
         new = [kernel]

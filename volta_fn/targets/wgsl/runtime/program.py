@@ -353,10 +353,7 @@ class Call:
         return bool(self.read(span, (), np.dtype(np.uint32)))
 
     def repeat(self, command: While) -> None:
-        """Run the iterations of a `while`, several between two reads of its flag.
-
-        Iterations after the end do nothing.
-        """
+        """Run a `while`, several iterations between reads of its flag; more do nothing."""
         iterations = 1
         while self.word(command.flag):
             for _ in range(iterations):
@@ -523,10 +520,7 @@ class Timestamps:
         self.count += 1
 
     def read(self) -> np.ndarray:
-        """Wait for the dispatches; return begin and end of each.
-
-        They are in nanoseconds from the first begin on.
-        """
+        """Wait for the dispatches; return their begins and ends, in ns from the first."""
         device, queue = self.gpu.opened.device, self.gpu.queue
         buffers = []
         for query_set in self.sets:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.core.interned import WeakIdentityDict
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
@@ -217,10 +217,7 @@ class Queue:
             return self.submitted
 
     def release(self) -> None:
-        """Release commands that were never submitted, and readbacks.
-
-        Nothing uses the device any more.
-        """
+        """Release commands never submitted, and readbacks, of a device no longer in use."""
         if self.compute_pass is not None:
             self.lib.wgpuComputePassEncoderRelease(self.compute_pass)
         if self.encoder is not None:
@@ -236,10 +233,7 @@ class Queue:
             self.lib.wgpuDevicePoll(self.device, False, self.ffi.NULL)
 
     def wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> None:
-        """Wait until a condition holds.
-
-        Raises `DeviceTimeoutError` if the GPU makes no progress for too long.
-        """
+        """Wait for a condition; raise `DeviceTimeoutError` without progress for too long."""
         if reached():
             return
         self.batch_commands = 1

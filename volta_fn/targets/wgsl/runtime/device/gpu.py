@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.caches import Finalized
 from volta_fn.core.device import MemoryStats
-from volta_fn.core.interned import Finalized
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache

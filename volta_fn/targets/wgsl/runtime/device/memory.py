@@ -137,10 +137,7 @@ class Lease:
 
 
 class Pool:
-    """The blocks of a device.
-
-    All methods are called under the queue's lock; only a `LeaseEnd` comes at any time.
-    """
+    """A device's blocks; methods run under the queue's lock, a `LeaseEnd` at any time."""
 
     def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
         library = native()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import Finalized, Interned
+from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl.runtime.device.driver import Watched, log, native
@@ -367,10 +367,7 @@ class Pipelines:
         return pipelines
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
-        """Compile a pipeline.
-
-        Raises `DeviceError` if the shader is refused or the device is lost.
-        """
+        """Compile a pipeline; raise `DeviceError` if it is refused or the device is lost."""
         self._release_dropped()
         with self._lock:
             if (count, written) not in self._layouts:

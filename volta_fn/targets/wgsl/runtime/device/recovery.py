@@ -14,14 +14,14 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.core.interned import WeakIdentityDict
+from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, sub_jaxprs
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import threads
 from volta_fn.targets.wgsl.matmul.contract import tried, tune
-from volta_fn.targets.wgsl.matmul.results import rounded
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, find_by, users_file
-from volta_fn.targets.wgsl.matmul.tiles import BufferNumbers, tiled
+from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.device.driver import log, lost
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu, adapters, release_abandoned

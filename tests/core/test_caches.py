@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from volta_fn.core.call_cache import CallCache, clear_all
+from volta_fn.core.caches import CallCache, clear_all
 
 
 def test_a_level_keeps_what_was_added_first() -> None:
