@@ -392,6 +392,19 @@ def with_sticky_bits(x: V, signed: bool) -> V:
     return x
 
 
+def rounded_to_odd(x: V) -> V:
+    """Round float64 to float32, to odd where it is inexact.
+
+    Rounding that again rounds as if it were the first time.
+    """
+    near = x.narrowed()
+    back = near.widened()
+    bits = near.as_bits()
+    moved = x.abs().above(back.abs()).select(bits + 1, bits - 1).as_float()
+    inexact = back.compare("one", x) & near.abs().below(float("inf"))
+    return ((bits & 1).equals(0) & inexact).select(moved, near)
+
+
 Formula = Callable[..., Values]
 
 
