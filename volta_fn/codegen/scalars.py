@@ -1,4 +1,4 @@
-"""Scalar operations of integers and bool, and what the targets' tables of operations have in common.
+"""Scalar operations of integers and bool, and which operations targets have.
 
 Operations are functions of `Values`, as the formulas of floats are (`primitives.formulas`), so that each is written once.
 """
@@ -101,7 +101,10 @@ class Integers(ABC):
 
     @abstractmethod
     def quotient(self, x: Any, y: Any) -> Any:
-        """Return x / y rounded toward zero, for y other than 0; x for the one quotient that overflows."""
+        """Return x / y rounded toward zero, for y other than 0.
+
+        Of the one quotient that overflows it is x.
+        """
 
     @abstractmethod
     def power(self, x: Any, y: Any) -> Any:

@@ -72,7 +72,7 @@ class MachineIntegers(Integers):
     """Operations of integers of a dtype, each in a lane of its size."""
 
     def quotient(self, x: Lanes, y: Lanes) -> Lanes:
-        """Return x / y rounded toward zero, for y other than 0; x for the one quotient that overflows."""
+        """Return x / y rounded toward zero, for y other than 0."""
         if self.signed:
             least = 1 << (x.bits - 1)
             y = (x.equals(least) & y.equals(-1)).select(1, y)

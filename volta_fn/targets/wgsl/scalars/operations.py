@@ -234,7 +234,10 @@ class ShaderIntegers(Integers):
         return self.unsigned_bits(x).call("countOneBits")
 
     def leading_zeros(self, x: Lanes) -> Lanes:
-        """Return how many of the dtype's bits precede the highest 1; naga has no function for 64 bits."""
+        """Return how many of the dtype's bits precede the highest 1.
+
+        naga has no function for 64 bits.
+        """
         bits = self.unsigned_bits(x).as_type(f"u{x.bits}")
         if x.bits == 32:
             return bits.call("countLeadingZeros").as_type(x.type) - (32 - self.width)
