@@ -63,7 +63,7 @@ def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], b
 
 
 def over_rows(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
-    """Emit the body for every row of the operand that the taps of a row of windows meet."""
+    """Emit the body for every row of the operand that a row of windows meets."""
     return over_taps(f, axes, position, i64(0), carried, partial(_over_axis, f), body)
 
 

@@ -388,7 +388,7 @@ class _Tiles:
 
 
 def over_taps(f: Function, windows: Windows, number: str, body: Callable[[str], None]) -> None:
-    """Emit ``body(element)`` for every element, in row-major order, that a window meets."""
+    """Emit ``body(element)`` for the elements of a window, in row-major order."""
     outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in windows.axes]])
     indices.over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
 

@@ -28,7 +28,6 @@ from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.routines import kernel_routine
 from volta_fn.targets.wgsl.runtime import command_lists
 from volta_fn.targets.wgsl.runtime.commands import (
     Batch,
@@ -51,6 +50,7 @@ from volta_fn.targets.wgsl.runtime.commands import (
 )
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
+from volta_fn.targets.wgsl.target import kernel_routine
 
 # ------------------------------------------------------------------------------
 # Emit the commands of programs.
