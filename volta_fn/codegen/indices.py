@@ -217,7 +217,7 @@ class Windows(NamedTuple):
         return self.outer * self.rows * self.across.size
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """The number of windows."""
         return self.outer * self.results * self.across.positions
 
@@ -533,6 +533,18 @@ class CumulativeOp(NamedTuple):
     size: int
     columns: int
     reverse: bool
+
+    @property
+    def is_sequential(self) -> bool:
+        """True if elements are combined one by one.
+
+        Products of parts of a row might overflow where the result does not.
+        """
+        return self.reduction.step == "mul" and self.dtype.kind in "fc"
+
+    def position(self, f: IndexArithmetic[V], i: V, width: int = 1) -> V:
+        """Emit the position of the i-th element in order, or of the first of `width`."""
+        return f.minus(f.index(self.size - width), i) if self.reverse else i
 
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:

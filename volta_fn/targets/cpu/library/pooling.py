@@ -138,7 +138,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     reduction = reduction_of(name)
     (operand,) = avals
     windows = windows_of(operand.shape, params)
-    if not windows.count:
+    if not windows.number:
         return nothing()
     dtype = accumulator(operand.dtype)
     if not supports(reduction.step, (dtype, dtype), {}):

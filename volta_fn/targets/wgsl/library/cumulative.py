@@ -49,8 +49,7 @@ class Scan(CumulativeOp):
 
     def offset(self, row: str, i: str) -> str:
         """Return the offset of the i-th element of a row in the order of the scan."""
-        position = f"({self.size - 1}u - {i})" if self.reverse else i
-        return row_offset(TEXT, row, position, self.size, self.columns)
+        return row_offset(TEXT, row, self.position(TEXT, i), self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
@@ -136,12 +135,11 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(device):
         return None
-    one_by_one = scan.reduction.step == "mul" and operand.dtype.kind not in "iu"
-    if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
+    if scan.columns == 1 and scan.size >= _LONG and not scan.is_sequential:
         return _Tiles(scan, device).routine()
-    if one_by_one and scan.size > _STRETCH:
+    if scan.is_sequential and scan.size > _STRETCH:
         return _stretches(scan, device)
-    length = -(-scan.size // (1 if one_by_one else _chunk_count(scan)))
+    length = -(-scan.size // (1 if scan.is_sequential else _chunk_count(scan)))
     return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
@@ -297,8 +295,7 @@ class _Tiles:
             shader.emit(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
 
     def _four(self, row: str, i: str) -> str:
-        position = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
-        return f"({plus(times(row, self.scan.size), position)}) / 4u"
+        return f"({plus(times(row, self.scan.size), self.scan.position(TEXT, i, 4))}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
@@ -437,7 +434,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     reduction = reduction_of(name)
     (operand,) = avals
     windows, dtype = windows_of(operand.shape, params), accumulator(operand.dtype)
-    count = windows.count
+    count = windows.number
     if not count:
         return Routine(())
     if not supports(reduction.step, (dtype, dtype), {}, device) or _AT_ONCE * iterations_of(windows) > device.iterations:
@@ -491,7 +488,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     windows = _windows(tangents, operand, params, device)
     if windows is None:
         return None
-    count = windows.count
+    count = windows.number
     if not count:
         return Routine(())
     shader = Shader(device, INVOCATIONS)
@@ -517,7 +514,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     windows = _windows(source, operand, params, device)
     if windows is None:
         return None
-    count, size = windows.count, windows.elements
+    count, size = windows.number, windows.elements
     if not size:
         return Routine(())
     dtype, shader = accumulator(source.dtype), Shader(device, INVOCATIONS)
