@@ -294,7 +294,7 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
 
 #: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
 _LARGE = [(64, 128), (64, 64)]
-_MANY = 1 << 21
+_MANY_STEPS = 1 << 21
 _SMALL = (32, 32)
 
 #: Bytes of workgroup memory for a square, and the most invocations.
@@ -329,7 +329,7 @@ def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) ->
     other, loads = axis_and_loads
     packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
     size = sum(_tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
-    large = [sides for sides in _LARGE if store_steps >= _MANY and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
+    large = [sides for sides in _LARGE if store_steps >= _MANY_STEPS and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
     fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
     return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
 
