@@ -82,9 +82,9 @@ def record_llvm(texts: list[str]) -> tuple[vf.Device, Callable[[], None]]:
 
     compile_object = machine.compile_object
 
-    def recorded(text: str, *suffix: str) -> bytes:
+    def recorded(text: str, *suffix: str, **options: bool) -> bytes:
         texts.append(text)
-        return compile_object(text, *suffix)
+        return compile_object(text, *suffix, **options)
 
     setattr(code_cache, "compile_object", recorded)  # noqa: B010  # a replacement that the type checker need not know
 
