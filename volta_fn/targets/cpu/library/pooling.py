@@ -372,10 +372,7 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
         return [f.binary("add", f.splat(narrow(f, first), lanes), lane_steps(lanes, windows.across.stride))]
 
     def row(position: list[Value]) -> None:
-        number = i64(0)
-        for index, step in zip(position, row_major(counts), strict=True):
-            number = f.plus(number, f.times(index, step))
-        first = f.times(number, windows.across.positions)
+        first = f.times(f.dotted(position, row_major(counts)), windows.across.positions)
 
         def select_vector(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
@@ -398,10 +395,7 @@ def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, o
     cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
-        number = i64(0)
-        for index, step in zip(position, row_major(sizes), strict=True):
-            number = f.plus(number, f.times(index, step))
-        first = f.times(number, windows.across.size)
+        first = f.times(f.dotted(position, row_major(sizes)), windows.across.size)
 
         def sum_vector(i: Value, _: int, count: Value | None) -> None:
             mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))

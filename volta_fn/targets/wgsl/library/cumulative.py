@@ -443,8 +443,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
     def reduce_one_window(number: str) -> Number:
-        start = constant(dtype, reduction.start(dtype))
-        total = Number(dtype, shader.var(start.type, start.text))
+        total = variable(shader, constant(dtype, reduction.start(dtype)))
 
         def add(element: str) -> None:
             value = combine(shader, reduction, total, convert(shader, source.load(element), dtype))
@@ -467,8 +466,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], d
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
-    zero = constant(operand.dtype, 0)
-    best = Number(operand.dtype, shader.var(zero.type, zero.text))
+    best = variable(shader, constant(operand.dtype, 0))
 
     def meet(element: str) -> None:
         here = (operand.load(element), Number(_UINT32, shader.let("u32", element)))
@@ -526,8 +524,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
     def sum_cotangents(number: str) -> Number:
-        zero = constant(dtype, 0)
-        total = Number(dtype, shader.var(zero.type, zero.text))
+        total = variable(shader, constant(dtype, 0))
 
         def add(window: str) -> None:
             window = shader.let("u32", window)
