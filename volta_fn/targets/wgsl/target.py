@@ -1,22 +1,23 @@
-"""A GPU as a compilation target, with its routines and passes."""
+"""A GPU as a compilation target: its capabilities, routines and passes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import expand_fourier_transforms, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
-from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, Target, TargetCapabilities, forced
+from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.errors import ArgumentError, DeviceError
+from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
@@ -115,7 +116,7 @@ def _of_device(device: Device) -> DeviceProfile:
 
 
 # ------------------------------------------------------------------------------
-# The routines of kernels and equations.
+# List the routines of kernels and equations.
 # ------------------------------------------------------------------------------
 
 #: A function that generates an equation's routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
@@ -140,7 +141,7 @@ def kernel_routine(
     return product or loops.routine(kernel, device, shared)
 
 
-def kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
+def all_kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
     """Yield every routine that may be generated for a kernel.
 
     Each comes with the choices that are forced for it.
@@ -165,6 +166,25 @@ def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
         return None
     both = together.add(Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
     return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))
+
+
+#: The most routines in the cache.
+_MOST_ROUTINES = 1024
+
+
+class RoutineCache:
+    """A cache of the most recently used routines of a target."""
+
+    def __init__(self) -> None:
+        #: By their keys; False for keys without a routine.
+        self._recent: LruCache[Routine | Literal[False]] = LruCache(_MOST_ROUTINES)
+
+    def __call__(self, key: RoutineKey) -> Routine | None:
+        """Return the routine of a key; None if the target has none."""
+        routine = self._recent.get(key.key)
+        if routine is None:
+            routine = self._recent.setdefault(key.key, key.make() or False)
+        return routine or None
 
 
 # ------------------------------------------------------------------------------
@@ -200,9 +220,9 @@ class WgslTarget(Target):
         """Return True: complex numbers are pairs, which kernels can add and multiply, too."""
         return True
 
-    def contracts(self, kernel: Kernel) -> bool:
+    def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
-        return matmul.contracts(kernel, device=self.capabilities)
+        return matmul.computes_product(kernel, device=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
         """Generate the routine of a kernel."""
