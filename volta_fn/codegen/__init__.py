@@ -1,8 +1,9 @@
-"""Generate code: the shared parts of all targets' code generators.
+"""Generate code: what all targets' code generators share.
 
-A target implements printers, over which shared code is written once: `indices` has index arithmetic with constant folding, strides, windows
-and index vectors, sort keys (integers in the order of numbers) and how cumulative operations combine elements; `loops` has what loops over
-kernels share: passes, the emission of values, reductions.
+A target implements printers, over which shared code is written once. In the order in which to read:
 
-Formulas of scalar operations are in `volta_fn.primitives.formulas`.
+- `indices`: the printer of index arithmetic, with constant folding; strides, windows and index vectors, sort keys (integers in the order of
+  numbers), and how cumulative operations combine elements;
+- `scalars`: operations of integers and bool over `Values`, the printer of numbers; formulas of floats are in `primitives.formulas`;
+- `loops`: loops over kernels, namely the emission of nodes, accumulators, and passes over rows.
 """

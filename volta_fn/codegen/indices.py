@@ -182,8 +182,21 @@ class Axis(NamedTuple):
     @property
     def inside(self) -> bool:
         """True if every tap of every window meets an element."""
-        reach = (self.positions - 1) * self.stride + (self.taps - 1) * self.dilation - self.low
-        return self.low <= 0 and self.base == 1 and reach < self.size
+        reach, last = (self.taps - 1) * self.dilation, (self.positions - 1) * self.stride - self.low
+        return self.base == 1 and min(reach, 0) >= self.low and last + max(reach, 0) < self.size
+
+    @property
+    def inverse(self) -> Axis:
+        """The axis on which elements slide over windows.
+
+        An element's tap k meets the window whose tap k meets the element.
+        """
+        return Axis(self.positions, self.taps, self.base, -self.low, self.stride, -self.dilation, self.size)
+
+    @property
+    def backward(self) -> Axis:
+        """The same axis with the taps in reverse order."""
+        return self._replace(low=self.low - (self.taps - 1) * self.dilation, dilation=-self.dilation)
 
 
 class Windows(NamedTuple):
@@ -192,6 +205,26 @@ class Windows(NamedTuple):
     outer: int
     vertical: tuple[Axis, ...]
     across: Axis
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The vertical axes, and that across."""
+        return (*self.vertical, self.across)
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of the operand."""
+        return self.outer * self.rows * self.across.size
+
+    @property
+    def number(self) -> int:
+        """The number of windows."""
+        return self.outer * self.results * self.across.positions
+
+    @property
+    def inverse(self) -> Windows:
+        """The same with elements and windows swapped."""
+        return Windows(self.outer, tuple([axis.inverse for axis in self.vertical]), self.across.inverse)
 
     @property
     def rows(self) -> int:
@@ -226,6 +259,40 @@ def windows_of(shape: Sequence[int], params: dict[str, Any]) -> Windows:
     if inner != 1 or not slid:
         return Windows(outer, tuple(axes[first : last + 1]), Axis(inner, 1, 1, 0, 1, 1, inner))
     return Windows(outer, tuple(axes[first:last]), axes[last])
+
+
+#: What a walk over taps carries: values that iterations pass on, or nothing where code assigns variables.
+C = TypeVar("C")
+
+#: ``over_axis(axis, position, carried, body)`` emits ``body(element, carried)`` for the elements that a window's taps meet along an axis.
+OverAxis = Callable[[Axis, V, C, Callable[[V, C], C]], C]
+
+
+def over_taps(
+    f: IndexArithmetic[V],
+    axes: Sequence[Axis],
+    position: Sequence[V],
+    outer: V,
+    carried: C,
+    over_axis: OverAxis[V, C],
+    body: Callable[[V, C], C],
+) -> C:
+    """Emit the body for every element, in row-major order, that a window meets.
+
+    The body gets the element's number, which begins with the index `outer`, and what is carried, and returns what is carried on.
+    """
+
+    def level(depth: int, number: V, carried: C) -> C:
+        if depth == len(axes):
+            return body(number, carried)
+        axis = axes[depth]
+
+        def inner(element: V, carried: C) -> C:
+            return level(depth + 1, f.plus(f.times(number, axis.size), element), carried)
+
+        return inner(position[depth], carried) if axis.plain else over_axis(axis, position[depth], carried, inner)
+
+    return level(0, outer, carried)
 
 
 # ------------------------------------------------------------------------------
@@ -466,6 +533,18 @@ class CumulativeOp(NamedTuple):
     size: int
     columns: int
     reverse: bool
+
+    @property
+    def is_sequential(self) -> bool:
+        """True if elements are combined one by one.
+
+        Products of parts of a row might overflow where the result does not.
+        """
+        return self.reduction.step == "mul" and self.dtype.kind in "fc"
+
+    def position(self, f: IndexArithmetic[V], i: V, width: int = 1) -> V:
+        """Emit the position of the i-th element in order, or of the first of `width`."""
+        return f.minus(f.index(self.size - width), i) if self.reverse else i
 
 
 def cumulative_op(name: str, operand: ShapedArray, dtype: np.dtype, axis: int, reverse: bool) -> CumulativeOp:

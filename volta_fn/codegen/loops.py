@@ -45,8 +45,8 @@ class Scope(ABC, Generic[I, N]):
         self.numbers: dict[int, N] = {}
 
     @abstractmethod
-    def number(self, number: int) -> N:
-        """Return a node's value; emit it here if it has not been emitted yet."""
+    def emit(self, number: int) -> N:
+        """Emit a node, whose operands have been emitted."""
 
     @abstractmethod
     def prepare_operands(self, number: int) -> None:
@@ -64,6 +64,15 @@ class Scope(ABC, Generic[I, N]):
     def find(self, number: int) -> N | None:
         """Return a node's value if it is emitted already."""
         return self.inherited("numbers", number)
+
+    def number(self, number: int) -> N:
+        """Return a node's value; emit it here, after its operands, if it is new."""
+        value = self.find(number)
+        if value is None:
+            for n in self.needed([number]):
+                self.numbers[n] = self.emit(n)
+            value = self.numbers[number]
+        return value
 
     def needed(self, targets: Iterable[int]) -> list[int]:
         """Return the nodes, in order, that are to be emitted for some nodes."""

@@ -25,6 +25,7 @@ SIGNIFICAND, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 
 #: The magic numbers of rounding: adding one rounds a small number to an integer, which is then in the last bits.
 MAGIC = {32: 1.5 * 2.0**23, 64: 1.5 * 2.0**52}
+MAGIC_BITS = {32: 0x4B400000, 64: 0x4338000000000000}
 
 
 class Values:
@@ -54,35 +55,39 @@ class Values:
 
     # arithmetic
 
-    @abstractmethod
-    def __add__(self, other: Self | Scalar) -> Self: ...
+    def binary(self, operator: str, other: Self | Scalar) -> Self:
+        """Write an operation: ``+``, ``-``, ``*``, ``/``, ``&``, ``|``, ``^`` or ``<<``."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def __sub__(self, other: Self | Scalar) -> Self: ...
+    def __add__(self, other: Self | Scalar) -> Self:
+        return self.binary("+", other)
 
-    @abstractmethod
-    def __mul__(self, other: Self | Scalar) -> Self: ...
+    def __sub__(self, other: Self | Scalar) -> Self:
+        return self.binary("-", other)
 
-    @abstractmethod
-    def __truediv__(self, other: Self | Scalar) -> Self: ...
+    def __mul__(self, other: Self | Scalar) -> Self:
+        return self.binary("*", other)
+
+    def __truediv__(self, other: Self | Scalar) -> Self:
+        return self.binary("/", other)
+
+    def __and__(self, other: Self | Scalar) -> Self:
+        return self.binary("&", other)
+
+    def __or__(self, other: Self | Scalar) -> Self:
+        return self.binary("|", other)
+
+    def __xor__(self, other: Self | Scalar) -> Self:
+        return self.binary("^", other)
+
+    def __lshift__(self, count: Self | Scalar) -> Self:
+        return self.binary("<<", count)
 
     @abstractmethod
     def __neg__(self) -> Self: ...
 
     @abstractmethod
-    def __and__(self, other: Self | Scalar) -> Self: ...
-
-    @abstractmethod
-    def __or__(self, other: Self | Scalar) -> Self: ...
-
-    @abstractmethod
-    def __xor__(self, other: Self | Scalar) -> Self: ...
-
-    @abstractmethod
     def __invert__(self) -> Self: ...
-
-    @abstractmethod
-    def __lshift__(self, count: Self | Scalar) -> Self: ...
 
     @abstractmethod
     def shift_right(self, count: Self | Scalar, *, signed: bool = False) -> Self:
@@ -210,26 +215,32 @@ class Values:
     def bits_of_table(self, name: str, table: bytes) -> Self:
         """Return the 64 bits of a constant that begin at the byte of this number."""
 
-    # small integers held in floats, of less than half the significand's digits
+    # small integers held in floats, of less than half the significand's digits: GPUs convert few numbers at a time, and add many
 
-    @abstractmethod
+    def plus_magic(self, magic: float) -> Self:
+        """Return the sum with a magic number, of either sign, which compilers must keep."""
+        return self + magic if magic > 0 else self - -magic
+
     def small_integer(self) -> Self:
         """Round a small float to an integer."""
+        return self.plus_magic(MAGIC[self.bits]).plus_magic(-MAGIC[self.bits])
 
-    @abstractmethod
     def small_float(self) -> Self:
         """Return a small integer as a float."""
+        return (self + MAGIC_BITS[self.bits]).as_float().plus_magic(-MAGIC[self.bits])
 
-    @abstractmethod
     def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Self, Self]:
         """Return n = round(self * factor + addend) as a float, n + offset as an integer.
 
         The integer is exact modulo some power of two.
         """
+        magic = MAGIC[self.bits] + offset
+        shifted = self.mad(factor, addend).plus_magic(magic) if addend else self.mad(factor, magic)
+        return shifted.plus_magic(-magic), shifted.as_bits()
 
-    @abstractmethod
     def power_of_two(self) -> Self:
         """Return 2^n of an integer n, where that is a normal number."""
+        return (self.plus_magic(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     def ldexp(self, n: Self) -> Self:
         """Return self 2^n for a number near 1 and an integer n, rounded once.
@@ -384,6 +395,19 @@ def with_sticky_bits(x: V, signed: bool) -> V:
             inexact = magnitude.compare("uge", 1 << first) & rest.compare("ne", 0)
             x = inexact.select((x - rest) + (1 << (low - 1)), x)
     return x
+
+
+def rounded_to_odd(x: V) -> V:
+    """Round float64 to float32, to odd where it is inexact.
+
+    Rounding that again rounds as if it were the first time.
+    """
+    near = x.narrowed()
+    back = near.widened()
+    bits = near.as_bits()
+    moved = x.abs().above(back.abs()).select(bits + 1, bits - 1).as_float()
+    inexact = back.compare("one", x) & near.abs().below(float("inf"))
+    return ((bits & 1).equals(0) & inexact).select(moved, near)
 
 
 Formula = Callable[..., Values]

@@ -148,18 +148,12 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: str
         return None
     if scan.columns > 1:
         return _across(scan)
-    one_by_one = scan.reduction.step == "mul" and dtype.kind in "fc"
-    return _one_by_one(scan) if one_by_one else _along(scan)
+    return _one_by_one(scan) if scan.is_sequential else _along(scan)
 
 
 def _cost(scan: Scan) -> float:
     each = 4.0 if scan.reduction.step == "logaddexp" else 0.4
     return scan.rows * scan.size * scan.columns * each * scan.dtype.itemsize / 4
-
-
-def _position_of(f: Function, scan: Scan, i: Value, width: int = 1) -> Value:
-    """Emit the position of element number `i` (or of `width` of them) in scan order."""
-    return f.minus(i64(scan.size - width), i) if scan.reverse else i
 
 
 # across columns
@@ -185,30 +179,39 @@ def _block(f: Function, scan: Scan, pointers: list[Value], row: Value, first: Va
     """Emit the scans of vectors of neighbouring columns, of which some may not exist."""
     base = f.plus(f.times(row, scan.size * scan.columns), first)
 
-    def scan_vectors(counts: list[Value | None]) -> None:
-        def step(i: Value, carried: list[Value]) -> list[Value]:
-            start = f.plus(base, f.times(_position_of(f, scan, i), scan.columns))
-            positions = [f.plus(start, i64(k * lanes)) for k in range(len(counts))]
-            read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
-            totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
-            for total, position, count in zip(totals, positions, counts, strict=True):
-                scan.write(f, total, pointers[1], position, count)
-            return [p for total in totals for p in total.components]
-
-        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
+    rest = scan.columns % (vectors * lanes)
+    partial_counts = [*[None] * (rest // lanes), *([i64(rest % lanes)] if rest % lanes else [])]
 
     def full_block() -> None:
-        scan_vectors([None] * vectors)
-
-    rest = scan.columns % (vectors * lanes)
+        _accumulate(f, scan, pointers, base, lanes, [None] * vectors, lanes)
 
     def masked_block() -> None:
-        scan_vectors([*[None] * (rest // lanes), *([i64(rest % lanes)] if rest % lanes else [])])
+        _accumulate(f, scan, pointers, base, lanes, partial_counts, lanes)
 
     if not rest:
         full_block()
     else:
         f.branch(f.compare("icmp sle", first, i64(scan.columns - vectors * lanes)), full_block, masked_block)
+
+
+def _accumulate(
+    f: Function, scan: Scan, pointers: list[Value], first: Value, spacing: int, counts: Sequence[Value | None], lanes: int
+) -> None:
+    """Emit the accumulations of interleaved vectors, `spacing` elements apart.
+
+    The first begins at `first`. Each has as many lanes as `counts` says (None: all).
+    """
+
+    def step(i: Value, carried: list[Value]) -> list[Value]:
+        start = f.plus(first, f.times(scan.position(f, i), scan.columns))
+        positions = [f.plus(start, i64(k * spacing)) for k in range(len(counts))]
+        read = [scan.read(f, pointers[0], position, lanes, count) for position, count in zip(positions, counts, strict=True)]
+        totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
+        for total, position, count in zip(totals, positions, counts, strict=True):
+            scan.write(f, total, pointers[1], position, count)
+        return [p for total in totals for p in total.components]
+
+    f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, lanes).components] * len(counts), step, once=True)
 
 
 def _numbers(scan: Scan, components: list[Value]) -> list[Number]:
@@ -261,7 +264,7 @@ def _vector(f: Function, scan: Scan, source: Value, row: Value, i: Value, lanes:
     Lanes beyond `count` hold the identity.
     """
     if count is None:
-        position = f.plus(row, _position_of(f, scan, i, lanes))
+        position = f.plus(row, scan.position(f, i, lanes))
         return position, scan.read(f, source, position, lanes)
     position = f.plus(row, f.minus(f.minus(i64(scan.size), i), count) if scan.reverse else i)
     read, neutral = scan.read(f, source, position, lanes, count), scan.neutral(f, lanes)
@@ -317,17 +320,7 @@ def _one_by_one(scan: Scan) -> Routine:
     tasks = chunk_count(scan.rows, max(1, _TASK // scan.size))
 
     def several(f: Function, pointers: list[Value], count: int, row: Value, _: list[Value]) -> None:
-        firsts = [f.times(f.plus(row, i64(k)), scan.size) for k in range(count)]
-
-        def step(i: Value, carried: list[Value]) -> list[Value]:
-            positions = [f.plus(first, _position_of(f, scan, i)) for first in firsts]
-            read = [scan.read(f, pointers[0], position, 1) for position in positions]
-            totals = [scan.extend(f, i, old, x) for old, x in zip(_numbers(scan, carried), read, strict=True)]
-            for total, position in zip(totals, positions, strict=True):
-                scan.write(f, total, pointers[1], position)
-            return [p for total in totals for p in total.components]
-
-        f.loop(i64(0), i64(scan.size), 1, [*scan.neutral(f, 1).components] * count, step, once=True)
+        _accumulate(f, scan, pointers, f.times(row, scan.size), scan.size, [None] * count, 1)
 
     def task(f: Function, pointers: list[Value], number: Value) -> None:
         begin, end = task_range(f, number, scan.rows, tasks)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.indices import Axis, Windows, row_major, windows_of
+from volta_fn.codegen.indices import Axis, Windows, over_taps, row_major, windows_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import Reduction, reduction_of
 from volta_fn.dtypes import accumulator
@@ -29,50 +30,41 @@ from volta_fn.targets.cpu.scalars.values import Lanes
 _UNROLLED = 9
 
 
+#: ``body(row, carried)`` gets the number of a row of the operand, and what is carried.
+Body = Callable[[Value, list[Value]], list[Value]]
+
+
 def position_of(f: Function, windows: Windows, row: Value) -> list[Value]:
     """Emit the position, along each vertical axis, of a row of windows."""
-    indices: list[Value] = []
-    for axis in reversed(windows.vertical):
-        indices.append(f.remainder(row, axis.positions))
-        row = f.quotient(row, axis.positions)
-    return indices[::-1]
+    return f.coordinates(f.remainder(row, windows.results), [axis.positions for axis in windows.vertical])
 
 
-#: ``body(row, tap, carried)`` gets the row of the operand that a tap of the vertical axes meets, the tap's number, and what is carried.
-Body = Callable[[Value, Value, list[Value]], list[Value]]
+def _over_axis(f: Function, axis: Axis, position: Value, carried: list[Value], body: Body) -> list[Value]:
+    """Emit the body for every element that the taps of a window meet along an axis.
+
+    Taps outside are left out by the loop's bounds.
+    """
+    start = f.minus(f.times(position, axis.stride), i64(axis.low))
+
+    def at(k: Value, carried: list[Value]) -> list[Value]:
+        element = f.plus(start, f.times(k, axis.dilation))
+        if axis.base == 1:
+            return body(element, carried)
+        meets = f.compare("icmp eq", f.remainder(element, axis.base), i64(0))
+        return f.branch(meets, lambda: body(f.quotient(element, axis.base), carried), lambda: carried)
+
+    if axis.inside and axis.taps <= _UNROLLED:
+        for k in range(axis.taps):
+            carried = at(i64(k), carried)
+        return carried
+    first = steps(f, f.minus(i64(0), start), axis.dilation)
+    end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
+    return f.loop(first, end, 1, carried, at)
 
 
-def over_taps(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
-    """Emit the body for every tap of a row of windows that meets a row of the operand."""
-
-    def level(depth: int, row: Value, tap: Value, carried: list[Value]) -> list[Value]:
-        if depth == len(axes):
-            return body(row, tap, carried)
-        axis = axes[depth]
-        start = f.minus(f.times(position[depth], axis.stride), i64(axis.low))
-
-        def at(k: Value, carried: list[Value]) -> list[Value]:
-            element = f.plus(start, f.times(k, axis.dilation))
-            met = f.plus(f.times(row, axis.size), f.quotient(element, axis.base))
-            return level(depth + 1, met, f.plus(f.times(tap, axis.taps), k), carried)
-
-        if axis.inside and axis.taps <= _UNROLLED:
-            for k in range(axis.taps):
-                carried = at(i64(k), carried)
-            return carried
-
-        def iteration(k: Value, carried: list[Value]) -> list[Value]:
-            if axis.base == 1:
-                return at(k, carried)
-            element = f.plus(start, f.times(k, axis.dilation))
-            meets = f.compare("icmp eq", f.remainder(element, axis.base), i64(0))
-            return f.branch(meets, lambda: at(k, carried), lambda: carried)
-
-        first = steps(f, f.minus(i64(0), start), axis.dilation)
-        end = least(f, i64(axis.taps), steps(f, f.minus(i64((axis.size - 1) * axis.base + 1), start), axis.dilation))
-        return f.loop(first, end, 1, carried, iteration)
-
-    return level(0, i64(0), i64(0), carried)
+def over_rows(f: Function, axes: Sequence[Axis], position: Sequence[Value], carried: list[Value], body: Body) -> list[Value]:
+    """Emit the body for every row of the operand that a row of windows meets."""
+    return over_taps(f, axes, position, i64(0), carried, partial(_over_axis, f), body)
 
 
 def steps(f: Function, distance: Value, step: int) -> Value:
@@ -146,7 +138,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], name: 
     reduction = reduction_of(name)
     (operand,) = avals
     windows = windows_of(operand.shape, params)
-    if not windows.outer * windows.results * windows.across.positions:
+    if not windows.number:
         return nothing()
     dtype = accumulator(operand.dtype)
     if not supports(reduction.step, (dtype, dtype), {}):
@@ -246,7 +238,7 @@ def _down(
     def reduce_vectors(i: Value, counts: list[Value | None]) -> None:
         start = constant(f, pool.reduction.start(pool.dtype), lanes)
 
-        def add(met: Value, tap: Value, carried: list[Value]) -> list[Value]:
+        def add(met: Value, carried: list[Value]) -> list[Value]:
             result: list[Value] = []
             for k, count in enumerate(counts):
                 offset = f.plus(f.plus(base, f.times(met, windows.across.size)), f.plus(i, i64(k * lanes)))
@@ -255,7 +247,7 @@ def _down(
                 result += pool.combine(f, old, converted(f, read, pool.dtype)).components
             return result
 
-        sums = over_taps(f, windows.vertical, position, [*start.components] * len(counts), add)
+        sums = over_rows(f, windows.vertical, position, [*start.components] * len(counts), add)
         for k, count in enumerate(counts):
             total = converted(f, Number(pool.dtype, tuple(sums[each * k : each * (k + 1)])), dtype)
             offset = f.plus(f.times(f.plus(i, i64(k * lanes)), step), shift)
@@ -380,10 +372,7 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
         return [f.binary("add", f.splat(narrow(f, first), lanes), lane_steps(lanes, windows.across.stride))]
 
     def row(position: list[Value]) -> None:
-        number = i64(0)
-        for index, step in zip(position, row_major(counts), strict=True):
-            number = f.plus(number, f.times(index, step))
-        first = f.times(number, windows.across.positions)
+        first = f.times(f.dotted(position, row_major(counts)), windows.across.positions)
 
         def select_vector(i: Value, _: int, count: Value | None) -> None:
             none = f.splat(Value("i32", "-1"), lanes)
@@ -398,28 +387,20 @@ def _each_window(f: Function, selection: WindowSelection, pointers: list[Value],
 # windows of stride 1: each element gathers the cotangents of the windows around it
 
 
-def _inverse_axis(axis: Axis) -> Axis:
-    """Return the axis with elements and windows swapped."""
-    return Axis(axis.positions, axis.taps, axis.base, (axis.taps - 1) * axis.dilation - axis.low, axis.stride, axis.dilation, axis.size)
-
-
 def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, outer: Value, room: Value, result: Value) -> None:
     """Emit for each element the sum of the cotangents of the windows that it wins."""
     windows, lanes, dtype = selection.windows, selection.lanes, accumulator(selection.moved)
-    axes, across = [_inverse_axis(axis) for axis in windows.vertical], _inverse_axis(windows.across)
+    *axes, across = [axis.inverse.backward for axis in windows.axes]
     sizes = [axis.size for axis in windows.vertical]
     cotangents = f.at(source, f"[{selection.moved.itemsize} x i8]", f.times(outer, windows.results * across.size))
 
     def row(position: list[Value]) -> None:
-        number = i64(0)
-        for index, step in zip(position, row_major(sizes), strict=True):
-            number = f.plus(number, f.times(index, step))
-        first = f.times(number, windows.across.size)
+        first = f.times(f.dotted(position, row_major(sizes)), windows.across.size)
 
         def sum_vector(i: Value, _: int, count: Value | None) -> None:
             mine = f.binary("add", f.splat(narrow(f, f.plus(first, i)), lanes), lane_steps(lanes, 1))
 
-            def add(met: Value, _: Value, carried: list[Value]) -> list[Value]:
+            def add(met: Value, carried: list[Value]) -> list[Value]:
                 total = Number(dtype, tuple(carried))
                 for k in range(across.taps):
                     start = f.plus(i, i64(k * across.dilation - across.low))
@@ -431,7 +412,7 @@ def _gather_cotangents(f: Function, selection: WindowSelection, source: Value, o
                     total = apply(f, "add", (total, converted(f, read(f, selection.moved, StridedLanes(where, 1, wins)), dtype)), dtype, {})
                 return list(total.components)
 
-            sums = over_taps(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).components), add)
+            sums = over_rows(f, axes, position, list(constant(f, np.zeros((), dtype), lanes).components), add)
             at = f.at(result, f"[{selection.moved.itemsize} x i8]", f.plus(first, i))
             store(f, converted(f, Number(dtype, tuple(sums)), selection.moved), at, count=count)
 
@@ -540,7 +521,7 @@ def winners(
     windows, axis, lanes = selection.windows, selection.windows.across, selection.lanes
     base = f.times(vector.outer, windows.rows * axis.size)
 
-    def row(met: Value, _: Value, carried: list[Value]) -> list[Value]:
+    def row(met: Value, carried: list[Value]) -> list[Value]:
         has_winner, best, *values = carried
         for k in range(axis.taps):
             start = _start(f, selection, vector, k)
@@ -558,7 +539,7 @@ def winners(
 
     none = Value(f"<{lanes} x i1>", "zeroinitializer")
     zero = constant(f, np.zeros((), selection.deciding), lanes).value
-    _, _, *brought = over_taps(f, windows.vertical, vector.position, [none, zero, *along], row)
+    _, _, *brought = over_rows(f, windows.vertical, vector.position, [none, zero, *along], row)
     return brought
 
 

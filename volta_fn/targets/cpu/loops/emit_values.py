@@ -12,7 +12,7 @@ from typing import NamedTuple
 from volta_fn.codegen.loops import Scope
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, Node, PendingStores, Position
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Load, PendingStores, Position
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64
 from volta_fn.targets.cpu.scalars import Number, apply, constant, load, position, splat, store
 
@@ -111,13 +111,6 @@ class VectorScope(Scope[Value, Number]):
 
     # numbers
 
-    def number(self, number: int) -> Number:
-        """Return a node's value; emit it in this scope unless an enclosing scope has it."""
-        value = self.find(number)
-        if value is None:
-            value = self.numbers[number] = self._made(number, self.nest.analysis.kernel.nodes[number])
-        return value
-
     def spread(self, number: int) -> Number:
         """Return a node's value in every lane."""
         node = self.nest.analysis.kernel.nodes[number]
@@ -130,8 +123,9 @@ class VectorScope(Scope[Value, Number]):
             self.spreads[number] = splat(self.nest.f, value, self.lanes)
         return self.spreads[number]
 
-    def _made(self, number: int, node: Node) -> Number:
-        nest = self.nest
+    def emit(self, number: int) -> Number:
+        """Emit a node, as a vector if it differs between lanes."""
+        nest, node = self.nest, self.nest.analysis.kernel.nodes[number]
         lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
         if number in nest.in_memory:
             return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.primitives.formulas.values import with_sticky_bits
+from volta_fn.codegen.scalars import kind
+from volta_fn.primitives.formulas.values import rounded_to_odd, with_sticky_bits
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
@@ -38,13 +39,6 @@ class Number(NamedTuple):
     def value(self) -> Value:
         """The only component of a real number."""
         return self.components[0]
-
-
-def kind(dtype: np.dtype) -> str:
-    """Return bool, int, uint, float or complex."""
-    if dtype in dtypes.FLOATS:
-        return "float"
-    return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
 
 
 def element(dtype: np.dtype) -> str:
@@ -170,21 +164,7 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
         return x.cast("fpext", "double") if x.bits == 32 else x
     if x.bits == 32:
         return rounded(x, new)
-    return rounded(_rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.cast("fptrunc", "float"), new)
-
-
-def _rounded_to_odd(x: Lanes) -> Lanes:
-    """Round float64 to float32, to odd where it is inexact.
-
-    Rounding that again rounds as if it were the first time.
-    """
-    near = x.cast("fptrunc", "float")
-    error = x - near.cast("fpext", "double")
-    bits = near.as_bits()
-    outward = x.abs().above(near.abs().cast("fpext", "double"))
-    moved = outward.select(bits + 1, bits - 1).as_float()
-    even = (bits & 1).equals(0)
-    return (even & error.compare("one", 0.0) & near.abs().below(float("inf"))).select(moved, near)
+    return rounded(rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.cast("fptrunc", "float"), new)
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.primitives.formulas.trigonometric import reduced_large
-from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values
+from volta_fn.primitives.formulas.values import Scalar, Values
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 
@@ -103,6 +103,10 @@ def overload(type_: str) -> str:
     return f"v{lanes}{short}" if lanes > 1 else short
 
 
+#: Instructions of integers; those of floats begin with an f.
+_INSTRUCTIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "&": "and", "|": "or", "^": "xor", "<<": "shl"}
+
+
 class Lanes(Values):
     """A value and the function that it belongs to."""
 
@@ -167,42 +171,23 @@ class Lanes(Values):
 
     # arithmetic
 
-    def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
-        return self.new(self.f.binary(op, self.value, self.like(other).value))
+    def binary(self, operator: str, other: Lanes | Scalar) -> Lanes:
+        """Emit an operation of integers or floats."""
+        instruction = _INSTRUCTIONS[operator]
+        return self._instruction(f"f{instruction}" if self.is_float else instruction, other)
 
-    def __add__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("fadd" if self.is_float else "add", other)
-
-    def __sub__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("fsub" if self.is_float else "sub", other)
-
-    def __mul__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("fmul" if self.is_float else "mul", other)
-
-    def __truediv__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("fdiv", other)
+    def _instruction(self, name: str, other: Lanes | Scalar) -> Lanes:
+        return self.new(self.f.binary(name, self.value, self.like(other).value))
 
     def __neg__(self) -> Lanes:
         return self.new(self.f.let(self.type, f"fneg {self.value}")) if self.is_float else self.like(0) - self
 
-    def __and__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("and", other)
-
-    def __or__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("or", other)
-
-    def __xor__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("xor", other)
-
     def __invert__(self) -> Lanes:
         return self ^ (self.bits == 1 or -1)
 
-    def __lshift__(self, count: Lanes | Scalar) -> Lanes:
-        return self._binary("shl", count)
-
     def shift_right(self, count: Lanes | Scalar, *, signed: bool = False) -> Lanes:
         """Shift right; zeros or copies of the sign move in."""
-        return self._binary("ashr" if signed else "lshr", count)
+        return self._instruction("ashr" if signed else "lshr", count)
 
     # comparison
 
@@ -308,30 +293,6 @@ class Lanes(Values):
     def to_float(self) -> Lanes:
         """Convert a non-negative integer to a float of the same width."""
         return self.cast("uitofp", {32: "float", 64: "double"}[self.bits])
-
-    # small integers held in floats (magic-number rounding)
-
-    def small_integer(self) -> Lanes:
-        """Round a small float to an integer."""
-        return (self + MAGIC[self.bits]) - MAGIC[self.bits]
-
-    def small_float(self) -> Lanes:
-        """Return a small integer as a float."""
-        magic = self.like(MAGIC[self.bits], {32: "float", 64: "double"}[self.bits])
-        return (self + magic.as_bits()).as_float() - magic
-
-    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """Return n = round(self * factor + addend) as a float, n + offset as an integer.
-
-        The integer is exact modulo some power of two.
-        """
-        magic = MAGIC[self.bits] + offset
-        shifted = self.fma(factor, addend) + magic if addend else self.fma(factor, magic)
-        return shifted - magic, shifted.as_bits()
-
-    def power_of_two(self) -> Lanes:
-        """Return 2^n of an integer n, where that is a normal number."""
-        return ((self + (MAGIC[self.bits] + BIAS[self.bits])).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     def ldexp(self, n: Lanes) -> Lanes:
         """Return self 2^n, by an instruction if there is one."""

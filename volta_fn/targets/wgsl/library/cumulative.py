@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.codegen import indices
 from volta_fn.codegen.indices import Axis, CumulativeOp, Windows, cumulative_op, row_offset, windows_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
@@ -47,8 +49,7 @@ class Scan(CumulativeOp):
 
     def offset(self, row: str, i: str) -> str:
         """Return the offset of the i-th element of a row in the order of the scan."""
-        position = f"({self.size - 1}u - {i})" if self.reverse else i
-        return row_offset(TEXT, row, position, self.size, self.columns)
+        return row_offset(TEXT, row, self.position(TEXT, i), self.size, self.columns)
 
 
 def variable(f: Function, value: Number) -> Number:
@@ -134,12 +135,11 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
     scan = Scan(*cumulative_op(name, operand, dtype, params["axis"], params["reverse"]))
     if not scan.supported(device):
         return None
-    one_by_one = scan.reduction.step == "mul" and operand.dtype.kind not in "iu"
-    if scan.columns == 1 and scan.size >= _LONG and not one_by_one:
+    if scan.columns == 1 and scan.size >= _LONG and not scan.is_sequential:
         return _Tiles(scan, device).routine()
-    if one_by_one and scan.size > _STRETCH:
+    if scan.is_sequential and scan.size > _STRETCH:
         return _stretches(scan, device)
-    length = -(-scan.size // (1 if one_by_one else _chunk_count(scan)))
+    length = -(-scan.size // (1 if scan.is_sequential else _chunk_count(scan)))
     return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
@@ -295,8 +295,7 @@ class _Tiles:
             shader.emit(f"{x.text} = {convert(shader, value, self.scan.dtype).text};")
 
     def _four(self, row: str, i: str) -> str:
-        position = f"({self.scan.size - 4}u - {i})" if self.scan.reverse else i
-        return f"({plus(times(row, self.scan.size), position)}) / 4u"
+        return f"({plus(times(row, self.scan.size), self.scan.position(TEXT, i, 4))}) / 4u"
 
     def _write(self, shader: Shader, target: Array, row: str, i: str, numbers: list[Number]) -> None:
         four = [convert(shader, x, self.scan.stored) for x in numbers]
@@ -384,88 +383,32 @@ class _Tiles:
 # Sliding windows: the elements of a window, and the windows of an element.
 # ------------------------------------------------------------------------------
 
-#: ``body(number)`` gets the number of an element of the operand, or of a window.
-Body = Callable[[str], None]
+
+def over_taps(f: Function, windows: Windows, number: str, body: Callable[[str], None]) -> None:
+    """Emit ``body(element)`` for the elements of a window, in row-major order."""
+    outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in windows.axes]])
+    indices.over_taps(f, windows.axes, position, outer, None, partial(_over_axis, f), lambda element, _: body(element))
 
 
-def over_taps(f: Function, windows: Windows, number: str, body: Body) -> None:
-    """Emit the body for every element, in row-major order, that a window meets."""
-    axes = (*windows.vertical, windows.across)
-    outer, *position = f.coordinates(number, [windows.outer, *[axis.positions for axis in axes]])
-
-    def meet(axis: Axis, at: str, inner_body: Body) -> None:
-        if axis.plain:
-            return inner_body(at)
-        with f.loop(axis.taps) as k:
-            # Negative positions wrap to large numbers, which are out of range, too.
-            element = (
-                f.let("u32", f"{plus(times(at, axis.stride), times(k, axis.dilation))} - {axis.low}u")
-                if axis.low >= 0
-                else f.let("u32", plus(times(at, axis.stride), times(k, axis.dilation), f"{-axis.low}u"))
-            )
-            if axis.inside:
-                return inner_body(element)
-            divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
-            with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
-                return inner_body(quotient(element, axis.base))
-
-    _nested(axes, position, outer, [axis.size for axis in axes], meet, body)
-
-
-def over_windows(f: Function, windows: Windows, number: str, body: Body) -> None:
-    """Emit the body for every window that meets an element."""
-    axes = (*windows.vertical, windows.across)
-    outer, *element = f.coordinates(number, [windows.outer, *[axis.size for axis in axes]])
-
-    def meet(axis: Axis, at: str, inner_body: Body) -> None:
-        if axis.plain:
-            return inner_body(at)
-        # The element is `reach` after the first window's first tap.
-        sign = "+" if axis.low >= 0 else "-"
-        reach = f.let("u32", f"{times(at, axis.base)} {sign} {abs(axis.low)}u")
-        with f.loop(axis.taps) as k:
-            start = f.let("u32", f"{reach} - {times(k, axis.dilation)}")
-            divisible = f" && {start} % {axis.stride}u == 0u" if axis.stride > 1 else ""
-            with f.block(f"if ({start} <= {(axis.positions - 1) * axis.stride}u{divisible})"):
-                return inner_body(quotient(start, axis.stride))
-
-    _nested(axes, element, outer, [axis.positions for axis in axes], meet, body)
-
-
-def _nested(
-    axes: Sequence[Axis],
-    element: Sequence[str],
-    outer: str,
-    sizes: Sequence[int],
-    meet: Callable[[Axis, str, Body], None],
-    body: Body,
-) -> None:
-    """Emit nested loops along all axes; the body gets the number of their indices."""
-
-    def level(depth: int, number: str) -> None:
-        if depth == len(axes):
-            return body(number)
-        return meet(axes[depth], element[depth], lambda met: level(depth + 1, plus(times(number, sizes[depth]), met)))
-
-    level(0, outer)
+def _over_axis(f: Function, axis: Axis, position: str, carried: None, body: Callable[[str, None], None]) -> None:
+    """Emit the body for every element that a window's taps meet along an axis."""
+    # Negative positions wrap to large numbers, which are out of range, too.
+    start = f.let("u32", f"{times(position, axis.stride)} {'-' if axis.low >= 0 else '+'} {abs(axis.low)}u")
+    with f.loop(axis.taps) as k:
+        element = f.let("u32", f"{start} {'+' if axis.dilation >= 0 else '-'} {times(k, abs(axis.dilation))}")
+        if axis.inside:
+            return body(element, None)
+        divisible = f" && {element} % {axis.base}u == 0u" if axis.base > 1 else ""
+        with f.block(f"if ({element} < {(axis.size - 1) * axis.base + 1}u{divisible})"):
+            return body(quotient(element, axis.base), None)
 
 
 def iterations_of(windows: Windows) -> int:
     """Return the iterations of the loops along a window's axes, with the last ones."""
     iterations = 0
-    for axis in (windows.across, *reversed(windows.vertical)):
+    for axis in reversed(windows.axes):
         iterations = iterations if axis.plain else axis.taps * (1 + iterations) + 1
     return iterations
-
-
-def window_count(windows: Windows) -> int:
-    """Return the number of windows."""
-    return windows.outer * windows.results * windows.across.positions
-
-
-def element_count(windows: Windows) -> int:
-    """Return the number of elements of the operand."""
-    return windows.outer * windows.rows * windows.across.size
 
 
 # ------------------------------------------------------------------------------
@@ -491,7 +434,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     reduction = reduction_of(name)
     (operand,) = avals
     windows, dtype = windows_of(operand.shape, params), accumulator(operand.dtype)
-    count = window_count(windows)
+    count = windows.number
     if not count:
         return Routine(())
     if not supports(reduction.step, (dtype, dtype), {}, device) or _AT_ONCE * iterations_of(windows) > device.iterations:
@@ -500,8 +443,7 @@ def reduce_window(avals: tuple[ShapedArray, ...], params: dict[str, Any], device
     source, target = shader.buffer(0, operand.dtype), result_array(shader, 1, operand.dtype, count)
 
     def reduce_one_window(number: str) -> Number:
-        start = constant(dtype, reduction.start(dtype))
-        total = Number(dtype, shader.var(start.type, start.text))
+        total = variable(shader, constant(dtype, reduction.start(dtype)))
 
         def add(element: str) -> None:
             value = combine(shader, reduction, total, convert(shader, source.load(element), dtype))
@@ -524,8 +466,7 @@ def _windows(moved: ShapedArray, operand: ShapedArray, params: dict[str, Any], d
 
 def _winner(shader: Shader, windows: Windows, operand: Array, select: str, number: str) -> str:
     at = Number(_UINT32, shader.var("u32", f"{_NONE}u"))
-    zero = constant(operand.dtype, 0)
-    best = Number(operand.dtype, shader.var(zero.type, zero.text))
+    best = variable(shader, constant(operand.dtype, 0))
 
     def meet(element: str) -> None:
         here = (operand.load(element), Number(_UINT32, shader.let("u32", element)))
@@ -545,7 +486,7 @@ def select_and_gather_add(avals: tuple[ShapedArray, ...], params: dict[str, Any]
     windows = _windows(tangents, operand, params, device)
     if windows is None:
         return None
-    count = window_count(windows)
+    count = windows.number
     if not count:
         return Routine(())
     shader = Shader(device, INVOCATIONS)
@@ -571,7 +512,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     windows = _windows(source, operand, params, device)
     if windows is None:
         return None
-    count, size = window_count(windows), element_count(windows)
+    count, size = windows.number, windows.elements
     if not size:
         return Routine(())
     dtype, shader = accumulator(source.dtype), Shader(device, INVOCATIONS)
@@ -583,8 +524,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
     winners = shader.buffer(1, operand.dtype) if at_once else shader.buffer(3, _UINT32)
 
     def sum_cotangents(number: str) -> Number:
-        zero = constant(dtype, 0)
-        total = Number(dtype, shader.var(zero.type, zero.text))
+        total = variable(shader, constant(dtype, 0))
 
         def add(window: str) -> None:
             window = shader.let("u32", window)
@@ -593,7 +533,7 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
                 value = combine(shader, reduction_of("reduce_sum"), total, convert(shader, cotangents.load(window), dtype))
                 shader.emit(f"{total.text} = {value.text};")
 
-        over_windows(shader, windows, number, add)
+        over_taps(shader, windows.inverse, number, add)
         return convert(shader, total, source.dtype)
 
     sums = fill(shader, target, size, sum_cotangents)
@@ -608,4 +548,4 @@ def select_and_scatter_add(avals: tuple[ShapedArray, ...], params: dict[str, Any
 
 def _searches(windows: Windows) -> int:
     """Return the elements that an element reads to find its windows' winners."""
-    return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in (*windows.vertical, windows.across))
+    return windows.taps * math.prod(-(-axis.taps // axis.stride) for axis in windows.axes)

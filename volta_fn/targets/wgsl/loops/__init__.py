@@ -3,7 +3,7 @@
 `codegen.loops` has what it shares with other targets.
 
 In the order in which to read: `emit_values` (a dispatch of a kernel, and code for the values of nodes), `reductions` (accumulators, and
-communication between invocations), `rows` (a step's code, also of few long rows), `tiles` (transposes), `schedule` (how a step is divided),
+communication between invocations), `rows` (a step's code, also of transposes and of few long rows), `schedule` (how a step is divided),
 and `routine` (a kernel's steps, and small kernels as one dispatch).
 """
 

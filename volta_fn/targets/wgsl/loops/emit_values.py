@@ -181,15 +181,6 @@ class LaneScope(Scope[Texts, Numbers]):
 
     # numbers
 
-    def number(self, number: int) -> Numbers:
-        """Return a node's values: one, or one for each lane."""
-        values = self.find(number)
-        if values is None:
-            for n in self.needed([number]):
-                self.numbers[n] = self._emit_node(n)
-            values = self.numbers[number]
-        return values
-
     def spread(self, number: int) -> Numbers:
         """Return a node's value in every lane."""
         values = self.number(number)
@@ -205,9 +196,9 @@ class LaneScope(Scope[Texts, Numbers]):
         if here:
             self._sum(here)
 
-    def _emit_node(self, number: int) -> Numbers:
-        nest = self.nest
-        node = nest.analysis.kernel.nodes[number]
+    def emit(self, number: int) -> Numbers:
+        """Emit a node's values: one, or one for each lane."""
+        nest, node = self.nest, self.nest.analysis.kernel.nodes[number]
         if isinstance(node, Load):
             return self._loaded(number, node)
         if isinstance(node, Constant):

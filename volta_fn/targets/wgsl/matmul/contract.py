@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.codegen.scalars import kind
 from volta_fn.compiler import contractions
 from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
@@ -30,7 +31,7 @@ from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, Result
 from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars.number import is_supported, kind
+from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
 # ------------------------------------------------------------------------------

@@ -49,14 +49,6 @@ def wgsl_type(dtype: np.dtype) -> str:
     return {"float64": "f64", "complex64": "vec2<f32>", "complex128": "vec2<f64>"}.get(dtype.name, "f32")
 
 
-@functools.cache
-def kind(dtype: np.dtype) -> str:
-    """Return bool, int, uint, float or complex."""
-    if dtype in dtypes.FLOATS:
-        return "float"
-    return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
-
-
 def is_supported(dtype: np.dtype, device: TargetCapabilities) -> bool:
     """Return True if a device can hold and compute with the dtype."""
     if dtype in _DOUBLES:

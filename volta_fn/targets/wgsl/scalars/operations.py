@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.codegen import scalars
+from volta_fn.codegen.scalars import BOOL, Integers, Operation, kind
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.primitives.formulas import exponential
-from volta_fn.primitives.formulas.ciphers import philox4x32_word, threefry2x32_word
 from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
-from volta_fn.primitives.formulas.exponential import EXACT, integer_pow
-from volta_fn.primitives.formulas.values import exact_sum, with_sticky_bits
+from volta_fn.primitives.formulas.exponential import EXACT
+from volta_fn.primitives.formulas.values import exact_sum, rounded_to_odd, with_sticky_bits
 from volta_fn.targets.wgsl.scalars.number import (
     BFLOAT16,
     FLOAT16,
@@ -23,7 +24,6 @@ from volta_fn.targets.wgsl.scalars.number import (
     bits_of_half,
     half_of_bits,
     is_supported,
-    kind,
     rounded,
     wgsl_type,
 )
@@ -35,8 +35,6 @@ from volta_fn.targets.wgsl.shader import Function
 #
 # Further operations prevent compilers from simplifying as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`).
 # ------------------------------------------------------------------------------
-
-Operation = Callable[..., Lanes]
 
 
 def _is_zero(x: Lanes) -> bool:
@@ -200,9 +198,11 @@ HALF: dict[str, Operation] = {
 
 
 # ------------------------------------------------------------------------------
-# Integers and bool: their elementwise operations.
+# Integers, by the operations of `codegen.scalars`.
 #
-# An operation takes the dtype and `Lanes`. Integers of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards.
+# Those of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards. WGSL's `min` and `max` are not used: NVIDIA's compiler,
+# for Hopper, takes the least of three negated numbers for another one. What % means for negative numbers is left to devices, so remainders
+# are computed from quotients.
 # ------------------------------------------------------------------------------
 
 _POWER = """fn power_{0}(x: {0}, y: {0}) -> {0} {{
@@ -218,169 +218,47 @@ _POWER = """fn power_{0}(x: {0}, y: {0}) -> {0} {{
 }}"""
 
 
-def narrowed(x: Lanes, dtype: np.dtype) -> Lanes:
-    """Return an integer modulo a power of two, as the dtype has it."""
-    width = 8 * dtype.itemsize
-    if width >= x.bits:
-        return x
-    if dtype.kind == "u":
-        return x & ((1 << width) - 1)
-    return (x << (x.bits - width)).shift_right(x.bits - width, signed=True)
+class ShaderIntegers(Integers):
+    """Operations of integers of a dtype, in 32 bits or 64."""
 
+    def quotient(self, x: Lanes, y: Lanes) -> Lanes:
+        """Return x / y rounded toward zero, for y other than 0."""
+        return x / y
 
-def _wrapping(op: Operation) -> Operation:
-    return lambda dtype, *xs: narrowed(op(*xs), dtype)
+    def power(self, x: Lanes, y: Lanes) -> Lanes:
+        """Return x to the power of y, by a function of the module."""
+        return x.call(x.f.helper(f"power_{x.type}", _POWER.format(x.type, x.bits)), y)
 
+    def population_count(self, x: Lanes) -> Lanes:
+        """Return how many of the dtype's bits are 1."""
+        return self.unsigned_bits(x).call("countOneBits")
 
-def _plain(op: Operation) -> Operation:
-    return lambda dtype, *xs: op(*xs)
+    def leading_zeros(self, x: Lanes) -> Lanes:
+        """Return how many of the dtype's bits precede the highest 1.
 
-
-def _unsigned(x: Lanes, dtype: np.dtype) -> Lanes:
-    """Return the bits of a number of the dtype, with zeros above."""
-    bits = x.as_type(f"u{x.bits}")
-    return bits & ((1 << (8 * dtype.itemsize)) - 1) if 8 * dtype.itemsize < x.bits and dtype.kind == "i" else bits
-
-
-def _within(dtype: np.dtype, count: Lanes) -> Lanes:
-    """Return whether a count is in 0, …, width - 1."""
-    return count.compare("ult", 8 * dtype.itemsize)
-
-
-def _shift_right_logical(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
-    moved = _within(dtype, count).select(_unsigned(x, dtype).shift_right(count), 0)
-    return narrowed(moved.as_type(x.type), dtype)
-
-
-def _shift_right_arithmetic(dtype: np.dtype, x: Lanes, count: Lanes) -> Lanes:
-    """Shift right; copies of the highest bit move in, even of unsigned integers."""
-    signed = narrowed(x.as_type(f"i{x.bits}"), np.dtype(f"i{dtype.itemsize}"))
-    most = _within(dtype, count).select(count, 8 * dtype.itemsize - 1)
-    return narrowed(signed.shift_right(most, signed=True).as_type(x.type), dtype)
-
-
-def _nonzero(y: Lanes) -> tuple[Lanes, Lanes]:
-    """Return whether y is 0, and y or else 1."""
-    is_zero = y.equals(0)
-    return is_zero, is_zero.select(1, y)
-
-
-def _div(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    is_zero, safe = _nonzero(y)
-    return narrowed(is_zero.select(-1, x / safe), dtype)
-
-
-def _rem(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    """Return the remainder by the quotient.
-
-    What % means for negative numbers is left to devices.
-    """
-    is_zero, safe = _nonzero(y)
-    return is_zero.select(x, x - (x / safe) * safe)
-
-
-def _sign(dtype: np.dtype, x: Lanes) -> Lanes:
-    return x.above(0).select(1, x.below(0).select(-1, x.like(0)))
-
-
-def _pow_unsigned(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    name = x.f.helper(f"power_{x.type}", _POWER.format(x.type, x.bits))
-    return narrowed(x.call(name, y), dtype)
-
-
-def _pow_signed(dtype: np.dtype, x: Lanes, y: Lanes) -> Lanes:
-    """Return a power; a negative one is exact, rounded toward zero."""
-    unit = (y & 1).equals(1).select(x, 1)
-    inverse = (x.equals(1) | x.equals(-1)).select(unit, 0)
-    return y.below(0).select(inverse, _pow_unsigned(dtype, x, y.at_least(0)))
-
-
-def _clz(dtype: np.dtype, x: Lanes) -> Lanes:
-    """Count the leading zeros; naga has no function for 64 bits."""
-    bits = _unsigned(x, dtype)
-    if x.bits == 64:
+        naga has no function for 64 bits.
+        """
+        bits = self.unsigned_bits(x).as_type(f"u{x.bits}")
+        if x.bits == 32:
+            return bits.call("countLeadingZeros").as_type(x.type) - (32 - self.width)
         high, low = bits.shift_right(32).converted("u32"), bits.converted("u32")
         zeros = high.equals(0).select(low.call("countLeadingZeros") + 32, high.call("countLeadingZeros"))
         return zeros.converted(x.type)
-    return bits.call("countLeadingZeros").as_type(x.type) - (32 - 8 * dtype.itemsize)
 
 
-def _threefry2x32_word(dtype: np.dtype, *words: Lanes, word: str) -> Lanes:
-    return outlined(f"threefry2x32_{word}", partial(threefry2x32_word, word=word), *words)
+@cache
+def _integers(dtype: np.dtype) -> ShaderIntegers:
+    return ShaderIntegers(dtype)
 
 
-def _philox4x32_word(dtype: np.dtype, *words: Lanes, word: int) -> Lanes:
-    return outlined(f"philox4x32_{word}", partial(philox4x32_word, word=word), *words)
+@cache
+def _integer_operations(dtype: np.dtype) -> dict[str, Operation]:
+    def outlined_cipher(formula: Operation, name: str) -> Operation:
+        return lambda *words, word: outlined(f"{name}_{word}", partial(formula, word=word), *words)
 
-
-def _compare(op: str) -> Operation:
-    return lambda dtype, x, y: x.let(f"{x.text} {op} {y.text}", "bool")
-
-
-def _greater(x: Lanes, y: Lanes) -> Lanes:
-    return x.above(y).select(x, y)
-
-
-def _lesser(x: Lanes, y: Lanes) -> Lanes:
-    """Return the lesser number.
-
-    WGSL's `min` is not used: NVIDIA's compiler, for Hopper, takes the least of three negated numbers for another one.
-    """
-    return x.below(y).select(x, y)
-
-
-BOOL: dict[str, Operation] = {
-    "eq": _compare("=="),
-    "ne": _compare("!="),
-    "lt": lambda dtype, x, y: ~x & y,
-    "le": lambda dtype, x, y: ~x | y,
-    "gt": lambda dtype, x, y: x & ~y,
-    "ge": lambda dtype, x, y: x | ~y,
-    **dict.fromkeys(("or", "add", "max"), lambda dtype, x, y: x | y),
-    **dict.fromkeys(("and", "mul", "min"), lambda dtype, x, y: x & y),
-    "xor": lambda dtype, x, y: x ^ y,
-    "not": lambda dtype, x: ~x,
-    "clamp": lambda dtype, low, x, high: (x | low) & high,
-}
-
-_EITHER: dict[str, Operation] = {
-    "eq": _compare("=="),
-    "ne": _compare("!="),
-    "lt": _compare("<"),
-    "le": _compare("<="),
-    "gt": _compare(">"),
-    "ge": _compare(">="),
-    "max": _plain(_greater),
-    "min": _plain(_lesser),
-    "clamp": _plain(lambda low, x, high: _lesser(_greater(x, low), high)),
-    "and": _plain(lambda x, y: x & y),
-    "or": _plain(lambda x, y: x | y),
-    "xor": _plain(lambda x, y: x ^ y),
-    "not": _wrapping(lambda x: ~x),
-    "add": _wrapping(lambda x, y: x + y),
-    "sub": _wrapping(lambda x, y: x - y),
-    "mul": _wrapping(lambda x, y: x * y),
-    "neg": _wrapping(lambda x: -x),
-    "div": _div,
-    "rem": _rem,
-    "shift_left": lambda dtype, x, count: narrowed(_within(dtype, count).select(x << count, 0), dtype),
-    "shift_right_logical": _shift_right_logical,
-    "shift_right_arithmetic": _shift_right_arithmetic,
-    "population_count": lambda dtype, x: _unsigned(x, dtype).call("countOneBits").as_type(x.type),
-    "clz": _clz,
-    "integer_pow": lambda dtype, x, *, y: narrowed(integer_pow(x, y=y), dtype),
-}
-
-UINT: dict[str, Operation] = {
-    **_EITHER,
-    "threefry2x32_word": _threefry2x32_word,
-    "philox4x32_word": _philox4x32_word,
-    "abs": _plain(lambda x: x),
-    "sign": lambda dtype, x: x.equals(0).select(0, x.like(1)),
-    "pow": _pow_unsigned,
-}
-
-INT: dict[str, Operation] = {**_EITHER, "abs": _wrapping(lambda x: x.below(0).select(-x, x)), "sign": _sign, "pow": _pow_signed}
+    table = _integers(dtype).operations()
+    ciphers = {name: outlined_cipher(table[name], name.removesuffix("_word")) for name in table if name.endswith("_word")}
+    return {**table, **ciphers}
 
 
 # ------------------------------------------------------------------------------
@@ -419,7 +297,7 @@ def _real(x: Lanes, old: np.dtype, new: np.dtype) -> Lanes:
             x = with_sticky_bits(x, before == "int")
         return x.new(rounded(x.f, x.converted(type_).hidden().text, new), type_)  # compilers would take an index's 0 times NaN for 0
     wide = x.converted(f"{x.type[0]}{type_[1:]}")  # naga widens as the new type is signed
-    return narrowed(wide.as_type(type_), new)
+    return _integers(new).narrowed(wide.as_type(type_))
 
 
 def _saturated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
@@ -439,21 +317,8 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
     if type_ == "f64" or x.type == "f32":
         wide = x.converted(type_)
         return wide.new(rounded(x.f, wide.text, new), type_)
-    near = _rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.converted("f32")
+    near = rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.converted("f32")
     return near.new(rounded(x.f, near.text, new), "f32")
-
-
-def _rounded_to_odd(x: Lanes) -> Lanes:
-    """Round float64 to float32, to odd where it is inexact.
-
-    Rounding that again rounds as if it were the first time.
-    """
-    near = x.converted("f32")
-    back = near.converted("f64")
-    bits = near.as_bits()
-    moved = x.abs().above(back.abs()).select(bits + 1, bits - 1).as_float()
-    inexact = back.compare("one", x) & near.abs().below(float("inf"))
-    return ((bits & 1).equals(0) & inexact).select(moved, near)
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -468,7 +333,7 @@ def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
         bits = f.let("u32", f"bitcast<u32>({x.text}) & {(1 << width) - 1}u")
     if dtype in (FLOAT16, BFLOAT16):
         return Number(dtype, f.let("f32", half_of_bits(f, bits, dtype)))
-    return Number(dtype, narrowed(Lanes(f, "u32", bits).as_type(type_), dtype).text)
+    return Number(dtype, _integers(dtype).narrowed(Lanes(f, "u32", bits).as_type(type_)).text)
 
 
 # ------------------------------------------------------------------------------
@@ -483,8 +348,6 @@ _COMPLEX: dict[str, ComplexFormula] = {
     "ne": lambda x, y: ~(equal("==")(x.re, y.re) & equal("==")(x.im, y.im)),
 }
 
-_INTEGRAL = {"bool": BOOL, "int": INT, "uint": UINT}
-
 #: Operations that compilers simplify, if one operand is a literal, as if the other one were finite.
 _COMPLEX_UNSAFE = ("mul", "div", "pow")
 
@@ -494,22 +357,14 @@ _UNSAFE = ("rem",)
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any], device: TargetCapabilities) -> bool:
     """Return True if `apply` can write the primitive for these dtypes on a device."""
-    if not all(is_supported(dtype, device) for dtype in in_dtypes):
-        return False
-    if op in _SPECIAL:
-        if op == "bitcast_convert_type":
-            return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"], device)
-        return op != "convert_element_type" or is_supported(params["new_dtype"], device)
-    if in_dtypes[0].kind == "c":
-        return op in _COMPLEX
-    return _operation(op, in_dtypes[0]) is not None
+    return scalars.supports(op, in_dtypes, params, lambda dtype: is_supported(dtype, device), _COMPLEX, _operation)
 
 
 @cache
-def _operation(op: str, dtype: np.dtype) -> Callable[..., Any] | None:
-    if kind(dtype) != "float":
-        integral = _INTEGRAL[kind(dtype)].get(op)
-        return integral and partial(integral, dtype)
+def _operation(op: str, dtype: np.dtype) -> Operation | None:
+    category = kind(dtype)
+    if category != "float":
+        return (BOOL if category == "bool" else _integer_operations(dtype)).get(op)
     formula = PRIMITIVES[op].formula
     if formula is not None:
         return partial(outlined, op, formula)

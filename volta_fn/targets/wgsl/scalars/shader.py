@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from volta_fn.codegen.scalars import kind
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, grid
-from volta_fn.targets.wgsl.scalars.number import ONE, Number, bits_of_half, half_of_bits, kind, wgsl_type
+from volta_fn.targets.wgsl.scalars.number import ONE, Number, bits_of_half, half_of_bits, wgsl_type
 from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function, Module, ShaderModule, WorkgroupVariable
 
 # ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.primitives.formulas.trigonometric import reduced_large
-from volta_fn.primitives.formulas.values import BIAS, MAGIC, SIGNIFICAND, Scalar, Values, exact_product
+from volta_fn.primitives.formulas.values import Scalar, Values, exact_product
 from volta_fn.targets.wgsl.scalars import number as helpers
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
@@ -89,19 +89,15 @@ class Lanes(Values):
 
     # arithmetic
 
-    def _binary(self, op: str, other: Lanes | Scalar) -> Lanes:
-        return self.let(f"{self.text} {op} {self.like(other).text}")
-
-    def __add__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("+", other)
-
-    def __sub__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("-", other)
+    def binary(self, operator: str, other: Lanes | Scalar) -> Lanes:
+        """Emit an operation, as WGSL has it."""
+        operator = "!=" if operator == "^" and self.type == "bool" else operator
+        return self.let(f"{self.text} {operator} {self.like(other).text}")
 
     def __mul__(self, other: Lanes | Scalar) -> Lanes:
         if not self.is_float:
-            return self._binary("*", other)
-        return self.combined(self.like(other), self.f.factors, lambda x, y: x.opaque_factor()._binary("*", y.opaque_factor()))
+            return self.binary("*", other)
+        return self.combined(self.like(other), self.f.factors, lambda x, y: x.opaque_factor().binary("*", y.opaque_factor()))
 
     def combined(self, other: Lanes, leaves: dict[str, frozenset[str]], combine: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
         """Return a sum or a product whose common `leaves` compilers do not combine.
@@ -120,7 +116,7 @@ class Lanes(Values):
 
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
-            return self._binary("/", self.like(other).opaque_factor())
+            return self.binary("/", self.like(other).opaque_factor())
         return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def fast_log2(self) -> Lanes | None:
@@ -133,20 +129,11 @@ class Lanes(Values):
         The dividend is at most about 2^60.
         """
         if self.type != "f32" or not self.f.module.device.fma:
-            return self._binary("/", other)
+            return self.binary("/", other)
         return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
 
     def __neg__(self) -> Lanes:
         return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
-
-    def __and__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("&", other)
-
-    def __or__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("|", other)
-
-    def __xor__(self, other: Lanes | Scalar) -> Lanes:
-        return self._binary("!=" if self.type == "bool" else "^", other)
 
     def __invert__(self) -> Lanes:
         return self.let(f"!{self.text}" if self.type == "bool" else f"~{self.text}")
@@ -300,7 +287,7 @@ class Lanes(Values):
         A factor of 1.0 does not suffice for 32 bits: Mesa's compiler takes a common factor out of a sum, and so folded the rounding
         errors of `exact_sum` to 0.
         """
-        return self.hidden() if self.bits >= 32 else self._binary("*", self.opaque_one())
+        return self.hidden() if self.bits >= 32 else self.binary("*", self.opaque_one())
 
     def hidden(self) -> Lanes:
         """Return the same number, about which compilers can assume nothing.
@@ -395,31 +382,9 @@ class Lanes(Values):
 
     # integral numbers in floats: GPUs convert few numbers at a time, and add many
 
-    def _plus(self, magic: float) -> Lanes:
-        """Add a number that rounds, such that compilers keep the sum."""
+    def plus_magic(self, magic: float) -> Lanes:
+        """Return the sum with a magic number, which compilers keep."""
         return self.mad(self.opaque_one(), magic)
-
-    def small_integer(self) -> Lanes:
-        """Round a small float to an integer."""
-        return self._plus(MAGIC[self.bits])._plus(-MAGIC[self.bits])
-
-    def small_float(self) -> Lanes:
-        """Return a small integer as a float."""
-        magic = self.new(literal(f"f{self.bits}", MAGIC[self.bits]), f"f{self.bits}")
-        return (self + magic.as_type(self.type)).as_float()._plus(-MAGIC[self.bits])
-
-    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> tuple[Lanes, Lanes]:
-        """Return n = round(self * factor + addend) as a float, n + offset as an integer.
-
-        The integer is exact modulo some power of two.
-        """
-        magic = MAGIC[self.bits] + offset
-        shifted = self.mad(factor, addend)._plus(magic) if addend else self.mad(factor, magic)
-        return shifted._plus(-magic), shifted.as_bits()
-
-    def power_of_two(self) -> Lanes:
-        """Return 2^n of an integer n, where that is a normal number."""
-        return (self._plus(MAGIC[self.bits] + BIAS[self.bits]).as_bits() << SIGNIFICAND[self.bits]).as_float()
 
     @property
     def flushes(self) -> bool:

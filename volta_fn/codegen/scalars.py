@@ -1,0 +1,193 @@
+"""Scalar operations of integers and bool, and which operations targets have.
+
+Operations are functions of `Values`, as the formulas of floats are (`primitives.formulas`), so that each is written once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.primitives.formulas.ciphers import philox4x32_word, threefry2x32_word
+from volta_fn.primitives.formulas.exponential import integer_pow
+from volta_fn.primitives.formulas.values import Values
+
+V = TypeVar("V", bound=Values)
+
+Operation = Callable[..., Any]
+
+
+@cache
+def kind(dtype: np.dtype) -> str:
+    """Return bool, int, uint, float or complex."""
+    if dtype in dtypes.FLOATS:
+        return "float"
+    return {"b": "bool", "i": "int", "u": "uint", "c": "complex"}[dtype.kind]
+
+
+def supports(
+    op: str,
+    in_dtypes: Sequence[np.dtype],
+    params: Mapping[str, Any],
+    is_supported: Callable[[np.dtype], bool],
+    complex_operations: Collection[str],
+    operation: Callable[[str, np.dtype], Operation | None],
+) -> bool:
+    """Return True if a target has an operation for operands of these dtypes.
+
+    The target says which dtypes are supported, which complex operations it has, and finds the others by name and dtype.
+    """
+    if not all(map(is_supported, in_dtypes)):
+        return False
+    if op == "bitcast_convert_type":
+        return params["new_dtype"].itemsize == in_dtypes[0].itemsize and is_supported(params["new_dtype"])
+    if op == "convert_element_type":
+        return is_supported(params["new_dtype"])
+    if op in ("select_n", "complex"):
+        return True
+    return op in complex_operations if in_dtypes[0].kind == "c" else operation(op, in_dtypes[0]) is not None
+
+
+# ------------------------------------------------------------------------------
+# Integers and bool: what each elementwise operation is for them.
+# ------------------------------------------------------------------------------
+
+
+def _compare(predicate: str) -> Operation:
+    return lambda x, y: x.compare(predicate, y)
+
+
+def _extremum(predicate: str) -> Operation:
+    return lambda x, y: x.compare(predicate, y).select(x, y)
+
+
+_BITWISE: dict[str, Operation] = {
+    "eq": _compare("eq"),
+    "ne": _compare("ne"),
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+}
+
+#: False is less than True; adding and multiplying are `or` and `and`.
+BOOL: dict[str, Operation] = {
+    **_BITWISE,
+    **dict.fromkeys(("add", "max"), _BITWISE["or"]),
+    **dict.fromkeys(("mul", "min"), _BITWISE["and"]),
+    "not": lambda x: ~x,
+    "lt": lambda x, y: ~x & y,
+    "le": lambda x, y: ~x | y,
+    "gt": lambda x, y: x & ~y,
+    "ge": lambda x, y: x | ~y,
+    "clamp": lambda low, x, high: (x | low) & high,
+}
+
+
+class Integers(ABC):
+    """Operations of integers of a dtype, held in as many bits or more.
+
+    In more bits, signed numbers are sign-extended, unsigned ones zero-extended. A target says how it divides, raises to powers, and counts
+    bits.
+    """
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.signed = dtype.kind == "i"
+        self.width = 8 * dtype.itemsize
+
+    @abstractmethod
+    def quotient(self, x: Any, y: Any) -> Any:
+        """Return x / y rounded toward zero, for y other than 0.
+
+        Of the one quotient that overflows it is x.
+        """
+
+    @abstractmethod
+    def power(self, x: Any, y: Any) -> Any:
+        """Return x to the power of y, which is not negative."""
+
+    @abstractmethod
+    def population_count(self, x: Any) -> Any:
+        """Return how many of the dtype's bits are 1."""
+
+    @abstractmethod
+    def leading_zeros(self, x: Any) -> Any:
+        """Return how many of the dtype's bits precede the highest 1."""
+
+    def narrowed(self, x: V) -> V:
+        """Return an integer modulo a power of two, as the dtype has it."""
+        if self.width >= x.bits:
+            return x
+        return self._extended(x) if self.signed else x & ((1 << self.width) - 1)
+
+    def unsigned_bits(self, x: V) -> V:
+        """Return the dtype's bits, with zeros above."""
+        return x & ((1 << self.width) - 1) if self.signed and self.width < x.bits else x
+
+    def _extended(self, x: V) -> V:
+        """Return a number whose upper bits are copies of the dtype's highest one."""
+        above = x.bits - self.width
+        return (x << above).shift_right(above, signed=True) if above else x
+
+    def _within(self, count: V) -> V:
+        """Return whether a shift's count is in 0, …, width - 1, as instructions demand."""
+        return count.compare("ult", self.width)
+
+    def _shift_right_arithmetic(self, x: V, count: V) -> V:
+        """Shift right; copies of the highest bit move in, even of unsigned integers."""
+        most = self._within(count).select(count, self.width - 1)
+        return self.narrowed(self._extended(x).shift_right(most, signed=True))
+
+    def _div(self, x: V, y: V) -> V:
+        is_zero = y.equals(0)
+        return self.narrowed(is_zero.select(-1, self.quotient(x, is_zero.select(1, y))))
+
+    def _rem(self, x: V, y: V) -> V:
+        is_zero = y.equals(0)
+        safe = is_zero.select(1, y)
+        return is_zero.select(x, x - self.quotient(x, safe) * safe)
+
+    def _sign(self, x: V) -> V:
+        return x.above(0).select(1, x.shift_right(x.bits - 1, signed=True)) if self.signed else x.equals(0).select(0, x.like(1))
+
+    def _pow(self, x: V, y: V) -> V:
+        """Return a power; a negative one is exact, rounded toward zero."""
+        if not self.signed:
+            return self.narrowed(self.power(x, y))
+        unit = (y & 1).equals(1).select(x, 1)
+        inverse = (x.equals(1) | x.equals(-1)).select(unit, 0)
+        negative = y.below(0)
+        return negative.select(inverse, self.narrowed(self.power(x, negative.select(0, y))))
+
+    def operations(self) -> dict[str, Operation]:
+        """Return the operations by the names of primitives."""
+        order, narrowed, within = "s" if self.signed else "u", self.narrowed, self._within
+        greater, lesser = _extremum(f"{order}gt"), _extremum(f"{order}lt")
+        table: dict[str, Operation] = {
+            **_BITWISE,
+            **{name: _compare(order + name) for name in ("lt", "le", "gt", "ge")},
+            "max": greater,
+            "min": lesser,
+            "clamp": lambda low, x, high: lesser(greater(x, low), high),
+            "not": lambda x: narrowed(~x),
+            "add": lambda x, y: narrowed(x + y),
+            "sub": lambda x, y: narrowed(x - y),
+            "mul": lambda x, y: narrowed(x * y),
+            "neg": lambda x: narrowed(-x),
+            "div": self._div,
+            "rem": self._rem,
+            "abs": lambda x: narrowed(x.below(0).select(-x, x)) if self.signed else x,
+            "sign": self._sign,
+            "pow": self._pow,
+            "integer_pow": lambda x, *, y: narrowed(integer_pow(x, y=y)),
+            "shift_left": lambda x, count: narrowed(within(count).select(x << count, 0)),
+            "shift_right_logical": lambda x, count: narrowed(within(count).select(self.unsigned_bits(x).shift_right(count), 0)),
+            "shift_right_arithmetic": self._shift_right_arithmetic,
+            "population_count": self.population_count,
+            "clz": self.leading_zeros,
+        }
+        return table if self.signed else {**table, "threefry2x32_word": threefry2x32_word, "philox4x32_word": philox4x32_word}
