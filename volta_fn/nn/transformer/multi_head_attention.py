@@ -21,16 +21,9 @@ from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
 
 __all__ = [
-    "KVCache",
-    "KeysValues",
-    "LearnedPositions",
-    "MultiHeadAttention",
-    "SinusoidalPositions",
-    "apply_rotary",
-    "causal_mask",
-    "scaled_dot_product_attention",
-    "sinusoidal_positions",
-]
+    "KVCache", "KeysValues", "LearnedPositions", "MultiHeadAttention", "SinusoidalPositions", "apply_rotary", "causal_mask",
+    "scaled_dot_product_attention", "sinusoidal_positions",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -47,16 +47,9 @@ from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.transforms.grad import grad, jvp
 
 __all__ = [
-    "GaLoreDimensionNumbers",
-    "GaLoreState",
-    "HutchinsonState",
-    "SophiaState",
-    "galore",
-    "hutchinson_estimator_diag_hessian",
-    "scale_by_galore",
-    "scale_by_sophia",
-    "sophia",
-]
+    "GaLoreDimensionNumbers", "GaLoreState", "HutchinsonState", "SophiaState", "galore", "hutchinson_estimator_diag_hessian",
+    "scale_by_galore", "scale_by_sophia", "sophia",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
