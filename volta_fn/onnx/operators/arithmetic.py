@@ -138,10 +138,6 @@ def cumulative(node: Node, x: Any, axis: Any) -> Any:
 # ------------------------------------------------------------------------------
 
 
-def _elu(node: Node, x: Any) -> Any:
-    return vnp.where(x > 0, x, node.get("alpha", 1.0) * vnp.expm1(vnp.minimum(x, 0)))
-
-
 def _selu(node: Node, x: Any) -> Any:
     alpha, gamma = node.get("alpha", 1.67326319217681884765625), node.get("gamma", 1.05070102214813232421875)
     return gamma * vnp.where(x > 0, x, alpha * vnp.expm1(vnp.minimum(x, 0)))
@@ -159,7 +155,7 @@ def _shrink(node: Node, x: Any) -> Any:
 
 _FORMULAS: dict[str, Callable[[Node, Any], Any]] = {
     "Celu": _celu,
-    "Elu": _elu,
+    "Elu": lambda node, x: vnp.where(x > 0, x, node.get("alpha", 1.0) * vnp.expm1(vnp.minimum(x, 0))),
     "Gelu": lambda node, x: nn.gelu(x, approximate=node.get("approximate", "none") == "tanh"),
     "HardSigmoid": lambda node, x: vnp.clip(node.get("alpha", 0.2) * x + node.get("beta", 0.5), 0, 1),
     "HardSwish": lambda node, x: x * vnp.clip(x / 6 + 0.5, 0, 1),
@@ -196,8 +192,7 @@ def prelu(node: Node, x: Any, slope: Any) -> Any:
 def softmax(node: Node, x: Any) -> Any:
     """Normalise exponentials along an axis; before version 13, along all from it on."""
     x = as_array(x)
-    functions = {"Softmax": nn.softmax, "LogSoftmax": nn.log_softmax, "Hardmax": _hardmax}
-    function: Any = functions[node.op]
+    function: Any = {"Softmax": nn.softmax, "LogSoftmax": nn.log_softmax, "Hardmax": _hardmax}[node.op]
     if node.opset >= 13:
         return function(x, axis=node.get("axis", -1))
     axis = node.get("axis", 1) % x.ndim
