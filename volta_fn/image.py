@@ -204,10 +204,6 @@ def _with_edges(weights: Array, margin: int) -> Array:
     return inside.at[0].add(weights[:margin].sum(0)).at[-1].add(weights[weights.shape[0] - margin :].sum(0))
 
 
-def _triangle(x: Array) -> Array:
-    return vnp.maximum(1 - x, 0)
-
-
 def _cubic(a: float) -> Callable[[Array], Array]:
     """Return the cubic convolution kernel (Keys, 1981) whose slope at 1 is `a`."""
 
@@ -230,7 +226,7 @@ class _Kernel(NamedTuple):
 
 
 _KERNELS = {
-    ResizeMethod.LINEAR: _Kernel(1, _triangle),
+    ResizeMethod.LINEAR: _Kernel(1, lambda x: vnp.maximum(1 - x, 0)),
     ResizeMethod.LANCZOS3: _Kernel(3, _lanczos(3)),
     ResizeMethod.LANCZOS5: _Kernel(5, _lanczos(5)),
     ResizeMethod.CUBIC: _Kernel(2, _cubic(-0.5)),

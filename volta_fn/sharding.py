@@ -53,25 +53,9 @@ from volta_fn.primitives.elementwise.selection import eq, select
 from volta_fn.transforms.vmap import vmap, vmap_flat
 
 __all__ = [
-    "AbstractMesh",
-    "AxisType",
-    "Mesh",
-    "NamedSharding",
-    "PartitionSpec",
-    "Sharding",
-    "SingleDeviceSharding",
-    "auto_axes",
-    "explicit_axes",
-    "get_abstract_mesh",
-    "get_mesh",
-    "make_mesh",
-    "pmap",
-    "reshard",
-    "set_mesh",
-    "shard_map",
-    "use_abstract_mesh",
-    "use_mesh",
-]
+    "AbstractMesh", "AxisType", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding", "auto_axes", "explicit_axes",
+    "get_abstract_mesh", "get_mesh", "make_mesh", "pmap", "reshard", "set_mesh", "shard_map", "use_abstract_mesh", "use_mesh",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -84,10 +84,6 @@ def _platforms(value: Any) -> None:
         set_default_device(names.get(first, first))
 
 
-def _default_device(value: Any) -> None:
-    set_default_device("cpu" if value is None else value)
-
-
 def _num_cpu_devices(value: Any) -> None:
     if value > 0:
         set_cpu_devices(value)
@@ -113,7 +109,7 @@ EFFECTIVE: dict[str, Callable[[Any], None]] = {
     "jax_allow_f16_reductions": _debug("allow_f16_reductions"),
     "jax_platforms": _platforms,
     "jax_platform_name": _platforms,
-    "jax_default_device": _default_device,
+    "jax_default_device": lambda value: set_default_device("cpu" if value is None else value),
     "jax_num_cpu_devices": _num_cpu_devices,
 }
 

@@ -41,23 +41,9 @@ from volta_fn.source import SourceLocation, user_location
 from volta_fn.transforms.vmap import stack_at
 
 __all__ = [
-    "CheckError",
-    "Error",
-    "ErrorCategory",
-    "JaxRuntimeError",
-    "all_checks",
-    "automatic_checks",
-    "check",
-    "check_error",
-    "checkify",
-    "debug_check",
-    "div_checks",
-    "float_checks",
-    "index_checks",
-    "init_error",
-    "nan_checks",
-    "user_checks",
-]
+    "CheckError", "Error", "ErrorCategory", "JaxRuntimeError", "all_checks", "automatic_checks", "check", "check_error", "checkify",
+    "debug_check", "div_checks", "float_checks", "index_checks", "init_error", "nan_checks", "user_checks",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -38,16 +38,9 @@ from volta_fn.transforms.vmap import BatchTracer as BatchTracer
 from volta_fn.transforms.vmap import batching_rules, stack_at
 
 __all__ = [
-    "DynamicJaxprTracer",
-    "JaxprTracer",
-    "PartialVal",
-    "custom_partial_eval_rules",
-    "dce_jaxpr",
-    "dce_rules",
-    "partial_eval_jaxpr_custom_rules",
-    "trace_to_jaxpr_dynamic",
-    "trace_to_jaxpr_nounits",
-]
+    "DynamicJaxprTracer", "JaxprTracer", "PartialVal", "custom_partial_eval_rules", "dce_jaxpr", "dce_rules",
+    "partial_eval_jaxpr_custom_rules", "trace_to_jaxpr_dynamic", "trace_to_jaxpr_nounits",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -122,12 +122,9 @@ def _without_repeats(changes: Sequence[Change]) -> Iterator[Change]:
 def _census(program: ClosedJaxpr | FusedProgram) -> Counter[str]:
     """Count equations by primitive, those of inner programs included, and kernels."""
     if isinstance(program, FusedProgram):
-        return sum([_census_of_node(node) for node in program.nodes], Counter())
+        of_nodes = [Counter(["kernel"]) if isinstance(n, KernelCall) else _census_of_equation(n) for n in program.nodes]
+        return sum(of_nodes, Counter())
     return sum(map(_census_of_equation, program.eqns), Counter())
-
-
-def _census_of_node(node: Any) -> Counter[str]:
-    return Counter(["kernel"]) if isinstance(node, KernelCall) else _census_of_equation(node)
 
 
 def _census_of_equation(eqn: Equation) -> Counter[str]:

@@ -165,15 +165,12 @@ def excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
         off = np.abs(mine - right) / wanted.tolerance
         same = (mine == right) | (np.isnan(mine) & np.isnan(right))
         if result.dtype in dtypes.INEXACT:
-            same |= ~np.isfinite(mine) & _overflows(right, wanted.tolerance, result.dtype)
+            # It overflows the dtype, or may overflow when it is rounded.
+            overflows = ~(np.abs(right) + wanted.tolerance < float(dtypes.finfo(result.dtype).max))
+            same |= ~np.isfinite(mine) & overflows
     off = np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
     worst = int(np.argmax(off))
     return (worst, float(off.reshape(-1)[worst])) if off.reshape(-1)[worst] > 1 else None
-
-
-def _overflows(right: np.ndarray, tolerance: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return where a number overflows a dtype, or may overflow when it is rounded."""
-    return np.asarray(~(np.abs(right) + tolerance < float(dtypes.finfo(dtype).max)))
 
 
 # ------------------------------------------------------------------------------

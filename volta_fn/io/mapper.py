@@ -321,7 +321,7 @@ def from_torch(template: Any) -> StateDictMapper:
     description = "from_torch(...)"
 
     def function(state: Mapping[str, Any]) -> dict[str, Any]:
-        state = {name: _copy_tensor(value) if _is_tensor(value) else value for name, value in state.items()}
+        state = {name: vnp.from_dlpack(x.detach().cpu().clone()) if _is_tensor(x) else x for name, x in state.items()}
         sources = _sources(template, state)
         converted = [(name, source.of(state)) for name, source in sources.items() if source.is_in(state)]
         used = {source.theirs for source in sources.values()}
@@ -334,10 +334,6 @@ def from_torch(template: Any) -> StateDictMapper:
 def _is_tensor(value: Any) -> bool:
     """Return True for a tensor of PyTorch, which need not be installed."""
     return type(value).__module__.partition(".")[0] == "torch"
-
-
-def _copy_tensor(tensor: Any) -> Any:
-    return vnp.from_dlpack(tensor.detach().cpu().clone())
 
 
 def _identity(value: Any) -> Any:

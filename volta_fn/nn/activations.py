@@ -28,43 +28,11 @@ from volta_fn.scipy.special.exponential import softmax
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
-    "PReLU",
-    "celu",
-    "elu",
-    "gelu",
-    "glu",
-    "gumbel_softmax",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "hardshrink",
-    "identity",
-    "leaky_relu",
-    "log1mexp",
-    "log_sigmoid",
-    "logmeanexp",
-    "mish",
-    "normalize",
-    "one_hot",
-    "relu",
-    "relu6",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmin",
-    "softplus",
-    "softshrink",
-    "sparse_plus",
-    "sparse_sigmoid",
-    "squareplus",
-    "standardize",
-    "swish",
-    "tanh",
-    "tanhshrink",
-    "threshold",
-]
+    "PReLU", "celu", "elu", "gelu", "glu", "gumbel_softmax", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "hardshrink",
+    "identity", "leaky_relu", "log1mexp", "log_sigmoid", "logmeanexp", "mish", "normalize", "one_hot", "relu", "relu6", "selu", "sigmoid",
+    "silu", "soft_sign", "softmin", "softplus", "softshrink", "sparse_plus", "sparse_sigmoid", "squareplus", "standardize", "swish", "tanh",
+    "tanhshrink", "threshold",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

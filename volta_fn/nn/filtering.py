@@ -262,10 +262,6 @@ class _Constant:
         return isinstance(other, _Constant) and self.value == other.value
 
 
-def _is_traced(leaf: Any) -> bool:
-    return isinstance(leaf, (Array, np.ndarray, np.generic))
-
-
 @functools.partial(jit, static_argnums=0)
 def _call(static: _Static, arrays: Any) -> tuple[Any, _Constant]:
     fun, args, kwargs = combine(arrays, static.tree())
@@ -288,7 +284,7 @@ def filter_jit(fun: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fun, updated=())
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        arrays, others = partition((fun, args, kwargs), _is_traced)
+        arrays, others = partition((fun, args, kwargs), lambda leaf: isinstance(leaf, (Array, np.ndarray, np.generic)))
         chosen, constant = _call(_Static.of(others), arrays)
         return combine(chosen, constant.value.tree())
 

@@ -14,18 +14,9 @@ from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.losses.classification import class_axis, class_labels, cross_entropy, real_operands
 
 __all__ = [
-    "ClassificationScores",
-    "Mean",
-    "accuracy",
-    "classification_scores",
-    "confusion_matrix",
-    "f1_score",
-    "perplexity",
-    "precision",
-    "recall",
-    "roc_auc",
-    "top_k_accuracy",
-]
+    "ClassificationScores", "Mean", "accuracy", "classification_scores", "confusion_matrix", "f1_score", "perplexity", "precision",
+    "recall", "roc_auc", "top_k_accuracy",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -184,9 +184,8 @@ class Module:
         if self.__dict__.get(_OPEN) is None:
             raise ImmutableError(f"{type(self).__name__} is immutable: module.replace({name}=...) makes a changed copy")
         if name not in {*self._data, *self._static}:
-            raise ArgumentError(
-                f"{type(self).__name__} has no field {name!r}: declare it in the class body, as `{name}: {_type_name(value)}`"
-            )
+            kind = "vf.Array" if isinstance(value, Array) else type(value).__name__
+            raise ArgumentError(f"{type(self).__name__} has no field {name!r}: declare it in the class body, as `{name}: {kind}`")
         self.__dict__[name] = value
 
     def __dir__(self) -> list[str]:
@@ -365,10 +364,6 @@ def _fill_in_defaults(module: Module) -> None:
         if field.name not in module.__dict__ and field.default is dataclasses.MISSING:
             raise ArgumentError(f"{type(module).__name__}.__init__ did not set the field {field.name!r}")
         module.__dict__.setdefault(field.name, field.default)
-
-
-def _type_name(value: Any) -> str:
-    return "vf.Array" if isinstance(value, Array) else type(value).__name__
 
 
 def _check_child(module: Module, name: str, value: Any) -> None:

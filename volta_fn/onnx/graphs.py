@@ -180,7 +180,9 @@ class Interpreter:
             if not attribute.ref_attr_name:
                 bound.attribute.append(attribute)
             elif attribute.ref_attr_name in attributes:
-                bound.attribute.append(helper.make_attribute(attribute.name, _as_attribute(attributes[attribute.ref_attr_name])))
+                value = attributes[attribute.ref_attr_name]
+                value = library().numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+                bound.attribute.append(helper.make_attribute(attribute.name, value))
         call = self._reader.call(bound)
         for name, value in call.attributes.items():
             if isinstance(value, Graph):
@@ -228,10 +230,6 @@ def _dependencies(graph: Graph, target: str, sources: Sequence[str]) -> list[Cal
             inner = [inner for value in call.attributes.values() if isinstance(value, Graph) for inner in calls_of(value)]
             wanted.update(*[needed.inputs for needed in (call, *inner)])
     return calls[::-1]
-
-
-def _as_attribute(value: Any) -> Any:
-    return library().numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
 def _contextual_definition(schema: Any, call: Call, inputs: Sequence[Any]) -> Any:

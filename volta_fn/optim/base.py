@@ -39,36 +39,12 @@ from volta_fn.optim.numerics import (
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
-    "AdaptiveGradClipState",
-    "AddDecayedWeightsState",
-    "ClipByGlobalNormState",
-    "ClipState",
-    "EmptyState",
-    "GradientTransformation",
-    "GradientTransformationExtraArgs",
-    "MaskOrFn",
-    "NonNegativeParamsState",
-    "OptState",
-    "Params",
-    "ScalarOrSchedule",
-    "ScaleByTrustRatioState",
-    "ScaleState",
-    "Schedule",
-    "TransformInitFn",
-    "TransformUpdateExtraArgsFn",
-    "TransformUpdateFn",
-    "Updates",
-    "apply_updates",
-    "identity",
-    "incremental_update",
-    "init_empty_state",
-    "periodic_update",
-    "scale_gradient",
-    "set_to_zero",
-    "stateless",
-    "stateless_with_tree_map",
-    "with_extra_args_support",
-]
+    "AdaptiveGradClipState", "AddDecayedWeightsState", "ClipByGlobalNormState", "ClipState", "EmptyState", "GradientTransformation",
+    "GradientTransformationExtraArgs", "MaskOrFn", "NonNegativeParamsState", "OptState", "Params", "ScalarOrSchedule",
+    "ScaleByTrustRatioState", "ScaleState", "Schedule", "TransformInitFn", "TransformUpdateExtraArgsFn", "TransformUpdateFn", "Updates",
+    "apply_updates", "identity", "incremental_update", "init_empty_state", "periodic_update", "scale_gradient", "set_to_zero", "stateless",
+    "stateless_with_tree_map", "with_extra_args_support",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -29,14 +29,9 @@ from volta_fn.transforms.grad import grad as gradient_of
 from volta_fn.transforms.grad import value_and_grad
 
 __all__ = [
-    "BacktrackingLinesearchInfo",
-    "ScaleByBacktrackingLinesearchState",
-    "ScaleByZoomLinesearchState",
-    "ZoomLinesearchInfo",
-    "scale_by_backtracking_linesearch",
-    "scale_by_zoom_linesearch",
-    "value_and_grad_from_state",
-]
+    "BacktrackingLinesearchInfo", "ScaleByBacktrackingLinesearchState", "ScaleByZoomLinesearchState", "ZoomLinesearchInfo",
+    "scale_by_backtracking_linesearch", "scale_by_zoom_linesearch", "value_and_grad_from_state",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -22,18 +22,9 @@ from volta_fn.errors import DTypeError, SerializationError, ShapeError
 from volta_fn.lazy_imports import load
 
 __all__ = [
-    "abs_sq",
-    "all_finite",
-    "bias_correction",
-    "global_norm",
-    "safe_increment",
-    "safe_int32_increment",
-    "safe_norm",
-    "safe_root_mean_squares",
-    "update_infinity_moment",
-    "update_moment",
-    "update_moment_per_elem_norm",
-]
+    "abs_sq", "all_finite", "bias_correction", "global_norm", "safe_increment", "safe_int32_increment", "safe_norm",
+    "safe_root_mean_squares", "update_infinity_moment", "update_moment", "update_moment_per_elem_norm",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

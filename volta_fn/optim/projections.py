@@ -17,21 +17,10 @@ from volta_fn.optim.tree_utils import tree_add_scale, tree_norm, tree_vdot
 from volta_fn.primitives.call import stop_gradient
 
 __all__ = [
-    "base_hungarian_algorithm",
-    "hungarian_algorithm",
-    "projection_box",
-    "projection_halfspace",
-    "projection_hypercube",
-    "projection_hyperplane",
-    "projection_l1_ball",
-    "projection_l1_sphere",
-    "projection_l2_ball",
-    "projection_l2_sphere",
-    "projection_linf_ball",
-    "projection_non_negative",
-    "projection_simplex",
-    "projection_vector",
-]
+    "base_hungarian_algorithm", "hungarian_algorithm", "projection_box", "projection_halfspace", "projection_hypercube",
+    "projection_hyperplane", "projection_l1_ball", "projection_l1_sphere", "projection_l2_ball", "projection_l2_sphere",
+    "projection_linf_ball", "projection_non_negative", "projection_simplex", "projection_vector",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -18,26 +18,11 @@ from volta_fn.optim.wrappers.composition import inject_hyperparams as inject_hyp
 from volta_fn.optim.wrappers.composition import inject_stateful_hyperparams as inject_stateful_hyperparams
 
 __all__ = [
-    "InjectHyperparamsState",
-    "InjectStatefulHyperparamsState",
-    "Schedule",
-    "constant_schedule",
-    "cosine_decay_schedule",
-    "cosine_onecycle_schedule",
-    "exponential_decay",
-    "inject_hyperparams",
-    "inject_stateful_hyperparams",
-    "join_schedules",
-    "linear_onecycle_schedule",
-    "linear_schedule",
-    "piecewise_constant_schedule",
-    "piecewise_interpolate_schedule",
-    "polynomial_schedule",
-    "sgdr_schedule",
-    "warmup_constant_schedule",
-    "warmup_cosine_decay_schedule",
-    "warmup_exponential_decay_schedule",
-]
+    "InjectHyperparamsState", "InjectStatefulHyperparamsState", "Schedule", "constant_schedule", "cosine_decay_schedule",
+    "cosine_onecycle_schedule", "exponential_decay", "inject_hyperparams", "inject_stateful_hyperparams", "join_schedules",
+    "linear_onecycle_schedule", "linear_schedule", "piecewise_constant_schedule", "piecewise_interpolate_schedule", "polynomial_schedule",
+    "sgdr_schedule", "warmup_constant_schedule", "warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

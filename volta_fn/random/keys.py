@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -289,13 +290,8 @@ class PRNGKeyArray(_Base):
         return f"PRNGKeyArray({self._data!r})"
 
 
-def _of_data(name: str) -> property:
-    """Return a property of keys that is one of their data."""
-    return property(lambda self: getattr(self._data, name))
-
-
 for _name in ("committed", "copy_to_host_async", "delete", "device", "is_deleted", "is_fully_addressable", "is_fully_replicated"):
-    setattr(PRNGKeyArray, _name, _of_data(_name))
+    setattr(PRNGKeyArray, _name, property(operator.attrgetter(f"_data.{_name}")))
 
 
 def _with_words(index: Any) -> tuple[Any, ...]:

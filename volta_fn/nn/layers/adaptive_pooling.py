@@ -14,23 +14,15 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.trace import is_concrete
 from volta_fn.dtypes import FLOATS, accumulator
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from volta_fn.nn.layers.arguments import batched_input, broadcasts_to, check_dtype, is_integer, per_axis
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, broadcasts_to, check_dtype, is_integer, per_axis
 from volta_fn.nn.layers.pooling import at_positions, positions_of_maxima
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.convolution import Ints
 
 __all__ = [
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveAvgPool3d",
-    "AdaptiveMaxPool1d",
-    "AdaptiveMaxPool2d",
-    "AdaptiveMaxPool3d",
-    "FractionalMaxPool2d",
-    "FractionalMaxPool3d",
-    "GlobalAvgPool",
-    "GlobalMaxPool",
-]
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d",
+    "FractionalMaxPool2d", "FractionalMaxPool3d", "GlobalAvgPool", "GlobalMaxPool",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -97,10 +89,9 @@ def pool_means(x: Array, axis: int, size: int) -> Array:
     return _pool_axis(x, axis, size, _MEAN)
 
 
-class _AdaptivePool(Module):
+class _AdaptivePool(SpatialLayer):
     output_size: tuple[int | None, ...] = static()  # also accepts the shorter forms of `init`
 
-    _rank: ClassVar[int] = 0
     _reduction: ClassVar[_Reduction]
 
     def __post_init__(self) -> None:
@@ -201,55 +192,46 @@ class GlobalMaxPool(_GlobalPool):
     _reduction = _MAX
 
 
-class AdaptiveAvgPool1d(_AdaptivePool):
+class AdaptiveAvgPool1d(_AdaptivePool, rank=1):
     """The means of a given number of windows of (N, C, L).
 
     >>> vf.nn.AdaptiveAvgPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[1.5, 2.5]]], dtype=float32)
     """
 
-    _rank = 1
     _reduction = _MEAN
 
 
-class AdaptiveAvgPool2d(_AdaptivePool):
+class AdaptiveAvgPool2d(_AdaptivePool, rank=2):
     """The means of a given number of windows of (N, C, H, W).
 
     >>> vf.nn.AdaptiveAvgPool2d.init((6, None))(vf.numpy.ones((2, 3, 13, 9))).shape
     (2, 3, 6, 9)
     """
 
-    _rank = 2
     _reduction = _MEAN
 
 
-class AdaptiveAvgPool3d(_AdaptivePool):
+class AdaptiveAvgPool3d(_AdaptivePool, rank=3):
     """The means of a given number of windows of (N, C, D, H, W)."""
 
-    _rank = 3
     _reduction = _MEAN
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool, rank=1):
     """The maxima of a given number of windows of (N, C, L).
 
     >>> vf.nn.AdaptiveMaxPool1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[2., 3.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool, rank=2):
     """The maxima of a given number of windows of (N, C, H, W)."""
 
-    _rank = 2
 
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool, rank=3):
     """The maxima of a given number of windows of (N, C, D, H, W)."""
-
-    _rank = 3
 
 
 # ------------------------------------------------------------------------------
@@ -260,13 +242,12 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPool):
 # ------------------------------------------------------------------------------
 
 
-class _FractionalMaxPool(Module):
+class _FractionalMaxPool(SpatialLayer):
     kernel_size: Ints = static()  # these fields also accept the shorter forms of `init`
     output_size: Ints | None = static(default=None)
     output_ratio: tuple[float, ...] | None = static(default=None)
     return_indices: bool = static(default=False)
 
-    _rank: ClassVar[int] = 0
     _drawn: ClassVar[tuple[int, ...]] = ()  # the spatial axes, in the order of their random numbers
 
     def __post_init__(self) -> None:
@@ -376,7 +357,7 @@ class _FractionalMaxPool(Module):
         return vnp.concatenate([starts, last], -1)[..., None] + vnp.arange(kernel, dtype="int32")
 
 
-class FractionalMaxPool2d(_FractionalMaxPool):
+class FractionalMaxPool2d(_FractionalMaxPool, rank=2):
     """The maxima of windows of (N, C, H, W) at random distances.
 
     It is called ``layer(x, key=key)``.
@@ -385,15 +366,13 @@ class FractionalMaxPool2d(_FractionalMaxPool):
     (2, 3, 7, 14)
     """
 
-    _rank = 2
     _drawn = (1, 0)
 
 
-class FractionalMaxPool3d(_FractionalMaxPool):
+class FractionalMaxPool3d(_FractionalMaxPool, rank=3):
     """The maxima of windows of (N, C, D, H, W) at random distances.
 
     It is called ``layer(x, key=key)``.
     """
 
-    _rank = 3
     _drawn = (0, 1, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,9 +12,20 @@ from volta_fn import dtypes, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array, as_value
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
+from volta_fn.nn.module import Module
 from volta_fn.primitives.convolution import Ints, Padding
 
 _AXES = {1: "(N, C, L)", 2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
+
+
+class SpatialLayer(Module):
+    """Base of layers with a number of spatial axes: ``class Conv2d(_Conv, rank=2)``."""
+
+    _rank: ClassVar[int] = 0
+
+    def __init_subclass__(cls, rank: int | None = None, **options: Any) -> None:
+        cls._rank = cls._rank if rank is None else rank
+        super().__init_subclass__(**options)
 
 
 def is_integer(value: Any, least: int = 0) -> bool:

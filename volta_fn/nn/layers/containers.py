@@ -13,18 +13,9 @@ from volta_fn.nn.layers.arguments import batched_input, check_dtype
 from volta_fn.nn.module import Module, apply, split_state, static
 
 __all__ = [
-    "AlphaDropout",
-    "Dropout",
-    "Dropout1d",
-    "Dropout2d",
-    "Dropout3d",
-    "FeatureAlphaDropout",
-    "Flatten",
-    "Identity",
-    "Lambda",
-    "RReLU",
+    "AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout", "Flatten", "Identity", "Lambda", "RReLU",
     "Sequential",
-]
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

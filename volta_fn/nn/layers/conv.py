@@ -9,8 +9,8 @@ from volta_fn import lax, random
 from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
-from volta_fn.nn.layers.arguments import batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
-from volta_fn.nn.module import Module, static
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_sizes, is_integer, per_axis, uniform_by_fan
+from volta_fn.nn.module import static
 from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_pads
 
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
@@ -26,7 +26,7 @@ __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "
 _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-class ConvBase(Module):
+class ConvBase(SpatialLayer):
     """Base of convolutions and transposed convolutions."""
 
     weight: Array
@@ -36,7 +36,6 @@ class ConvBase(Module):
     dilation: Ints = static(default=1)
     groups: int = static(default=1)
 
-    _rank: ClassVar[int] = 0
     _transposed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -154,7 +153,7 @@ class _Conv(ConvBase):
         return pads
 
 
-class Conv1d(_Conv):
+class Conv1d(_Conv, rank=1):
     """Convolution of (N, C, L).
 
     `weight` has shape (out_channels, in_channels / groups, kernel), `bias` (out_channels,) or None.
@@ -164,10 +163,8 @@ class Conv1d(_Conv):
     (2, 8, 100)
     """
 
-    _rank = 1
 
-
-class Conv2d(_Conv):
+class Conv2d(_Conv, rank=2):
     """Convolution of (N, C, H, W).
 
     `weight` has shape (out_channels, in_channels / groups, kH, kW), `bias` (out_channels,) or None.
@@ -177,10 +174,8 @@ class Conv2d(_Conv):
     (2, 8, 16, 16)
     """
 
-    _rank = 2
 
-
-class Conv3d(_Conv):
+class Conv3d(_Conv, rank=3):
     """Convolution of (N, C, D, H, W).
 
     `weight` has shape (out_channels, in_channels / groups, kD, kH, kW).
@@ -189,8 +184,6 @@ class Conv3d(_Conv):
     >>> conv(vf.numpy.ones((2, 3, 4, 8, 8))).shape
     (2, 8, 4, 6, 6)
     """
-
-    _rank = 3
 
 
 # ------------------------------------------------------------------------------
@@ -297,7 +290,7 @@ class _ConvTranspose(ConvBase):
         return tuple(pads)
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTranspose, rank=1):
     """Transposed convolution of (N, C, L).
 
     `weight` has shape (in_channels, out_channels / groups, kernel).
@@ -307,10 +300,8 @@ class ConvTranspose1d(_ConvTranspose):
     (2, 3, 100)
     """
 
-    _rank = 1
 
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTranspose, rank=2):
     """Transposed convolution of (N, C, H, W).
 
     `weight` has shape (in_channels, out_channels / groups, kH, kW).
@@ -320,10 +311,8 @@ class ConvTranspose2d(_ConvTranspose):
     (2, 3, 32, 32)
     """
 
-    _rank = 2
 
-
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTranspose, rank=3):
     """Transposed convolution of (N, C, D, H, W).
 
     `weight` has shape (in_channels, out_channels / groups, kD, kH, kW).
@@ -332,5 +321,3 @@ class ConvTranspose3d(_ConvTranspose):
     >>> conv(vf.numpy.ones((2, 8, 2, 4, 4))).shape
     (2, 3, 4, 8, 8)
     """
-
-    _rank = 3

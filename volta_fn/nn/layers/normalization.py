@@ -17,7 +17,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import FLOATS, accumulator, finfo
 from volta_fn.errors import ArgumentError, ArgumentTypeError, ShapeError
 from volta_fn.nn.activations import standardize
-from volta_fn.nn.layers.arguments import batched_input, check_dtype, check_features, check_sizes, is_integer
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, check_dtype, check_features, check_sizes, is_integer
 from volta_fn.nn.layers.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from volta_fn.nn.layers.linear import Linear
 from volta_fn.nn.module import Module, apply, split_state, static
@@ -25,21 +25,9 @@ from volta_fn.primitives.call import stop_gradient
 from volta_fn.primitives.convolution import Ints
 
 __all__ = [
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "BatchNormState",
-    "GroupNorm",
-    "InstanceNorm1d",
-    "InstanceNorm2d",
-    "InstanceNorm3d",
-    "LayerNorm",
-    "LocalResponseNorm",
-    "RMSNorm",
-    "SpectralNorm",
-    "SpectralNormState",
-    "WeightNorm",
-]
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "BatchNormState", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+    "LayerNorm", "LocalResponseNorm", "RMSNorm", "SpectralNorm", "SpectralNormState", "WeightNorm",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -324,11 +312,9 @@ class GroupNorm(_Norm):
         return self._scaled(out, (-1, *[1] * (value.ndim - 2)), value.dtype)
 
 
-class _InstanceNorm(_Norm):
+class _InstanceNorm(_Norm, SpatialLayer):
     num_features: int = static()
     eps: float = static(default=1e-5)
-
-    _rank: ClassVar[int] = 0
 
     @classmethod
     def init(cls, num_features: int, *, eps: float = 1e-5, affine: bool = False, dtype: Any = "float32") -> Self:
@@ -350,7 +336,7 @@ class _InstanceNorm(_Norm):
         return self._scaled(out, (-1, *[1] * self._rank), value.dtype)
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, rank=1):
     """Normalises each channel of each example of (N, C, L) (Ulyanov et al. 2016).
 
     It always uses the channel's own mean and variance.
@@ -359,19 +345,13 @@ class InstanceNorm1d(_InstanceNorm):
     Array([[[-1.225,  0.   ,  1.225]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, rank=2):
     """Normalises each channel of each example of (N, C, H, W)."""
 
-    _rank = 2
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, rank=3):
     """Normalises each channel of each example of (N, C, D, H, W)."""
-
-    _rank = 3
 
 
 # ------------------------------------------------------------------------------

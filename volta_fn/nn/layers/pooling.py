@@ -15,7 +15,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import INTEGERS, accumulator
 from volta_fn.errors import ArgumentError, DTypeError, ShapeError
 from volta_fn.nn.activations import relu
-from volta_fn.nn.layers.arguments import batched_input, canonical_pads, check_dtype, is_integer, per_axis
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, canonical_pads, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
 from volta_fn.primitives.array_operations.indices import check_indices
 from volta_fn.primitives.call import stop_gradient
@@ -23,19 +23,9 @@ from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_p
 from volta_fn.primitives.reduction import lowest
 
 __all__ = [
-    "AvgPool1d",
-    "AvgPool2d",
-    "AvgPool3d",
-    "LPPool1d",
-    "LPPool2d",
-    "LPPool3d",
-    "MaxPool1d",
-    "MaxPool2d",
-    "MaxPool3d",
-    "MaxUnpool1d",
-    "MaxUnpool2d",
-    "MaxUnpool3d",
-]
+    "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d",
+    "MaxUnpool2d", "MaxUnpool3d",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -127,13 +117,11 @@ class _Windows(NamedTuple):
         return np.where(inside, taps, np.take_along_axis(taps, np.argmax(inside, 1)[:, None], 1))
 
 
-class _Pool(Module):
+class _Pool(SpatialLayer):
     kernel_size: Ints = static()  # these fields also accept the shorter forms of `init`
     stride: Ints = static(default=None)
     padding: str | Padding = static(default=0)
     ceil_mode: bool = static(default=False)
-
-    _rank: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         name, rank = type(self).__name__, self._rank
@@ -270,56 +258,44 @@ class _AvgPool(_Pool):
         return (total / counts.astype(dtypes.real_dtype(wide.dtype))).astype(value.dtype)
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(_MaxPool, rank=1):
     """The maxima of windows of (N, C, L).
 
     >>> vf.nn.MaxPool1d.init(2)(vf.numpy.array([[[1.0, 3.0, 2.0, 0.0]]]))
     Array([[[3., 2.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(_MaxPool, rank=2):
     """The maxima of windows of (N, C, H, W).
 
     >>> vf.nn.MaxPool2d.init(3, stride=2, padding=1)(vf.numpy.ones((2, 64, 112, 112))).shape
     (2, 64, 56, 56)
     """
 
-    _rank = 2
 
-
-class MaxPool3d(_MaxPool):
+class MaxPool3d(_MaxPool, rank=3):
     """The maxima of windows of (N, C, D, H, W)."""
 
-    _rank = 3
 
-
-class AvgPool1d(_AvgPool):
+class AvgPool1d(_AvgPool, rank=1):
     """The means of windows of (N, C, L).
 
     >>> vf.nn.AvgPool1d.init(2)(vf.numpy.array([[[1.0, 3.0, 2.0, 0.0]]]))
     Array([[[2., 1.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class AvgPool2d(_AvgPool):
+class AvgPool2d(_AvgPool, rank=2):
     """The means of windows of (N, C, H, W).
 
     >>> vf.nn.AvgPool2d.init((2, 4), padding="same")(vf.numpy.ones((2, 3, 7, 8))).shape
     (2, 3, 4, 2)
     """
 
-    _rank = 2
 
-
-class AvgPool3d(_AvgPool):
+class AvgPool3d(_AvgPool, rank=3):
     """The means of windows of (N, C, D, H, W)."""
-
-    _rank = 3
 
 
 # ------------------------------------------------------------------------------
@@ -391,12 +367,10 @@ class LPPool3d(_LPPool):
 # ------------------------------------------------------------------------------
 
 
-class _MaxUnpool(Module):
+class _MaxUnpool(SpatialLayer):
     kernel_size: Ints = static()  # these fields also accept the shorter forms of `init`
     stride: Ints = static(default=None)
     padding: Ints = static(default=0)
-
-    _rank: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         name, rank = type(self).__name__, self._rank
@@ -465,7 +439,7 @@ class _MaxUnpool(Module):
         return tuple(wanted)
 
 
-class MaxUnpool1d(_MaxUnpool):
+class MaxUnpool1d(_MaxUnpool, rank=1):
     """Puts the maxima of `MaxPool1d` back where they were, among zeros.
 
     >>> maxima, indices = nn.MaxPool1d.init(2, return_indices=True)(jnp.array([[[1.0, 3.0, 2.0, 0.0]]]))
@@ -473,10 +447,8 @@ class MaxUnpool1d(_MaxUnpool):
     Array([[[0., 3., 2., 0.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class MaxUnpool2d(_MaxUnpool):
+class MaxUnpool2d(_MaxUnpool, rank=2):
     """Puts the maxima of `MaxPool2d` back where they were, among zeros.
 
     >>> x = jnp.arange(15.0).reshape(1, 1, 3, 5)
@@ -487,10 +459,6 @@ class MaxUnpool2d(_MaxUnpool):
              [0., 0., 0., 0., 0.]]]], dtype=float32)
     """
 
-    _rank = 2
 
-
-class MaxUnpool3d(_MaxUnpool):
+class MaxUnpool3d(_MaxUnpool, rank=3):
     """Puts the maxima of `MaxPool3d` back where they were, among zeros."""
-
-    _rank = 3

@@ -15,35 +15,16 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.dtypes import accumulator
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.nn.layers.adaptive_pooling import pool_means
-from volta_fn.nn.layers.arguments import batched_input, check_dtype, is_integer, per_axis
+from volta_fn.nn.layers.arguments import SpatialLayer, batched_input, check_dtype, is_integer, per_axis
 from volta_fn.nn.module import Module, static
 from volta_fn.nn.sampling import cubic_weights
 from volta_fn.primitives.convolution import Ints, Padding, dilated
 
 __all__ = [
-    "ChannelShuffle",
-    "CircularPad1d",
-    "CircularPad2d",
-    "CircularPad3d",
-    "ConstantPad1d",
-    "ConstantPad2d",
-    "ConstantPad3d",
-    "Fold",
-    "PixelShuffle",
-    "PixelUnshuffle",
-    "ReflectionPad1d",
-    "ReflectionPad2d",
-    "ReflectionPad3d",
-    "ReplicationPad1d",
-    "ReplicationPad2d",
-    "ReplicationPad3d",
-    "Unfold",
-    "Upsample",
-    "ZeroPad1d",
-    "ZeroPad2d",
-    "ZeroPad3d",
-    "interpolate",
-]
+    "ChannelShuffle", "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "Fold",
+    "PixelShuffle", "PixelUnshuffle", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d",
+    "ReplicationPad3d", "Unfold", "Upsample", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "interpolate",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -54,10 +35,9 @@ __all__ = [
 # ------------------------------------------------------------------------------
 
 
-class _Pad(Module):
+class _Pad(SpatialLayer):
     padding: Ints = static()  # also accepts one integer
 
-    _rank: ClassVar[int] = 0
     _mode: ClassVar[str] = "constant"
 
     def __post_init__(self) -> None:
@@ -153,118 +133,88 @@ class _ReplicationPad(_Pad):
             raise ShapeError(f"{type(self).__name__}: axis {axis} has no elements to repeat")
 
 
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, rank=1):
     """Pads (N, C, L) with a constant.
 
     >>> vf.nn.ConstantPad1d.init((1, 2), 9.0)(vf.numpy.array([[[1.0, 2.0]]]))
     Array([[[9., 1., 2., 9., 9.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, rank=2):
     """Pads (N, C, H, W) with a constant."""
 
-    _rank = 2
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, rank=3):
     """Pads (N, C, D, H, W) with a constant."""
 
-    _rank = 3
 
-
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_Pad, rank=1):
     """Pads (N, C, L) with zeros.
 
     >>> vf.nn.ZeroPad1d.init((1, -1))(vf.numpy.array([[[1.0, 2.0]]]))
     Array([[[0., 1.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, rank=2):
     """Pads (N, C, H, W) with zeros.
 
     >>> vf.nn.ZeroPad2d.init((1, 1, 2, 0))(vf.numpy.ones((1, 3, 4, 5))).shape
     (1, 3, 6, 7)
     """
 
-    _rank = 2
 
-
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_Pad, rank=3):
     """Pads (N, C, D, H, W) with zeros."""
 
-    _rank = 3
 
-
-class ReflectionPad1d(_ReflectionPad):
+class ReflectionPad1d(_ReflectionPad, rank=1):
     """Pads (N, C, L) with its reflection, without the elements at the edges.
 
     >>> vf.nn.ReflectionPad1d.init(2)(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[3., 2., 1., 2., 3., 2., 1.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class ReflectionPad2d(_ReflectionPad):
+class ReflectionPad2d(_ReflectionPad, rank=2):
     """Pads (N, C, H, W) with its reflection, without the elements at the edges."""
 
-    _rank = 2
 
-
-class ReflectionPad3d(_ReflectionPad):
+class ReflectionPad3d(_ReflectionPad, rank=3):
     """Pads (N, C, D, H, W) with its reflection, without the elements at the edges."""
 
-    _rank = 3
 
-
-class ReplicationPad1d(_ReplicationPad):
+class ReplicationPad1d(_ReplicationPad, rank=1):
     """Pads (N, C, L) with the elements at its edges.
 
     >>> vf.nn.ReplicationPad1d.init(2)(vf.numpy.array([[[1.0, 2.0]]]))
     Array([[[1., 1., 1., 2., 2., 2.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class ReplicationPad2d(_ReplicationPad):
+class ReplicationPad2d(_ReplicationPad, rank=2):
     """Pads (N, C, H, W) with the elements at its edges."""
 
-    _rank = 2
 
-
-class ReplicationPad3d(_ReplicationPad):
+class ReplicationPad3d(_ReplicationPad, rank=3):
     """Pads (N, C, D, H, W) with the elements at its edges."""
 
-    _rank = 3
 
-
-class CircularPad1d(_CircularPad):
+class CircularPad1d(_CircularPad, rank=1):
     """Pads (N, C, L) with elements of its other end.
 
     >>> vf.nn.CircularPad1d.init((1, 2))(vf.numpy.array([[[1.0, 2.0, 3.0]]]))
     Array([[[3., 1., 2., 3., 1., 2.]]], dtype=float32)
     """
 
-    _rank = 1
 
-
-class CircularPad2d(_CircularPad):
+class CircularPad2d(_CircularPad, rank=2):
     """Pads (N, C, H, W) with elements of its other ends."""
 
-    _rank = 2
 
-
-class CircularPad3d(_CircularPad):
+class CircularPad3d(_CircularPad, rank=3):
     """Pads (N, C, D, H, W) with elements of its other ends."""
-
-    _rank = 3
 
 
 # ------------------------------------------------------------------------------

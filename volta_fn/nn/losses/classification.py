@@ -21,15 +21,9 @@ from volta_fn.scipy.special.exponential import log_softmax
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
 __all__ = [
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cross_entropy",
-    "ctc_loss",
-    "kl_div",
-    "kl_divergence_gaussian",
-    "nll_loss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "ctc_loss", "kl_div", "kl_divergence_gaussian", "nll_loss",
     "sigmoid_focal_loss",
-]
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -19,14 +19,8 @@ from volta_fn.nn.transformer.multi_head_attention import KeysValues, KVCache, Le
 from volta_fn.transforms.checkpoint import checkpoint
 
 __all__ = [
-    "GPT",
-    "DecoderCache",
-    "FeedForward",
-    "TransformerDecoder",
-    "TransformerDecoderLayer",
-    "TransformerEncoder",
-    "TransformerEncoderLayer",
-]
+    "GPT", "DecoderCache", "FeedForward", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

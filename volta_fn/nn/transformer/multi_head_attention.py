@@ -21,16 +21,9 @@ from volta_fn.nn.layers.linear import Embedding, Linear
 from volta_fn.nn.module import Module, static
 
 __all__ = [
-    "KVCache",
-    "KeysValues",
-    "LearnedPositions",
-    "MultiHeadAttention",
-    "SinusoidalPositions",
-    "apply_rotary",
-    "causal_mask",
-    "scaled_dot_product_attention",
-    "sinusoidal_positions",
-]
+    "KVCache", "KeysValues", "LearnedPositions", "MultiHeadAttention", "SinusoidalPositions", "apply_rotary", "causal_mask",
+    "scaled_dot_product_attention", "sinusoidal_positions",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -531,7 +524,8 @@ class MultiHeadAttention(Module):
         start = 0 if cache is None else cache.length
         if self.rotary_base is not None:
             indices = vnp.arange(value.shape[-2]) + start if positions is None else as_value(positions)
-            q, k = (_rotate(rows, indices, self.rotary_base, self.rotary_interleaved) for rows in (q, keys_values.keys))
+            indices = indices[..., None, :] if indices.ndim > 1 else indices  # the same for all heads
+            q, k = (apply_rotary(rows, indices, self.rotary_base, self.rotary_interleaved) for rows in (q, keys_values.keys))
             keys_values = KeysValues(k, keys_values.values)
         if cache is not None:
             cache = cache.append(keys_values)
@@ -564,12 +558,6 @@ class MultiHeadAttention(Module):
     def _heads(x: Array, count: int) -> Array:
         """Reshape (…, T, count * features) to (…, count, T, features)."""
         return x.reshape(*x.shape[:-1], count, x.shape[-1] // count).swapaxes(-2, -3)
-
-
-def _rotate(rows: Array, indices: Array, base: float, interleaved: bool) -> Array:
-    """Rotate queries or keys by their positions, which are the same for all heads."""
-    for_heads = indices[..., None, :] if indices.ndim > 1 else indices
-    return apply_rotary(rows, for_heads, base, interleaved)
 
 
 def _fitting(q: Array, k: Array, v: Array) -> list[Array]:

@@ -61,12 +61,6 @@ def div(node: Node, x: Any, y: Any) -> Any:
     return lax.div(*vnp.broadcast_arrays(as_array(x), as_array(y)))
 
 
-@operator("Mod")
-def mod(node: Node, x: Any, y: Any) -> Any:
-    """Compute the remainder, with the sign of the divisor unless `fmod`."""
-    return node.xp.fmod(x, y) if node.get("fmod", 0) else node.xp.mod(x, y)
-
-
 @operator("Pow")
 def power(node: Node, x: Any, y: Any) -> Any:
     """Compute powers in the dtype of the base."""
@@ -84,28 +78,17 @@ def _many(name: str, node: Node, *inputs: Any) -> Any:
 OPERATORS.update({op: functools.partial(_many, name) for op, name in {"Sum": "add", "Max": "maximum", "Min": "minimum"}.items()})
 
 
-@operator("Mean")
-def mean(node: Node, *inputs: Any) -> Any:
-    """Average several arrays."""
-    return _many("add", node, *inputs) / len(inputs)
-
-
-@operator("Identity", "Optional")
-def identity(node: Node, x: Any) -> Any:
-    """Return the input."""
-    return x
-
-
-@operator("Reciprocal")
-def reciprocal(node: Node, x: Any) -> Any:
-    """Divide 1 by each element."""
-    return 1 / x
-
-
-@operator("Erf")
-def erf(node: Node, x: Any) -> Any:
-    """Compute the error function."""
-    return special.erf(as_array(x)).astype(x.dtype)
+OPERATORS |= {
+    "BitShift": lambda node, x, y: (node.xp.left_shift if node.get("direction") == "LEFT" else node.xp.right_shift)(x, y),
+    "Det": lambda node, x: vnp.linalg.det(as_array(x)),
+    "Einsum": lambda node, *inputs: vnp.einsum(node.get("equation"), *map(as_array, inputs)),
+    "Erf": lambda node, x: special.erf(as_array(x)).astype(x.dtype),
+    "Identity": lambda node, x: x,
+    "Mean": lambda node, *inputs: _many("add", node, *inputs) / len(inputs),
+    "Mod": lambda node, x, y: (node.xp.fmod if node.get("fmod", 0) else node.xp.mod)(x, y),
+    "Optional": lambda node, x: x,
+    "Reciprocal": lambda node, x: 1 / x,
+}
 
 
 @operator("IsInf")
@@ -116,12 +99,6 @@ def is_inf(node: Node, x: Any) -> Any:
     return sides | (infinite & (x < 0) & bool(node.get("detect_negative", 1)))
 
 
-@operator("BitShift")
-def bit_shift(node: Node, x: Any, y: Any) -> Any:
-    """Shift bits to the left or to the right."""
-    return node.xp.left_shift(x, y) if node.get("direction") == "LEFT" else node.xp.right_shift(x, y)
-
-
 @operator("Clip")
 def clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
     """Limit elements to a range."""
@@ -129,18 +106,6 @@ def clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
     if low is not None:
         x = node.xp.maximum(x, node.xp.asarray(low).astype(x.dtype))
     return x if high is None else node.xp.minimum(x, node.xp.asarray(high).astype(x.dtype))
-
-
-@operator("Det")
-def det(node: Node, x: Any) -> Any:
-    """Compute determinants of the last two axes."""
-    return vnp.linalg.det(as_array(x))
-
-
-@operator("Einsum")
-def einsum(node: Node, *inputs: Any) -> Any:
-    """Sum products as the equation says."""
-    return vnp.einsum(node.get("equation"), *map(as_array, inputs))
 
 
 @operator("Gemm")
@@ -173,10 +138,6 @@ def cumulative(node: Node, x: Any, axis: Any) -> Any:
 # ------------------------------------------------------------------------------
 
 
-def _elu(node: Node, x: Any) -> Any:
-    return vnp.where(x > 0, x, node.get("alpha", 1.0) * vnp.expm1(vnp.minimum(x, 0)))
-
-
 def _selu(node: Node, x: Any) -> Any:
     alpha, gamma = node.get("alpha", 1.67326319217681884765625), node.get("gamma", 1.05070102214813232421875)
     return gamma * vnp.where(x > 0, x, alpha * vnp.expm1(vnp.minimum(x, 0)))
@@ -194,7 +155,7 @@ def _shrink(node: Node, x: Any) -> Any:
 
 _FORMULAS: dict[str, Callable[[Node, Any], Any]] = {
     "Celu": _celu,
-    "Elu": _elu,
+    "Elu": lambda node, x: vnp.where(x > 0, x, node.get("alpha", 1.0) * vnp.expm1(vnp.minimum(x, 0))),
     "Gelu": lambda node, x: nn.gelu(x, approximate=node.get("approximate", "none") == "tanh"),
     "HardSigmoid": lambda node, x: vnp.clip(node.get("alpha", 0.2) * x + node.get("beta", 0.5), 0, 1),
     "HardSwish": lambda node, x: x * vnp.clip(x / 6 + 0.5, 0, 1),
@@ -231,8 +192,7 @@ def prelu(node: Node, x: Any, slope: Any) -> Any:
 def softmax(node: Node, x: Any) -> Any:
     """Normalise exponentials along an axis; before version 13, along all from it on."""
     x = as_array(x)
-    functions = {"Softmax": nn.softmax, "LogSoftmax": nn.log_softmax, "Hardmax": _hardmax}
-    function: Any = functions[node.op]
+    function: Any = {"Softmax": nn.softmax, "LogSoftmax": nn.log_softmax, "Hardmax": _hardmax}[node.op]
     if node.opset >= 13:
         return function(x, axis=node.get("axis", -1))
     axis = node.get("axis", 1) % x.ndim

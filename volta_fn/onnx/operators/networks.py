@@ -180,16 +180,7 @@ def average_pool(node: Node, x: Any) -> Any:
         return total / _pool(node, ones, zero, lax.add, around)
     ones = vnp.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1)
     beyond = [(0, end - high) for (_, end), (_, high) in zip(around, window.pads, strict=True)]
-    counts = lax.reduce_window(
-        ones,
-        zero,
-        lax.add,
-        (1, 1, *window.kernel),
-        (1, 1, *window.strides),
-        [(0, 0), (0, 0), *beyond],
-        window_dilation=(1, 1, *window.dilations),
-    )
-    return total / counts
+    return total / _pool(node, ones, zero, lax.add, beyond)
 
 
 @operator("LpPool")

@@ -15,7 +15,7 @@ from volta_fn import lax
 from volta_fn import numpy as vnp
 from volta_fn.core.trace import Tracer
 from volta_fn.errors import OnnxError, OutOfMemoryError
-from volta_fn.onnx.operators.registry import Node, as_array, operator, wrapped
+from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, operator, wrapped
 from volta_fn.onnx.tensors import dtype_of
 from volta_fn.transforms.vmap import vmap
 
@@ -24,16 +24,18 @@ from volta_fn.transforms.vmap import vmap
 # ------------------------------------------------------------------------------
 
 
-@operator("Shape")
-def shape(node: Node, x: Any) -> Any:
-    """Return the shape, or a chunk of it."""
-    return np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64)
-
-
-@operator("Size")
-def size(node: Node, x: Any) -> Any:
-    """Return the number of elements."""
-    return np.array(math.prod(x.shape), np.int64)
+OPERATORS |= {
+    "Cast": lambda node, x: x.astype(dtype_of(node.get("to"))),
+    "CastLike": lambda node, x, like: x.astype(like.dtype),
+    "Concat": lambda node, *inputs: node.xp.concatenate(inputs, node.get("axis", 1)),
+    "Expand": lambda node, x, wanted: node.xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(node.ints(wanted, "shape")))),
+    "Shape": lambda node, x: np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64),
+    "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
+    "Squeeze": lambda node, x, axes=None: node.xp.squeeze(x, tuple(node.axes(axes) or ()) or None),
+    "Tile": lambda node, x, repeats: node.xp.tile(x, node.ints(repeats, "repeats")),
+    "Transpose": lambda node, x: node.xp.transpose(x, node.get("perm")),
+    "Unsqueeze": lambda node, x, axes=None: node.xp.expand_dims(x, tuple(node.axes(axes) or ())),
+}
 
 
 @operator("Constant")
@@ -80,22 +82,6 @@ def eye_like(node: Node, x: Any) -> Any:
     return vnp.eye(rows, columns, k=node.get("k", 0), dtype=dtype)
 
 
-@operator("Cast")
-def cast(node: Node, x: Any) -> Any:
-    """Convert elements to a dtype."""
-    return _cast(node, x, dtype_of(node.get("to")))
-
-
-@operator("CastLike")
-def cast_like(node: Node, x: Any, like: Any) -> Any:
-    """Convert elements to the dtype of another array."""
-    return _cast(node, x, like.dtype)
-
-
-def _cast(node: Node, x: Any, dtype: np.dtype) -> Any:
-    return x.astype(dtype)
-
-
 @operator("BitCast")
 def bit_cast(node: Node, x: Any) -> Any:
     """Interpret the bits of elements in another dtype of the same width."""
@@ -121,31 +107,6 @@ def flatten(node: Node, x: Any) -> Any:
     axis = node.get("axis", 1)
     axis += x.ndim * (axis < 0)
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-
-
-@operator("Transpose")
-def transpose(node: Node, x: Any) -> Any:
-    """Permute axes; reverse them by default."""
-    return node.xp.transpose(x, node.get("perm"))
-
-
-@operator("Squeeze")
-def squeeze(node: Node, x: Any, axes: Any = None) -> Any:
-    """Remove axes of size 1."""
-    along = node.axes(axes)
-    return node.xp.squeeze(x, tuple(along) if along else None)
-
-
-@operator("Unsqueeze")
-def unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
-    """Add axes of size 1."""
-    return node.xp.expand_dims(x, tuple(node.axes(axes) or ()))
-
-
-@operator("Concat")
-def concat(node: Node, *inputs: Any) -> Any:
-    """Join arrays along an axis."""
-    return node.xp.concatenate(inputs, node.get("axis", 1))
 
 
 @operator("Split")
@@ -175,18 +136,6 @@ def take_slice(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: A
     return x[tuple(index)]
 
 
-@operator("Expand")
-def expand(node: Node, x: Any, wanted: Any) -> Any:
-    """Broadcast to a shape, in both directions."""
-    return node.xp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(node.ints(wanted, "shape"))))
-
-
-@operator("Tile")
-def tile(node: Node, x: Any, repeats: Any) -> Any:
-    """Repeat an array along its axes."""
-    return node.xp.tile(x, node.ints(repeats, "repeats"))
-
-
 @operator("Pad")
 def pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
     """Pad with a constant, edges, reflections or repetitions; negative widths crop."""
@@ -205,7 +154,7 @@ def pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = Non
 
 
 @operator("Trilu")
-def trilu(node: Node, x: Any, k: Any = None) -> Any:
+def triangle(node: Node, x: Any, k: Any = None) -> Any:
     """Keep the upper or the lower triangle."""
     return (vnp.triu if node.get("upper", 1) else vnp.tril)(as_array(x), 0 if k is None else node.ints(k, "k")[0])
 
@@ -283,17 +232,17 @@ def _scatter(node: Node, x: Any, positions: tuple[Any, ...], updates: Any) -> An
     return functions[node.get("reduction", "none")](as_array(updates))
 
 
+OPERATORS |= {
+    "NonZero": lambda node, x: np.stack(np.nonzero(np.atleast_1d(node.host(x, "X")))).astype(np.int64),
+    "ScatterND": lambda node, x, indices, updates: _scatter(node, x, _split(indices, x.shape), updates),
+}
+
+
 @operator("ScatterElements", "Scatter")
 def scatter_elements(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     """Update elements along an axis, at positions of their own."""
     axis = node.get("axis", 0) % x.ndim
     return _scatter(node, x, _positions_along(wrapped(indices, x.shape[axis]), axis), updates)
-
-
-@operator("ScatterND")
-def scatter_nd(node: Node, x: Any, indices: Any, updates: Any) -> Any:
-    """Update slices at positions of several axes."""
-    return _scatter(node, x, _split(indices, x.shape), updates)
 
 
 @operator("TensorScatter")
@@ -318,12 +267,6 @@ def one_hot(node: Node, indices: Any, depth: Any, values: Any) -> Any:
     axis = node.get("axis", -1) % (indices.ndim + 1)
     numbers = vnp.arange(count, dtype=np.int64).reshape([-1 if i == axis else 1 for i in range(indices.ndim + 1)])
     return vnp.where(vnp.expand_dims(wrapped(indices, count), axis) == numbers, as_array(values)[1], as_array(values)[0])
-
-
-@operator("NonZero")
-def non_zero(node: Node, x: Any) -> Any:
-    """Return the positions of elements that are not zero."""
-    return np.stack(np.nonzero(np.atleast_1d(node.host(x, "X")))).astype(np.int64)
 
 
 @operator("Compress")
@@ -410,28 +353,12 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> float:
 # ------------------------------------------------------------------------------
 
 
-@operator("SequenceEmpty")
-def sequence_empty(node: Node) -> Any:
-    """Return a sequence of nothing."""
-    return ((),)
-
-
-@operator("SequenceConstruct")
-def sequence_construct(node: Node, *inputs: Any) -> Any:
-    """Return a sequence of the inputs."""
-    return (inputs,)
-
-
-@operator("SequenceLength")
-def sequence_length(node: Node, sequence: Any) -> Any:
-    """Count the arrays of a sequence."""
-    return np.array(len(sequence), np.int64)
-
-
-@operator("SequenceAt")
-def sequence_at(node: Node, sequence: Any, position: Any) -> Any:
-    """Return one array of a sequence."""
-    return sequence[node.ints(position, "position")[0]]
+OPERATORS |= {
+    "SequenceAt": lambda node, sequence, position: sequence[node.ints(position, "position")[0]],
+    "SequenceConstruct": lambda node, *inputs: (inputs,),
+    "SequenceEmpty": lambda node: ((),),
+    "SequenceLength": lambda node, sequence: np.array(len(sequence), np.int64),
+}
 
 
 @operator("SequenceInsert")

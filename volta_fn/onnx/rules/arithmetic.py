@@ -48,50 +48,27 @@ def logic(w: Writer, eqn: Equation, *names: str) -> str:
     return w.op(of_bools if aval(eqn).dtype == np.bool_ else of_bits, *names)
 
 
-@rule("optimization_barrier")
-def barrier(w: Writer, eqn: Equation, *names: str) -> list[str]:
-    """Pass values on."""
-    return list(names)
-
-
-@rule("ne")
-def not_equal(w: Writer, eqn: Equation, x: str, y: str) -> str:
-    """Compare."""
-    return w.op("Not", w.op("Equal", x, y))
-
-
 def _one(w: Writer, eqn: Equation) -> str:
     return scalar(w, 1, aval(eqn))
 
 
-@rule("rsqrt")
-def rsqrt(w: Writer, eqn: Equation, x: str) -> str:
-    """Divide 1 by square roots."""
-    return w.op("Reciprocal", w.op("Sqrt", x))
-
-
-@rule("cbrt")
-def cbrt(w: Writer, eqn: Equation, x: str) -> str:
-    """Compute cube roots, with the sign of their arguments."""
-    return w.op("Mul", w.op("Sign", x), w.op("Pow", w.op("Abs", x), scalar(w, 1 / 3, aval(eqn))))
-
-
-@rule("erfc")
-def erfc(w: Writer, eqn: Equation, x: str) -> str:
-    """Subtract the error function from 1."""
-    return w.op("Sub", _one(w, eqn), w.op("Erf", x))
-
-
-@rule("exp2")
-def exp2(w: Writer, eqn: Equation, x: str) -> str:
-    """Compute powers of 2."""
-    return w.op("Pow", scalar(w, 2, aval(eqn)), x)
-
-
-@rule("log2")
-def log2(w: Writer, eqn: Equation, x: str) -> str:
-    """Compute logarithms with base 2."""
-    return w.op("Div", w.op("Log", x), scalar(w, math.log(2), aval(eqn)))
+RULES |= {
+    "cbrt": lambda w, eqn, x: w.op("Mul", w.op("Sign", x), w.op("Pow", w.op("Abs", x), scalar(w, 1 / 3, aval(eqn)))),
+    "clamp": lambda w, eqn, low, x, high: w.op("Min", w.op("Max", x, low), high),
+    "cumsum": lambda w, eqn, x: w.op("CumSum", x, ints(w, eqn.params["axis"]), reverse=int(eqn.params["reverse"])),
+    "erfc": lambda w, eqn, x: w.op("Sub", _one(w, eqn), w.op("Erf", x)),
+    "exp2": lambda w, eqn, x: w.op("Pow", scalar(w, 2, aval(eqn)), x),
+    "fma": lambda w, eqn, x, y, z: w.op("Add", w.op("Mul", x, y), z),
+    "gelu": lambda w, eqn, x: w.op("Gelu", x, approximate="tanh" if eqn.params.get("approximate") else "none"),
+    "integer_pow": lambda w, eqn, x: w.op("Pow", x, scalar(w, eqn.params["y"], aval(eqn))),
+    "is_finite": lambda w, eqn, x: w.op("Not", w.op("Or", w.op("IsNaN", x), w.op("IsInf", x))),
+    "log2": lambda w, eqn, x: w.op("Div", w.op("Log", x), scalar(w, math.log(2), aval(eqn))),
+    "ne": lambda w, eqn, x, y: w.op("Not", w.op("Equal", x, y)),
+    "optimization_barrier": lambda w, eqn, *names: list(names),
+    "rem": lambda w, eqn, x, y: w.op("Mod", x, y, fmod=1),  # with the dividend's sign
+    "round": lambda w, eqn, x: w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Add", w.op("Abs", x), scalar(w, 0.5, aval(eqn))))),
+    "rsqrt": lambda w, eqn, x: w.op("Reciprocal", w.op("Sqrt", x)),
+}
 
 
 @rule("expm1")
@@ -125,48 +102,6 @@ def logaddexp(w: Writer, eqn: Equation, x: str, y: str) -> str:
     same = w.op("Equal", x, y)
     twice = scalar(w, math.log(2), aval(eqn))
     return w.op("Add", high, w.op("Where", same, twice, rest))
-
-
-@rule("integer_pow")
-def integer_pow(w: Writer, eqn: Equation, x: str) -> str:
-    """Raise to a constant power."""
-    return w.op("Pow", x, scalar(w, eqn.params["y"], aval(eqn)))
-
-
-@rule("gelu")
-def gelu(w: Writer, eqn: Equation, x: str) -> str:
-    """Apply the Gaussian error linear unit."""
-    return w.op("Gelu", x, approximate="tanh" if eqn.params.get("approximate") else "none")
-
-
-@rule("is_finite")
-def is_finite(w: Writer, eqn: Equation, x: str) -> str:
-    """Test for numbers that are neither infinite nor NaN."""
-    return w.op("Not", w.op("Or", w.op("IsNaN", x), w.op("IsInf", x)))
-
-
-@rule("rem")
-def remainder(w: Writer, eqn: Equation, x: str, y: str) -> str:
-    """Compute remainders with the dividend's sign."""
-    return w.op("Mod", x, y, fmod=1)
-
-
-@rule("round")
-def rounded(w: Writer, eqn: Equation, x: str) -> str:
-    """Round, halves away from zero."""
-    return w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Add", w.op("Abs", x), scalar(w, 0.5, aval(eqn)))))
-
-
-@rule("fma")
-def fma(w: Writer, eqn: Equation, x: str, y: str, z: str) -> str:
-    """Multiply and add."""
-    return w.op("Add", w.op("Mul", x, y), z)
-
-
-@rule("clamp")
-def clamp(w: Writer, eqn: Equation, low: str, x: str, high: str) -> str:
-    """Limit to a range."""
-    return w.op("Min", w.op("Max", x, low), high)
 
 
 @rule("atan2")
@@ -235,12 +170,6 @@ def arg_extreme(w: Writer, eqn: Equation, x: str) -> str:
     (axis,) = eqn.params["axes"]
     position = w.op("ArgMax" if eqn.primitive.name == "argmax" else "ArgMin", x, axis=int(axis), keepdims=0)
     return w.op("Cast", position, to=number_of(result(eqn).dtype))
-
-
-@rule("cumsum")
-def cumsum(w: Writer, eqn: Equation, x: str) -> str:
-    """Sum all elements up to each one."""
-    return w.op("CumSum", x, ints(w, eqn.params["axis"]), reverse=int(eqn.params["reverse"]))
 
 
 @rule("top_k")

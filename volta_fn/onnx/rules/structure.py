@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
 from volta_fn.errors import OnnxError
-from volta_fn.onnx.rules.registry import Writer, aval, ints, result, rule, scalar, shaped
+from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 
 # ------------------------------------------------------------------------------
@@ -21,22 +21,12 @@ from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 _FAR = -(2**31)
 
 
-@rule("reshape", "squeeze")
-def reshape(w: Writer, eqn: Equation, x: str) -> str:
-    """Reshape."""
-    return shaped(w, x, result(eqn).shape)
-
-
-@rule("transpose")
-def transpose(w: Writer, eqn: Equation, x: str) -> str:
-    """Permute axes."""
-    return w.op("Transpose", x, perm=[int(i) for i in eqn.params["permutation"]])
-
-
-@rule("concatenate")
-def concatenate(w: Writer, eqn: Equation, *names: str) -> str:
-    """Join arrays."""
-    return w.op("Concat", *names, axis=int(eqn.params["dimension"]))
+RULES |= {
+    "concatenate": lambda w, eqn, *names: w.op("Concat", *names, axis=int(eqn.params["dimension"])),
+    "reshape": lambda w, eqn, x: shaped(w, x, result(eqn).shape),
+    "squeeze": lambda w, eqn, x: shaped(w, x, result(eqn).shape),
+    "transpose": lambda w, eqn, x: w.op("Transpose", x, perm=[int(i) for i in eqn.params["permutation"]]),
+}
 
 
 @rule("broadcast_in_dim")

@@ -37,20 +37,9 @@ from volta_fn.optim.transforms.scaling import scale_by_learning_rate
 from volta_fn.optim.wrappers.composition import chain
 
 __all__ = [
-    "MadgradState",
-    "ScaleByAdemamixState",
-    "ScaleBySimplifiedAdEMAMixState",
-    "acprop",
-    "ademamix",
-    "adopt",
-    "madgrad",
-    "scale_by_acprop",
-    "scale_by_ademamix",
-    "scale_by_adopt",
-    "scale_by_madgrad",
-    "scale_by_simplified_ademamix",
-    "simplified_ademamix",
-]
+    "MadgradState", "ScaleByAdemamixState", "ScaleBySimplifiedAdEMAMixState", "acprop", "ademamix", "adopt", "madgrad", "scale_by_acprop",
+    "scale_by_ademamix", "scale_by_adopt", "scale_by_madgrad", "scale_by_simplified_ademamix", "simplified_ademamix",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -49,24 +49,9 @@ from volta_fn.optim.transforms.scaling import scale_by_learning_rate
 from volta_fn.optim.wrappers.composition import chain
 
 __all__ = [
-    "COCOBState",
-    "DAdaptAdamWState",
-    "DoGState",
-    "DoWGState",
-    "MechanicState",
-    "MomoAdamState",
-    "MomoState",
-    "ProdigyState",
-    "cocob",
-    "dadapt_adamw",
-    "dog",
-    "dowg",
-    "mechanize",
-    "momo",
-    "momo_adam",
-    "prodigy",
-    "scale_by_cocob",
-]
+    "COCOBState", "DAdaptAdamWState", "DoGState", "DoWGState", "MechanicState", "MomoAdamState", "MomoState", "ProdigyState", "cocob",
+    "dadapt_adamw", "dog", "dowg", "mechanize", "momo", "momo_adam", "prodigy", "scale_by_cocob",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -47,16 +47,9 @@ from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.transforms.grad import grad, jvp
 
 __all__ = [
-    "GaLoreDimensionNumbers",
-    "GaLoreState",
-    "HutchinsonState",
-    "SophiaState",
-    "galore",
-    "hutchinson_estimator_diag_hessian",
-    "scale_by_galore",
-    "scale_by_sophia",
-    "sophia",
-]
+    "GaLoreDimensionNumbers", "GaLoreState", "HutchinsonState", "SophiaState", "galore", "hutchinson_estimator_diag_hessian",
+    "scale_by_galore", "scale_by_sophia", "sophia",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------
@@ -313,17 +306,13 @@ def scale_by_sophia(
     return GradientTransformationExtraArgs(init, update)
 
 
-def _print_rate(rate: Array) -> None:
-    print(f"Sophia: {rate} of the elements are not clipped")
-
-
 def _print_win_rate(steps: Updates, limit: Any, count: Array, every: Any) -> None:
     """Print the fraction of elements that are not clipped, once in `every` steps."""
     rate = tree_sum(tree.map(lambda u: vnp.abs(u) < limit, steps)) / tree_size(steps)
     due = count % vnp.maximum(every, 1) == 0
 
     def report() -> Array:
-        debug_callback(_print_rate, rate)
+        debug_callback(lambda rate: print(f"Sophia: {rate} of the elements are not clipped"), rate)
         return count
 
     branch(due & (vnp.asarray(every) > 0), report, lambda: count)

@@ -35,18 +35,9 @@ from volta_fn.optim.tree_utils import tree_cast
 from volta_fn.optim.wrappers.composition import chain
 
 __all__ = [
-    "NormalizeState",
-    "SAMState",
-    "ScheduleFreeState",
-    "SplitRealAndImaginaryState",
-    "normalize",
-    "sam",
-    "schedule_free",
-    "schedule_free_adamw",
-    "schedule_free_eval_params",
-    "schedule_free_sgd",
-    "split_real_and_imaginary",
-]
+    "NormalizeState", "SAMState", "ScheduleFreeState", "SplitRealAndImaginaryState", "normalize", "sam", "schedule_free",
+    "schedule_free_adamw", "schedule_free_eval_params", "schedule_free_sgd", "split_real_and_imaginary",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

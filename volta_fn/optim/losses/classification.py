@@ -18,24 +18,11 @@ from volta_fn.primitives.call import stop_gradient
 from volta_fn.scipy.special.exponential import log_softmax, logsumexp, softmax
 
 __all__ = [
-    "ctc_loss",
-    "ctc_loss_with_forward_probs",
-    "hinge_loss",
-    "make_fenchel_young_loss",
-    "multiclass_hinge_loss",
-    "multiclass_perceptron_loss",
-    "multiclass_sparsemax_loss",
-    "perceptron_loss",
-    "poly_loss_cross_entropy",
-    "ranking_softmax_loss",
-    "safe_softmax_cross_entropy",
-    "sigmoid_binary_cross_entropy",
-    "sigmoid_focal_loss",
-    "smooth_labels",
-    "softmax_cross_entropy",
-    "softmax_cross_entropy_with_integer_labels",
-    "sparsemax_loss",
-]
+    "ctc_loss", "ctc_loss_with_forward_probs", "hinge_loss", "make_fenchel_young_loss", "multiclass_hinge_loss",
+    "multiclass_perceptron_loss", "multiclass_sparsemax_loss", "perceptron_loss", "poly_loss_cross_entropy", "ranking_softmax_loss",
+    "safe_softmax_cross_entropy", "sigmoid_binary_cross_entropy", "sigmoid_focal_loss", "smooth_labels", "softmax_cross_entropy",
+    "softmax_cross_entropy_with_integer_labels", "sparsemax_loss",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

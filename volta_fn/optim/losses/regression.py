@@ -17,22 +17,10 @@ from volta_fn.primitives.data_movement.movement import canonical_axis
 from volta_fn.scipy.special.exponential import logsumexp, softmax
 
 __all__ = [
-    "binary_dice_loss",
-    "convex_kl_divergence",
-    "cosine_distance",
-    "cosine_similarity",
-    "dice_loss",
-    "generalized_kl_divergence",
-    "huber_loss",
-    "kl_divergence",
-    "kl_divergence_with_log_targets",
-    "l2_loss",
-    "log_cosh",
-    "multiclass_generalized_dice_loss",
-    "ntxent",
-    "squared_error",
-    "triplet_margin_loss",
-]
+    "binary_dice_loss", "convex_kl_divergence", "cosine_distance", "cosine_similarity", "dice_loss", "generalized_kl_divergence",
+    "huber_loss", "kl_divergence", "kl_divergence_with_log_targets", "l2_loss", "log_cosh", "multiclass_generalized_dice_loss", "ntxent",
+    "squared_error", "triplet_margin_loss",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

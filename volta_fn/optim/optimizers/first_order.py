@@ -38,37 +38,10 @@ from volta_fn.optim.transforms.scaling import (
 from volta_fn.optim.wrappers.composition import chain, masked
 
 __all__ = [
-    "adabelief",
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamaxw",
-    "adamw",
-    "adan",
-    "amsgrad",
-    "dpsgd",
-    "fromage",
-    "lamb",
-    "lars",
-    "lion",
-    "nadam",
-    "nadamw",
-    "noisy_sgd",
-    "novograd",
-    "optimistic_adam_v2",
-    "optimistic_gradient_descent",
-    "polyak_sgd",
-    "radam",
-    "rmsprop",
-    "rprop",
-    "sgd",
-    "sign_sgd",
-    "signum",
-    "sm3",
-    "yogi",
-]
+    "adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamaxw", "adamw", "adan", "amsgrad", "dpsgd", "fromage", "lamb",
+    "lars", "lion", "nadam", "nadamw", "noisy_sgd", "novograd", "optimistic_adam_v2", "optimistic_gradient_descent", "polyak_sgd", "radam",
+    "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -21,18 +21,9 @@ from volta_fn.optim.numerics import abs_sq, cast_like, factor, global_norm, scal
 from volta_fn.optim.transforms.momentum import as_key
 
 __all__ = [
-    "DifferentiallyPrivateAggregateState",
-    "adaptive_grad_clip",
-    "clip",
-    "clip_by_block_norm",
-    "clip_by_block_rms",
-    "clip_by_global_norm",
-    "differentially_private_aggregate",
-    "per_example_global_norm_clip",
-    "per_example_layer_norm_clip",
-    "unitwise_clip",
-    "unitwise_norm",
-]
+    "DifferentiallyPrivateAggregateState", "adaptive_grad_clip", "clip", "clip_by_block_norm", "clip_by_block_rms", "clip_by_global_norm",
+    "differentially_private_aggregate", "per_example_global_norm_clip", "per_example_layer_norm_clip", "unitwise_clip", "unitwise_norm",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -40,21 +40,10 @@ from volta_fn.optim.numerics import (
 from volta_fn.optim.wrappers.composition import masked
 
 __all__ = [
-    "AddNoiseState",
-    "ApplyEvery",
-    "EmaState",
-    "MuonDimensionNumbers",
-    "ScaleByOptimisticGradientState",
-    "TraceState",
-    "WeightDecaySchedule",
-    "add_decayed_weights",
-    "add_noise",
-    "apply_every",
-    "ema",
-    "orthogonalize_via_newton_schulz",
-    "scale_by_optimistic_gradient",
-    "trace",
-]
+    "AddNoiseState", "ApplyEvery", "EmaState", "MuonDimensionNumbers", "ScaleByOptimisticGradientState", "TraceState",
+    "WeightDecaySchedule", "add_decayed_weights", "add_noise", "apply_every", "ema", "orthogonalize_via_newton_schulz",
+    "scale_by_optimistic_gradient", "trace",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

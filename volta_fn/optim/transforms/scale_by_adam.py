@@ -33,20 +33,9 @@ from volta_fn.optim.numerics import (
 )
 
 __all__ = [
-    "ScaleByAdamState",
-    "ScaleByAdanState",
-    "ScaleByAmsgradState",
-    "ScaleByBeliefState",
-    "ScaleByNovogradState",
-    "scale_by_adam",
-    "scale_by_adamax",
-    "scale_by_adan",
-    "scale_by_amsgrad",
-    "scale_by_belief",
-    "scale_by_novograd",
-    "scale_by_radam",
-    "scale_by_yogi",
-]
+    "ScaleByAdamState", "ScaleByAdanState", "ScaleByAmsgradState", "ScaleByBeliefState", "ScaleByNovogradState", "scale_by_adam",
+    "scale_by_adamax", "scale_by_adan", "scale_by_amsgrad", "scale_by_belief", "scale_by_novograd", "scale_by_radam", "scale_by_yogi",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -38,21 +38,10 @@ from volta_fn.optim.numerics import (
 )
 
 __all__ = [
-    "FactoredState",
-    "ScaleByAdaDeltaState",
-    "ScaleByRStdDevState",
-    "ScaleByRStdDevWithCountState",
-    "ScaleByRmsState",
-    "ScaleByRmsWithCountState",
-    "ScaleByRssState",
-    "ScaleBySM3State",
-    "scale_by_adadelta",
-    "scale_by_factored_rms",
-    "scale_by_rms",
-    "scale_by_rss",
-    "scale_by_sm3",
-    "scale_by_stddev",
-]
+    "FactoredState", "ScaleByAdaDeltaState", "ScaleByRStdDevState", "ScaleByRStdDevWithCountState", "ScaleByRmsState",
+    "ScaleByRmsWithCountState", "ScaleByRssState", "ScaleBySM3State", "scale_by_adadelta", "scale_by_factored_rms", "scale_by_rms",
+    "scale_by_rss", "scale_by_sm3", "scale_by_stddev",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

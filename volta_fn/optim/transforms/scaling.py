@@ -50,29 +50,11 @@ from volta_fn.optim.numerics import (
 from volta_fn.optim.tree_utils import tree_cast
 
 __all__ = [
-    "ReduceLROnPlateauState",
-    "ScaleByDistanceOverGradientsState",
-    "ScaleByLionState",
-    "ScaleByRpropState",
-    "ScaleByScheduleState",
-    "ZeroNansState",
-    "centralize",
-    "keep_params_nonnegative",
-    "normalize_by_update_norm",
-    "reduce_on_plateau",
-    "scale",
-    "scale_by_distance_over_gradients",
-    "scale_by_learning_rate",
-    "scale_by_lion",
-    "scale_by_param_block_norm",
-    "scale_by_param_block_rms",
-    "scale_by_polyak",
-    "scale_by_rprop",
-    "scale_by_schedule",
-    "scale_by_sign",
-    "scale_by_trust_ratio",
-    "zero_nans",
-]
+    "ReduceLROnPlateauState", "ScaleByDistanceOverGradientsState", "ScaleByLionState", "ScaleByRpropState", "ScaleByScheduleState",
+    "ZeroNansState", "centralize", "keep_params_nonnegative", "normalize_by_update_norm", "reduce_on_plateau", "scale",
+    "scale_by_distance_over_gradients", "scale_by_learning_rate", "scale_by_lion", "scale_by_param_block_norm", "scale_by_param_block_rms",
+    "scale_by_polyak", "scale_by_rprop", "scale_by_schedule", "scale_by_sign", "scale_by_trust_ratio", "zero_nans",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

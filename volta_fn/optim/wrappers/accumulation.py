@@ -46,28 +46,10 @@ from volta_fn.optim.wrappers.composition import chain
 from volta_fn.primitives.collectives.exchanges import sum_of
 
 __all__ = [
-    "DynamicLossScale",
-    "LookaheadParams",
-    "LookaheadState",
-    "LossScaledState",
-    "MonitorState",
-    "MultiSteps",
-    "MultiStepsState",
-    "ShouldSkipUpdateFunction",
-    "SnapshotState",
-    "average_gradients",
-    "current_learning_rate",
-    "gather_states",
-    "lookahead",
-    "loss_scaled",
-    "measure_with_ema",
-    "monitor",
-    "scatter_states",
-    "shard_states",
-    "skip_large_updates",
-    "skip_not_finite",
-    "snapshot",
-]
+    "DynamicLossScale", "LookaheadParams", "LookaheadState", "LossScaledState", "MonitorState", "MultiSteps", "MultiStepsState",
+    "ShouldSkipUpdateFunction", "SnapshotState", "average_gradients", "current_learning_rate", "gather_states", "lookahead", "loss_scaled",
+    "measure_with_ema", "monitor", "scatter_states", "shard_states", "skip_large_updates", "skip_not_finite", "snapshot",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------

@@ -259,10 +259,6 @@ def _gennorm_power(x: Array, beta: Array) -> Array:
     return vnp.where(at_zero, 0.0, vnp.abs(vnp.where(at_zero, 1.0, x)) ** beta)
 
 
-def _gennorm_log_density(x: Array, beta: Array) -> Array:
-    return vnp.log(0.5 * beta) - gammaln(1.0 / beta) - _gennorm_power(x, beta)
-
-
 def _gennorm_probability(x: Array, beta: Array) -> Array:
     """Return the probability of at most x, near 0 by its tangent."""
     power = _gennorm_power(x, beta)
@@ -284,7 +280,7 @@ class gennorm:
     """
 
     _standard = Continuous(_gennorm_signature, valid=lambda beta: beta > 0)
-    logpdf = _standard.logpdf(_gennorm_log_density)
+    logpdf = _standard.logpdf(lambda x, beta: vnp.log(0.5 * beta) - gammaln(1.0 / beta) - _gennorm_power(x, beta))
     pdf = _standard.pdf()
     cdf = _standard.cdf(_gennorm_probability)
 

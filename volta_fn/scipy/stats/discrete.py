@@ -157,10 +157,6 @@ def _betabinom_signature(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> None:
     """Take an integer, the number of trials and the shapes."""
 
 
-def _betabinom_log_mass(k: Array, n: Array, a: Array, b: Array) -> Array:
-    return betaln(k + a, n - k + b) - betaln(a, b) - betaln(k + 1.0, n - k + 1.0) - vnp.log1p(n)
-
-
 def _betabinom_is_valid(n: Array, a: Array, b: Array) -> Array:
     return (n >= 0) & (n == vnp.floor(n)) & (a > 0) & (b > 0)
 
@@ -177,7 +173,7 @@ class betabinom:
     """
 
     _standard = Discrete(_betabinom_signature, support=lambda n, a, b: (0.0, n), valid=_betabinom_is_valid)
-    logpmf = _standard.logpmf(_betabinom_log_mass)
+    logpmf = _standard.logpmf(lambda k, n, a, b: betaln(k + a, n - k + b) - betaln(a, b) - betaln(k + 1.0, n - k + 1.0) - vnp.log1p(n))
     pmf = _standard.pmf()
 
 
