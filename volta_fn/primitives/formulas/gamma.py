@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn.primitives.formulas.exponential import LOG2_E, exp, exp2_of_sum, log, log1p, log2_as_sum, pow
 from volta_fn.primitives.formulas.trigonometric import sin, tan
-from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_unless_fused
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_or_pairs, in_float64_unless_fused
 
 # ------------------------------------------------------------------------------
 # Densities and quotients of gamma functions, without large terms that cancel.
@@ -31,6 +31,8 @@ _END = 1e4
 
 #: Up to here a power over a gamma function has an exponent as a sum of two floats, of which float32 has enough digits.
 _POWERS = 1e6
+#: Below it log(1 + z^2) is z^2, which may be subnormal.
+_NO_SQUARE = 2.0**-30
 #: Of at most this x / a, powers of ten and more are 0.
 _NO_RATIO = 1e-20
 #: The rounding error of log2(e) in float32.
@@ -68,7 +70,7 @@ def power_over_gamma(a: Values, x: Values) -> Values:
     if x.bits == 32:
         moderate = base.below(_POWERS) & argument.below(_POWERS)
         by_series = moderate.select(_power_by_sums(moderate.select(base, LEAST), moderate.select(argument, LEAST)), by_series)
-    shape, point = far.select(1.0, a), far.select(1.0, x.min_keep_nan(_ZERO_FROM[x.bits]))
+    shape, point = far.select(1.0, a), far.select(1.0, x.min_keep_nan(_ZERO_FROM[x.range]))
     root = exp(point * -0.5)
     direct = point.outline("pow", pow, shape) * root / gamma_one_more(shape) * root
     return far.select(by_series, direct)
@@ -182,7 +184,7 @@ def cauchy_pdf(x: Values, loc: Values, scale: Values) -> Values:
     return large.select(ratio * ratio, 1.0) / (ratio * ratio + 1.0) * (1.0 / math.pi) / scale
 
 
-@in_float64
+@in_float64_or_pairs
 def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
     """Return the density of Student's t distribution.
 
@@ -195,7 +197,9 @@ def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
     near = large.select(1.0 / large.select(size, 1.0), size)
     growth = log1p(near * near) + large.select(2.0 * log(large.select(size, 1.0)), 0.0)
     rise = log_rise_of_less_than_one(degrees * 0.5, x.like(0.5))
-    student = exp(rise - 0.5 * (log(degrees) + math.log(math.pi)) - (degrees + 1.0) * 0.5 * growth) / scale
+    half = (degrees + 1.0) * 0.5
+    loss = (size.below(_NO_SQUARE)).select(half * near * near, half * growth)
+    student = exp(rise - 0.5 * (log(degrees) + math.log(math.pi)) - loss) / scale
     return infinite.select(normal_pdf(x, loc, scale), student)
 
 
@@ -267,13 +271,13 @@ def _log_beta_and_sign(a: Values, b: Values) -> tuple[Values, Values]:
     return (a.is_nan() | b.is_nan()).select(float("nan"), logarithm), sign
 
 
-@in_float64
+@in_float64_or_pairs
 def betaln(a: Values, b: Values) -> Values:
     """Return log |B(a, b)|."""
     return _log_beta_and_sign(a, b)[0]
 
 
-@in_float64
+@in_float64_or_pairs
 def beta(a: Values, b: Values) -> Values:
     """Return B(a, b) = gamma(a) gamma(b) / gamma(a + b)."""
     logarithm, sign = _log_beta_and_sign(a, b)
@@ -340,7 +344,7 @@ def _gamma_of_sum(p: Values, q: Values) -> Values:
     return gamma_one_more(total) * _change_of_gamma(total + 1.0, lost)
 
 
-@in_float64
+@in_float64_or_pairs
 def comb(n: Values, k: Values) -> Values:
     """Return gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)) for 0 <= k <= n, else 0."""
     possible = k.compare("ole", n) & k.compare("oge", 0.0)
@@ -362,7 +366,7 @@ def comb(n: Values, k: Values) -> Values:
     return (n.is_nan() | k.is_nan()).select(float("nan"), possible.select(out, 0.0))
 
 
-@in_float64
+@in_float64_or_pairs
 def poch(z: Values, m: Values) -> Values:
     """Return gamma(z + m) / gamma(z).
 
@@ -420,7 +424,7 @@ def _product(z: Values, m: Values) -> Values:
     return up.select(product, 1.0 / product)
 
 
-@in_float64
+@in_float64_or_pairs
 def digamma_rise(a: Values, b: Values) -> Values:
     """Return digamma(a + b) - digamma(a)."""
     return (a + b).outline("digamma", digamma) - a.outline("digamma", digamma)
@@ -495,7 +499,7 @@ def _unit_base(x: Values) -> Values:
     return x - (x.ceil() - 2.0).max_keep_nan(0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def lgamma(x: Values) -> Values:
     """Return log |gamma(x)|.
 
@@ -555,7 +559,7 @@ def _stirling(x: Values) -> Values:
     return inverse * (inverse * inverse).polynomial(STIRLING)
 
 
-@in_float64
+@in_float64_or_pairs
 def digamma(x: Values) -> Values:
     """Return the derivative of lgamma.
 
@@ -645,7 +649,7 @@ def gamma_factors(x: Values) -> tuple[Values, Values]:
 
     It may overflow, but not r.
     """
-    near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.bits])
+    near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.range])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 
 
@@ -673,7 +677,7 @@ def gamma_sign(x: Values) -> Values:
 # zeta and polygamma
 
 
-@in_float64
+@in_float64_or_pairs
 def zeta(s: Values, q: Values) -> Values:
     """Return Hurwitz's zeta function, the sum of (q + k)^-s over k >= 0, for s > 1.
 
@@ -723,7 +727,7 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     if log_factor is not None:
         head = exp(log_factor - (s - 1.0) * log(start))  # the last term may be subnormal
     else:
-        head = last * start if s.bits == 64 else start.outline("pow", pow, 1.0 - s)
+        head = last * start if s.range == 64 else start.outline("pow", pow, 1.0 - s)
     rest, factor, square = s.like(0.5), s / start, start * start
     for number, bernoulli in enumerate(BERNOULLI, 1):
         rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
@@ -733,7 +737,7 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     return total.equals(math.inf).select(total, out)
 
 
-@in_float64
+@in_float64_or_pairs
 def polygamma(n: Values, x: Values) -> Values:
     """Return the n-th derivative of digamma, for integers n >= 0; else NaN.
 
@@ -742,7 +746,7 @@ def polygamma(n: Values, x: Values) -> Values:
     is_integer = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n)
     order = (is_integer & n.above(0.0)).select(n, 1.0)
     size = order.outline("factorial", _factorial) * (order + 1.0).outline("zeta", zeta, x)
-    if n.bits == 32:
+    if n.range == 32:
         large = x.above(0.0) & (order.above(_MOST_FACTORS) | (order * log(x)).above(_SMALLEST_LOG))
         s, start = large.select(order + 1.0, 2.0), large.select(x, 1.0)
         size = large.select(_zeta_positive(s, start, s.outline("lgamma", lgamma)), size)
@@ -754,7 +758,7 @@ def polygamma(n: Values, x: Values) -> Values:
 
 def _factorial(n: Values) -> Values:
     """Return n! of an integer, as long as it is finite."""
-    most = {32: 35.0, 64: 171.0}[n.bits]
+    most = {32: 35.0, 64: 171.0}[n.range]
 
     def multiply(k: Values, product: Values) -> list[Values]:
         return [product * k.above(n).select(1.0, k.at_least(1.0))]

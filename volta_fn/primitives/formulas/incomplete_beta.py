@@ -25,7 +25,7 @@ from volta_fn.primitives.formulas.gamma import (
     log_rise_of_less_than_one,
     remainder,
 )
-from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_or_pairs
 
 #: From here on both parameters are large.
 _LARGE = 1e4
@@ -54,7 +54,7 @@ class _Unit:
     def __init__(self, a: Values, b: Values, x: Values, upper: bool = False) -> None:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
-        if a.bits == 32:  # squares of parameters would overflow; the tail is 0 long before
+        if a.range == 32:  # squares of parameters would overflow; the tail is 0 long before
             a, b = b.below(_LARGE).select(a.min_keep_nan(_ENOUGH), a), a.below(_LARGE).select(b.at_most(_ENOUGH / x), b)
         quarter = a * 0.25 + 0.25
         self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
@@ -76,13 +76,13 @@ class _Unit:
         self.single = self.opposite & ~self.large & self.p.below(1.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc(a: Values, b: Values, x: Values) -> Values:
     """Return the regularised incomplete beta function of x."""
     return _value(a, b, x, upper=False)
 
 
-@in_float64
+@in_float64_or_pairs
 def betaincc(a: Values, b: Values, x: Values) -> Values:
     """Return 1 less the incomplete beta function, precise if small."""
     return _value(a, b, x, upper=True)
@@ -100,7 +100,7 @@ def _value(a: Values, b: Values, x: Values, upper: bool) -> Values:
     return u.inside.select(value, valid.select(edge, math.nan))
 
 
-@in_float64
+@in_float64_or_pairs
 def beta_density(a: Values, b: Values, x: Values) -> Values:
     """Return x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative by x.
 
@@ -114,7 +114,7 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
     weight = _weight(u)
     density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
-    if a.bits == 32:
+    if a.range == 32:
         density = u.least.compare("oge", LEAST).select(density, _density_in_float32(u))
     return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
 
@@ -137,13 +137,13 @@ def _density_in_float32(u: _Unit) -> Values:
     return value.equals(0.0).select(0.0, value * factor)
 
 
-@in_float64
+@in_float64_or_pairs
 def beta_pdf(x: Values, a: Values, b: Values, loc: Values, scale: Values) -> Values:
     """Return the density of the beta distribution, moved and stretched."""
     return beta_density(a, b, (x - loc) / scale) / scale
 
 
-@in_float64
+@in_float64_or_pairs
 def nbinom_pmf(k: Values, n: Values, p: Values) -> Values:
     """Return gamma(k + n) / (k! gamma(n)) p^n (1 - p)^k."""
     return beta_density(n, k + 1.0, p) * p / (n + k)
@@ -185,7 +185,7 @@ def _power(base: Values, rest: Values, power: Values) -> Values:
 
 def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values, Values, Values]:
     """Return how many levels the fraction needs, and its arguments."""
-    first, root, few, many = _LEVELS[u.p.bits]
+    first, root, few, many = _LEVELS[u.p.range]
     unused = u.large | (u.single if skip_single else u.large)
     p, q, y, distance = (unused.select(default, v) for v, default in ((u.p, 1.0), (u.q, 1.0), (u.y, 0.25), (u.distance, -0.5)))
     more = q.below(1.0).select(many, q.below(LEAST).select(few, q.like(0.0))) * (p * (1.0 / _MOST_LEVELS_FROM)).min_keep_nan(1.0).sqrt()
@@ -228,7 +228,7 @@ def _complement(u: _Unit) -> Values:
         return [power, total + power / (p + n)]
 
     log_y = u.single.select(u.log_y, -1.0)
-    first, factor = _TERMS[y.bits]
+    first, factor = _TERMS[y.range]
     total = y.iterated(u.single.select((first - factor / log_y).ceil(), 1.0), add, y.like(1.0), y.like(0.0))[1]
     exponent = p * log_y - lgamma_unit(p) + log_rise_of_less_than_one(q, p)
     less = expm1(exponent)

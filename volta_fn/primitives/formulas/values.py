@@ -38,6 +38,14 @@ class Values:
     #: Whether `fma` costs as little as a product.
     fuses = True
 
+    #: Whether it is a sum of two float32, which stands for a float64 where there is none. Its own rounding errors are neglected.
+    is_pair = False
+
+    @property
+    def range(self) -> int:
+        """The width of the float that has the same exponents."""
+        return 32 if self.is_pair else self.bits
+
     @property
     def flushes(self) -> bool:
         """Whether subnormal numbers are zeros."""
@@ -363,6 +371,8 @@ def exact_product(x: V, y: V | float) -> tuple[V, V]:
 
 def exact_sum(x: V, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the rounding error (Knuth)."""
+    if x.is_pair:
+        return x + y, x.like(0.0)
     total = (x + y).opaque()
     added = (total - x).opaque()
     return total, (x - (total - added)) + (y - added)
@@ -370,6 +380,8 @@ def exact_sum(x: V, y: V) -> tuple[V, V]:
 
 def exact_sum_ordered(x: V | float, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the error, for |x| >= |y| (Dekker)."""
+    if y.is_pair:
+        return x + y, y.like(0.0)
     total = (x + y).opaque()
     return total, y - (total - x)
 
@@ -404,6 +416,23 @@ def in_float64(formula: Formula) -> Formula:
             return formula(*operands)
         return formula(*[x.widened() for x in operands]).narrowed()
 
+    return widened
+
+
+#: Formulas that may be computed in pairs, whose code is long.
+PAIRED: set[Formula] = set()
+
+
+def in_float64_or_pairs(formula: Formula) -> Formula:
+    """Decorate a formula to compute float32 in float64, or where there is none in pairs of float32."""
+
+    @functools.wraps(formula)
+    def widened(*operands: Values) -> Values:
+        if operands[0].bits == 64:
+            return formula(*operands)
+        return formula(*[x.widened() for x in operands]).narrowed()
+
+    PAIRED.add(widened)
     return widened
 
 
