@@ -21,6 +21,7 @@ from volta_fn.primitives.formulas.gamma import (
     excess,
     gamma_one_more,
     lgamma_unit,
+    log_beta_and_sign,
     log_rise,
     log_rise_of_less_than_one,
     remainder,
@@ -112,29 +113,13 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
         value = power.below(1.0).select(math.inf, power.above(1.0).select(0.0, other))
         end = x.equals(point).select(value, end)
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
-    weight = _weight(u)
-    density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
-    if a.range == 32:
-        density = u.least.compare("oge", LEAST).select(density, _density_in_float32(u))
+    if a.is_pair:
+        exponent, factor = _weight_as_exponent(u)
+        density = exp(exponent - u.log_y - u.log_z) * factor * u.p  # y^p z^q may be 0 where that is not
+    else:
+        weight = _weight(u)
+        density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
     return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
-
-
-def _density_in_float32(u: _Unit) -> Values:
-    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST.
-
-    y^p z^q may be 0 where that is not.
-    """
-    below_one = u.p.below(1.0), u.q.below(1.0)
-    p, q = (less.select(v, v - 1.0) for less, v in zip(below_one, (u.p, u.q), strict=True))
-    factor = u.p * below_one[0].select(1.0 / u.y, 1.0) * below_one[1].select(1.0 / u.z, 1.0)
-    direct = u.most.below(_DIRECT)
-    powers = _power(u.y, u.y_rest, direct.select(p, 1.0)) * _power(u.z, u.z_rest, direct.select(q, 1.0))
-    plain = powers * beta_quotient(direct.select(u.p, 1.0), direct.select(u.q, 1.0))
-    least, most = direct.select(1.0, u.least), direct.select(LEAST, u.most)
-    scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
-    mixed = exp(direct.select(0.0, p * u.log_y + q * u.log_z) + log_rise(most, least)) * scale
-    value = direct.select(plain, mixed)
-    return value.equals(0.0).select(0.0, value * factor)
 
 
 @in_float64_or_pairs
@@ -157,10 +142,11 @@ def _outside(a: Values, b: Values, x: Values, value: Values) -> Values:
 
 def _weight(u: _Unit) -> Values:
     """Return y^p z^q / (p B(p, q))."""
-    both = u.least.compare("oge", LEAST)
-    p, q = both.select(u.p, LEAST), both.select(u.q, LEAST)
-    change = remainder(p) + remainder(q) - remainder(p + q)
-    by_series = exp(-(_deviance(u, p, q) + change)) * (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+    if u.p.is_pair:
+        exponent, factor = _weight_as_exponent(u)
+        return exp(exponent) * factor
+    both, exponent, factor = _weight_by_series(u)
+    by_series = exp(exponent) * factor
     direct = u.most.below(_DIRECT)
     p, q = direct.select(u.p, 1.0), direct.select(u.q, 1.0)
     plain = _power(u.y, u.y_rest, p) * _power(u.z, u.z_rest, q) * beta_quotient(p, q)
@@ -169,6 +155,22 @@ def _weight(u: _Unit) -> Values:
     exponent = mixed.select(u.p, 1.0) * u.log_y + mixed.select(u.q, 1.0) * u.log_z + log_rise(most, least)
     scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
     return both.select(by_series, direct.select(plain, exp(exponent) * scale))
+
+
+def _weight_by_series(u: _Unit) -> tuple[Values, Values, Values]:
+    """Return whether p and q are at least LEAST, and for those the weight's logarithm, less a factor."""
+    both = u.least.compare("oge", LEAST)
+    p, q = both.select(u.p, LEAST), both.select(u.q, LEAST)
+    change = remainder(p) + remainder(q) - remainder(p + q)
+    return both, -(_deviance(u, p, q) + change), (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+
+
+def _weight_as_exponent(u: _Unit) -> tuple[Values, Values]:
+    """Return the weight as an exponent and a factor, which together underflow later than their product."""
+    both, exponent, factor = _weight_by_series(u)
+    p, q = both.select(1.0, u.p), both.select(1.0, u.q)
+    logarithm = p * u.log_y + q * u.log_z - log_beta_and_sign(p, q)[0]
+    return both.select(exponent, logarithm), both.select(factor, 1.0 / p)
 
 
 def _deviance(u: _Unit, p: Values, q: Values) -> Values:

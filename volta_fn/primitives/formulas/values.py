@@ -299,6 +299,17 @@ class Values:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)
 
+    def repeated(self, count: int, step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
+        """Return the result of `iterated`, for so few steps that they may be written one by one."""
+        values = start
+        for k in range(count):
+            values = tuple(step(self.like(float(k)), *values))
+        return values
+
+    def outline_each(self, name: str, formula: Callable[[Self], Self], numbers: Sequence[Self]) -> Sequence[Self]:
+        """Return the formula of each number, by code that is written once where it is long."""
+        return [x.outline(name, formula) for x in numbers]
+
     def outline(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
         """Return ``formula(self, *others)``, by a function call where that saves code."""
         return formula(self, *others)

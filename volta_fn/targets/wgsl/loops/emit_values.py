@@ -13,6 +13,7 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
+from volta_fn.targets.wgsl.scalars.number import opaque_count
 from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 
 # ------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class LaneScope(Scope[Texts, Numbers]):
 
         arrays = [declare(x[0].dtype, ", ".join(lane.text for lane in x)) if len(x) > 1 else "" for x in read]
         out = declare(node.dtype, "")
-        with shader.loop(count) as k:
+        with shader.loop(opaque_count(shader, count)) as k:
             lane = [
                 Number(x[0].dtype, shader.let(wgsl_type(x[0].dtype), f"{array}[{k}]")) if array else x[0]
                 for x, array in zip(read, arrays, strict=True)

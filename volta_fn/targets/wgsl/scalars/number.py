@@ -214,6 +214,11 @@ def declare_one(f: Function) -> str:
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
+def opaque_count(f: Function, count: int) -> str:
+    """Return a number of iterations that compilers cannot know, so that they do not unroll a loop."""
+    return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
+
+
 _FMA = """fn fma_{0}(x: {0}, y: {0}, z: {0}) -> {0} {{
   let is_product = abs(x) <= {most} && abs(y) <= {most};
   if (!is_product || !(abs(z) <= {most})) {{ return select(x * y + z, z, is_product); }}
@@ -460,7 +465,7 @@ def pairs(f: Function, name: str) -> str:
 _PAIR_POLYNOMIAL = """var<private> {0}_terms: array<vec2<f32>, {1}> = array<vec2<f32>, {1}>({2});
 fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
   var total = first;
-  for (var k = 0u; k < {1}u; k++) {{
+  for (var k = 0u; k < {3}; k++) {{
     total = pair_fma(total, x, {0}_terms[k]);
   }}
   return total;
@@ -470,9 +475,9 @@ fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
 def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
     """Return a function of x and a polynomial's first terms, which adds the others by Horner's rule.
 
-    A loop is compiled in a fraction of the time of its iterations one by one.
+    A loop is compiled in a fraction of the time of its iterations one by one, into which compilers unroll what they can.
     """
     pairs(f, "pair_fma")
     text = ", ".join(terms)
     name = f"pair_polynomial_{zlib.crc32(text.encode()):08x}"
-    return f.helper(name, _PAIR_POLYNOMIAL.format(name, len(terms), text))
+    return f.helper(name, _PAIR_POLYNOMIAL.format(name, len(terms), text, opaque_count(f, len(terms))))

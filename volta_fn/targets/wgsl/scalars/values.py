@@ -702,6 +702,19 @@ class PairLanes(Lanes):
         exponent = n.narrowed()
         return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
 
+    def repeated(self, count: int, step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
+        """Return the values after `count` steps, by a loop, which is compiled in a fraction of the time."""
+        opaque = self.new(helpers.opaque_count(self.f, count), "u32")
+        return self.iterated(opaque, step, *start)
+
+    def outline_each(self, name: str, formula: Callable[[Any], Any], numbers: Sequence[Any]) -> Sequence[Any]:
+        """Return the formula of each number, by a loop: compilers copy a function to wherever it is called."""
+        f, type_ = self.f, f"array<{PAIR}, {len(numbers)}>"
+        read, written = f.var(type_, f"{type_}({', '.join(x.text for x in numbers)})"), f.var(type_, f"{type_}()")
+        with f.loop(helpers.opaque_count(f, len(numbers))) as k:
+            f.emit(f"{written}[{k}] = {outlined(name, formula, self.let(f'{read}[{k}]')).text};")
+        return [self.let(f"{written}[{k}u]") for k in range(len(numbers))]
+
     def quarter_periods(self) -> Any:
         """Return (quarters, r, rest) with self = r + rest + quarters pi/2 for |self| >= 2^-5."""
         quarters_, r, rest = self._component("x").quarter_periods()
