@@ -100,7 +100,7 @@ def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
         term = b / (near + k)
         return [product + term + product * term]
 
-    (product,) = b.repeated(int(LEAST), multiply, b.like(0.0))  # less 1
+    (product,) = b.repeated([range(int(LEAST))], multiply, b.like(0.0))  # less 1
     by_series = log_rise(far.select(a, a + LEAST), b)
     return far.select(by_series, by_series - log1p(product))
 
@@ -381,6 +381,9 @@ DIGAMMA = (
 #: log x - 1/(2x) - digamma(x), in powers of 1/x^2, times x^2.
 DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(BERNOULLI[:10], 1)]))
 
+#: The coefficients of the Euler-Maclaurin formula.
+_EULER_MACLAURIN = tuple(b / math.factorial(2 * k) for k, b in enumerate(BERNOULLI, 1))
+
 #: Terms summed one by one before the Euler-Maclaurin formula gives the rest.
 DIRECT_TERMS = 10
 
@@ -432,9 +435,9 @@ def _factors_above_two(x: Values) -> Values:
     """Return gamma(x) / gamma(t) for x >= 1 and t = x - n in [1, 2], n an integer."""
 
     def multiply(k: Values, product: Values) -> Sequence[Values]:
-        return [product * (x - (k + 1.0)).max_keep_nan(1.0)]
+        return [product * (x - k).max_keep_nan(1.0)]
 
-    return x.repeated(int(FAR) - 2, multiply, x.like(1.0))[0]
+    return x.repeated([range(1, int(FAR) - 1)], multiply, x.like(1.0))[0]
 
 
 def _lgamma_near(x: Values, logarithm: Values) -> Values:
@@ -496,9 +499,9 @@ def _digamma_near(x: Values, inverse: Values) -> Values:
     is_small = x.below(1.0)
 
     def add(k: Values, total: Values) -> Sequence[Values]:
-        return [total + x.above(k + 2.0).select(1.0 / (x - (k + 1.0)).max_keep_nan(1.0), 0.0)]
+        return [total + x.above(k + 1.0).select(1.0 / (x - k).max_keep_nan(1.0), 0.0)]
 
-    (total,) = x.repeated(int(FAR) - 2, add, is_small.select(-inverse, 0.0))
+    (total,) = x.repeated([range(1, int(FAR) - 1)], add, is_small.select(-inverse, 0.0))
     base = is_small.select(x + 1.0, _unit_base(x))
     zero, rest = _DIGAMMA_ZERO[x.bits]
     return total + ((base - zero).opaque() - rest) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
@@ -630,10 +633,12 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
         head = exp(log_factor - (s - 1.0) * log(start))  # the last term may be subnormal
     else:
         head = last * start if s.range == 64 else start.outline("pow", pow, 1.0 - s)
-    rest, factor, square = s.like(0.5), s / start, start * start
-    for number, bernoulli in enumerate(BERNOULLI, 1):
-        rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
-        factor = factor * ((s + (2.0 * number - 1.0)) * (s + 2.0 * number)) / square
+    square = start * start
+
+    def correct(coefficient: Values, twice: Values, rest: Values, factor: Values) -> Sequence[Values]:
+        return [factor.mad(coefficient, rest), factor * ((s + (twice - 1.0)) * (s + twice)) / square]
+
+    rest, _ = s.repeated([_EULER_MACLAURIN, range(2, 2 * len(BERNOULLI) + 2, 2)], correct, s.like(0.5), s / start)
     at_end = last.equals(0.0) | last.equals(math.inf)
     out = total + (head / (s - 1.0) + at_end.select(last, last * rest))
     return total.equals(math.inf).select(total, out)

@@ -115,7 +115,8 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
     if a.is_pair:
         exponent, factor = _weight_as_exponent(u)
-        density = exp(exponent - u.log_y - u.log_z) * factor * u.p  # y^p z^q may be 0 where that is not
+        root = exp((exponent - u.log_y - u.log_z) * 0.5)  # its square may be 0 where the density is not
+        density = root * factor * u.p * root
     else:
         weight = _weight(u)
         density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
@@ -144,7 +145,8 @@ def _weight(u: _Unit) -> Values:
     """Return y^p z^q / (p B(p, q))."""
     if u.p.is_pair:
         exponent, factor = _weight_as_exponent(u)
-        return exp(exponent) * factor
+        root = exp(exponent * 0.5)
+        return root * factor * root
     both, exponent, factor = _weight_by_series(u)
     by_series = exp(exponent) * factor
     direct = u.most.below(_DIRECT)
@@ -289,7 +291,7 @@ def _expansion(u: _Unit) -> Values:
 # derivatives by a and b
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc_grad_a(a: Values, b: Values, x: Values) -> Values:
     """Return the derivative of the incomplete beta function by a."""
     u = _Unit(a, b, x)
@@ -297,7 +299,7 @@ def betainc_grad_a(a: Values, b: Values, x: Values) -> Values:
     return u.inside.select(u.beyond.select(-by_q, by_p), _outside(a, b, x, x.like(0.0)))
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc_grad_b(a: Values, b: Values, x: Values) -> Values:
     """Return the derivative of the incomplete beta function by b."""
     u = _Unit(a, b, x)

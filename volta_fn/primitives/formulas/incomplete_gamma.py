@@ -180,14 +180,14 @@ def random_gamma_grad(a: Values, x: Values) -> Values:
     return q.at_ends(a, x, _slope(q), 0.0, 0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gammainc_grad_a(a: Values, x: Values) -> Values:
     """Return the derivative of the lower incomplete gamma function by a."""
     q = _Quadrant(a, x)
     return q.at_ends(a, x, -(_slope(q) * _density(q)), 0.0, 0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gamma_density(a: Values, x: Values) -> Values:
     """Return x^(a-1) e^-x / gamma(a), the derivative of the lower function by x."""
     q = _Quadrant(a, x)
@@ -202,7 +202,7 @@ def _density(q: _Quadrant) -> Values:
     return power_over_gamma(below_one.select(q.a, q.a - 1.0), q.x) * below_one.select(q.a / q.x, 1.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gamma_pdf(x: Values, a: Values, loc: Values, scale: Values) -> Values:
     """Return the density of the gamma distribution, moved and stretched."""
     return gamma_density(a, (x - loc) / scale) / scale

@@ -406,9 +406,11 @@ def _quadrature(h: Values, a: Values) -> Values:
     product = (bounded * a).min_keep_nan(_REACH)
     end = (bounded * a).above(_REACH).select(_REACH / bounded.max_keep_nan(1.0), a)
     exponent, square = product * product * -0.5, end * end
-    total = h.like(0.0)
-    for node, weight in zip(_SQUARES, _WEIGHTS, strict=True):
-        total = total + weight * exp(exponent * node) / square.mad(node, 1.0)
+
+    def add(node: Values, weight: Values, total: Values) -> Sequence[Values]:
+        return [total + weight * exp(exponent * node) / square.mad(node, 1.0)]
+
+    (total,) = h.repeated([_SQUARES, _WEIGHTS], add, h.like(0.0))
     return h.above(_ZERO_FROM).select(0.0, total * exp_minus_square(bounded, 0.5) * end * (0.5 / math.pi))
 
 
@@ -541,17 +543,22 @@ def _gaussian_sums(x: Values, square: Values) -> tuple[Values, Values, Values]:
     decay = exp(-(rest * rest))
     growth, shrinking = exp(rest * (2.0 * STEP)), exp(rest * (-2.0 * STEP))
     even, odd = _both(start, square, _GAUSSIAN[0])
-    up = down = x.like(1.0)
-    for j in range(1, TERMS + 1):
+
+    def add(j: Values, gaussian: Values, *values: Values) -> Sequence[Values]:
+        up, down, even, odd = values
         up, down = up * growth, down * shrinking
-        for n, weight in ((start + float(j), up), (start - float(j), down)):
-            more_even, more_odd = _both(n, square, _GAUSSIAN[j])
+        for n, weight in ((start + j, up), (start - j, down)):
+            more_even, more_odd = _both(n, square, gaussian)
             even, odd = even + weight * more_even, odd + weight * more_odd
+        return [up, down, even, odd]
+
+    one = x.like(1.0)
+    _, _, even, odd = x.repeated([range(1, TERMS + 1), _GAUSSIAN[1:]], add, one, one, even, odd)
     plain, by_sines = _sums_at_zero(rest, (growth + shrinking), square)
     return decay * even, decay * start.equals(0.0).select(by_sines, odd), plain
 
 
-def _both(n: Values, square: Values, gaussian: float) -> Pair:
+def _both(n: Values, square: Values, gaussian: Values | float) -> Pair:
     """Return the terms of the even and the odd sum for n, which are 0 for n = 0."""
     point = n * STEP
     zero = n.equals(0.0)
@@ -561,10 +568,11 @@ def _both(n: Values, square: Values, gaussian: float) -> Pair:
 
 def _sums_at_zero(rest: Values, twice_cosine: Values, square: Values) -> Pair:
     """Return the sum without x, and the odd one by sinh((n + 1) t) of the two before."""
-    plain = by_sines = rest.like(0.0)
-    before, sine = rest.like(0.0), sinh(rest * (2.0 * STEP))
-    for n in range(1, TERMS + 1):
-        term = _GAUSSIAN[n] / (square + (STEP * n) ** 2)
-        plain, by_sines = plain + term, by_sines + (2.0 * STEP * n) * term * sine
-        before, sine = sine, twice_cosine * sine - before
-    return plain, by_sines
+
+    def add(gaussian: Values, point: Values, *values: Values) -> Sequence[Values]:
+        plain, by_sines, before, sine = values
+        term = gaussian / (square + point * point)
+        return [plain + term, by_sines + 2.0 * point * term * sine, sine, twice_cosine * sine - before]
+
+    zero, points = rest.like(0.0), [STEP * n for n in range(1, TERMS + 1)]
+    return tuple(rest.repeated([_GAUSSIAN[1:], points], add, zero, zero, zero, sinh(rest * (2.0 * STEP)))[:2])  # type: ignore[return-value]

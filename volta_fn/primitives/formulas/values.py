@@ -299,11 +299,14 @@ class Values:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)
 
-    def repeated(self, count: int, step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
-        """Return the result of `iterated`, for so few steps that they may be written one by one."""
+    def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
+        """Return the values after as many steps as tables have entries, ``values = step(*entries, *values)``.
+
+        The steps are so few that they may be written one by one.
+        """
         values = start
-        for k in range(count):
-            values = tuple(step(self.like(float(k)), *values))
+        for entries in zip(*tables, strict=True):
+            values = tuple(step(*entries, *values))
         return values
 
     def outline_each(self, name: str, formula: Callable[[Self], Self], numbers: Sequence[Self]) -> Sequence[Self]:

@@ -462,14 +462,20 @@ def pairs(f: Function, name: str) -> str:
     return name
 
 
-_PAIR_POLYNOMIAL = """var<private> {0}_terms: array<vec2<f32>, {1}> = array<vec2<f32>, {1}>({2});
-fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
+_PAIR_POLYNOMIAL = """fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
   var total = first;
-  for (var k = 0u; k < {3}; k++) {{
-    total = pair_fma(total, x, {0}_terms[k]);
+  for (var k = 0u; k < {1}; k++) {{
+    total = pair_fma(total, x, {2}[k]);
   }}
   return total;
 }}"""
+
+
+def pair_table(f: Function, entries: Sequence[str]) -> str:
+    """Return an array of pairs in the memory of an invocation."""
+    text = ", ".join(entries)
+    name, type_ = f"pair_table_{zlib.crc32(text.encode()):08x}", f"array<vec2<f32>, {len(entries)}>"
+    return f.module.declare(name, f"var<private> {name}: {type_} = {type_}({text});")
 
 
 def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
@@ -478,6 +484,6 @@ def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
     A loop is compiled in a fraction of the time of its iterations one by one, into which compilers unroll what they can.
     """
     pairs(f, "pair_fma")
-    text = ", ".join(terms)
-    name = f"pair_polynomial_{zlib.crc32(text.encode()):08x}"
-    return f.helper(name, _PAIR_POLYNOMIAL.format(name, len(terms), text, opaque_count(f, len(terms))))
+    table = pair_table(f, terms)
+    name = table.replace("table", "polynomial")
+    return f.helper(name, _PAIR_POLYNOMIAL.format(name, opaque_count(f, len(terms)), table))

@@ -702,10 +702,14 @@ class PairLanes(Lanes):
         exponent = n.narrowed()
         return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
 
-    def repeated(self, count: int, step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
-        """Return the values after `count` steps, by a loop, which is compiled in a fraction of the time."""
-        opaque = self.new(helpers.opaque_count(self.f, count), "u32")
-        return self.iterated(opaque, step, *start)
+    def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
+        """Return the values after as many steps as tables have entries, by a loop, which is compiled in a fraction of the time."""
+        names = [helpers.pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
+
+        def at(k: Lanes, *values: Any) -> Sequence[Any]:
+            return step(*[self.let(f"{name}[u32({k.narrowed().text})]") for name in names], *values)
+
+        return self.iterated(self.new(helpers.opaque_count(self.f, len(tables[0])), "u32"), at, *start)
 
     def outline_each(self, name: str, formula: Callable[[Any], Any], numbers: Sequence[Any]) -> Sequence[Any]:
         """Return the formula of each number, by a loop: compilers copy a function to wherever it is called."""
