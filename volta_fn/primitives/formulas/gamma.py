@@ -208,7 +208,7 @@ def _sign_of_power(n: Values) -> Values:
 
 
 def _log_gammas(*numbers: Values) -> Sequence[Values]:
-    return numbers[0].outline_each("lgamma", lgamma, numbers)
+    return numbers[0].outline_each("lgamma", lgamma, [(x,) for x in numbers])
 
 
 def _log_rise_positive(a: Values, b: Values, other: Values) -> Sequence[Values]:
@@ -325,7 +325,7 @@ def _product(z: Values, m: Values) -> Values:
 @in_float64_or_pairs
 def digamma_rise(a: Values, b: Values) -> Values:
     """Return digamma(a + b) - digamma(a)."""
-    end, start = a.outline_each("digamma", digamma, [a + b, a])
+    end, start = a.outline_each("digamma", digamma, [(a + b,), (a,)])
     return end - start
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from volta_fn.primitives.formulas.error import erfc
 from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
@@ -75,6 +76,15 @@ class _Unit:
         self.large = self.least.compare("oge", _LARGE)
         self.opposite = ~self.beyond if upper else self.beyond  # 1 less the tail that is computed
         self.single = self.opposite & ~self.large & self.p.below(1.0)
+        self.both = self.least.compare("oge", LEAST)
+
+    @cached_property
+    def deviance(self) -> Values:
+        """-log of (y (p + q) / p)^p (z (p + q) / q)^q, where p and q are at least LEAST."""
+        p, q = self.both.select(self.p, LEAST), self.both.select(self.q, LEAST)
+        y, z, distance = self.both.select(self.y, 0.5), self.both.select(self.z, 0.5), self.both.select(self.distance, 0.0)
+        first, second = p.outline_each("excess", excess, [(distance / p, y + y * (q / p)), (-distance / q, z + z * (p / q))])
+        return p * first + q * second
 
 
 @in_float64_or_pairs
@@ -147,39 +157,31 @@ def _weight(u: _Unit) -> Values:
         exponent, factor = _weight_as_exponent(u)
         root = exp(exponent * 0.5)
         return root * factor * root
-    both, exponent, factor = _weight_by_series(u)
+    exponent, factor = _weight_by_series(u)
     by_series = exp(exponent) * factor
     direct = u.most.below(_DIRECT)
     p, q = direct.select(u.p, 1.0), direct.select(u.q, 1.0)
     plain = _power(u.y, u.y_rest, p) * _power(u.z, u.z_rest, q) * beta_quotient(p, q)
-    mixed = ~(both | direct)
+    mixed = ~(u.both | direct)
     least, most = mixed.select(u.least, 1.0), mixed.select(u.most, LEAST)
     exponent = mixed.select(u.p, 1.0) * u.log_y + mixed.select(u.q, 1.0) * u.log_z + log_rise(most, least)
     scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
-    return both.select(by_series, direct.select(plain, exp(exponent) * scale))
+    return u.both.select(by_series, direct.select(plain, exp(exponent) * scale))
 
 
-def _weight_by_series(u: _Unit) -> tuple[Values, Values, Values]:
-    """Return whether p and q are at least LEAST, and for those the weight's logarithm, less a factor."""
-    both = u.least.compare("oge", LEAST)
-    p, q = both.select(u.p, LEAST), both.select(u.q, LEAST)
+def _weight_by_series(u: _Unit) -> tuple[Values, Values]:
+    """Return where p and q are at least LEAST the weight's logarithm, less that of a factor, and the factor."""
+    p, q = u.both.select(u.p, LEAST), u.both.select(u.q, LEAST)
     change = remainder(p) + remainder(q) - remainder(p + q)
-    return both, -(_deviance(u, p, q) + change), (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+    return -(u.deviance + change), (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
 
 
 def _weight_as_exponent(u: _Unit) -> tuple[Values, Values]:
     """Return the weight as an exponent and a factor, which together underflow later than their product."""
-    both, exponent, factor = _weight_by_series(u)
-    p, q = both.select(1.0, u.p), both.select(1.0, u.q)
+    exponent, factor = _weight_by_series(u)
+    p, q = u.both.select(1.0, u.p), u.both.select(1.0, u.q)
     logarithm = p * u.log_y + q * u.log_z - log_beta_and_sign(p, q)[0]
-    return both.select(exponent, logarithm), both.select(factor, 1.0 / p)
-
-
-def _deviance(u: _Unit, p: Values, q: Values) -> Values:
-    """Return -log of (y (p + q) / p)^p (z (p + q) / q)^q."""
-    near = u.least.compare("oge", LEAST)
-    y, z, distance = near.select(u.y, 0.5), near.select(u.z, 0.5), near.select(u.distance, 0.0)
-    return p * excess(distance / p, y + y * (q / p)) + q * excess(-distance / q, z + z * (p / q))
+    return u.both.select(exponent, logarithm), u.both.select(factor, 1.0 / p)
 
 
 def _power(base: Values, rest: Values, power: Values) -> Values:
@@ -251,7 +253,7 @@ class _Deviation:
     def __init__(self, u: _Unit) -> None:
         p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
         distance = u.large.select(u.distance, 0.0)
-        self.half = u.large.select(_deviance(u, p, q), 0.0)
+        self.half = u.large.select(u.deviance, 0.0)
         self.h = (2.0 * self.half).sqrt().copysign(distance)
         self.share_p, self.share_q = 1.0 / (1.0 + q / p), 1.0 / (1.0 + p / q)
         self.variance = p * self.share_q
@@ -264,8 +266,9 @@ class _Deviation:
         s3 = 0.5 * e3 - 0.5 * s1 * e2 + 0.5 * s1 * s1 * s1
         self.k1, self.k2 = s1 * s1 - s2, 3.0 * s1 * s2 - s3 - 2.0 * s1 * s1 * s1
         # 1/H - 1/Y without cancellation: H^2 / Y^2 - 1 is small.
-        first, second = (v.clamped(-0.9, 1.0) for v in (distance / p, -distance / q))
-        bracket = _cubic(first) * (a * a) - _cubic(second) * (b * b)
+        steps = [(v.clamped(-0.9, 1.0),) for v in (distance / p, -distance / q)]
+        first, second = p.outline_each("cubic", _cubic, steps)
+        bracket = first * (a * a) - second * (b * b)
         ratio = 1.0 + 2.0 * (distance.clamped(-1e30, 1e30) * inverse * inverse) * bracket
         root = ratio.max_keep_nan(0.01).sqrt()
         self.k = -2.0 * inverse * bracket / (root * (1.0 + root))
@@ -311,7 +314,7 @@ def _slopes(u: _Unit) -> tuple[Values, Values]:
     """Return the derivatives of the tail that is computed by p and q."""
     value, by_p, by_q = _fraction_slopes(u)
     small = _weight(u) / value
-    psi, psi_p, psi_q = (v.outline("digamma", digamma) for v in (u.p + u.q, u.p + 1.0, u.q))
+    psi, psi_p, psi_q = u.p.outline_each("digamma", digamma, [(u.p + u.q,), (u.p + 1.0,), (u.q,)])
     first, second = u.log_y + (psi - psi_p) - by_p / value, u.log_z + (psi - psi_q) - by_q / value
     far_p, far_q = _expansion_slopes(u)
     none = small.equals(0.0)

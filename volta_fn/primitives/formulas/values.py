@@ -309,9 +309,9 @@ class Values:
             values = tuple(step(*entries, *values))
         return values
 
-    def outline_each(self, name: str, formula: Callable[[Self], Self], numbers: Sequence[Self]) -> Sequence[Self]:
-        """Return the formula of each number, by code that is written once where it is long."""
-        return [x.outline(name, formula) for x in numbers]
+    def outline_each(self, name: str, formula: Callable[..., Self], calls: Sequence[Sequence[Self]]) -> Sequence[Self]:
+        """Return the formula of each tuple of operands, by code that is written once where it is long."""
+        return [first.outline(name, formula, *others) for first, *others in calls]
 
     def outline(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
         """Return ``formula(self, *others)``, by a function call where that saves code."""

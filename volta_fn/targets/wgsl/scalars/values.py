@@ -556,7 +556,7 @@ class PairLanes(Lanes):
         low = np.float32(value - float(high)) if np.isfinite(high) else np.float32(0)
         return PairLanes(self.f, PAIR, f"{PAIR}({literal('f32', high)}, {literal('f32', low)})")
 
-    def as_type(self, type_: str) -> Lanes:
+    def as_type(self, type_: str) -> Any:
         """Return the bits of the first float as an integer."""
         return self if type_ == PAIR else self.narrowed().as_type(type_)
 
@@ -598,7 +598,7 @@ class PairLanes(Lanes):
 
     hidden = opaque
 
-    def compare(self, predicate: str, other: Any) -> Lanes:
+    def compare(self, predicate: str, other: Any) -> Any:
         """Compare by the first floats, and by the second ones where those are equal."""
         y = self.like(other)
         x_high, x_low, y_high, y_low = (v._component(c) for v in (self, y) for c in "xy")
@@ -614,19 +614,19 @@ class PairLanes(Lanes):
         strict = predicate[:2] + "t"
         return x_high.compare(strict, y_high) | (same & x_low.compare(predicate, y_low))
 
-    def below(self, other: Any) -> Lanes:
+    def below(self, other: Any) -> Any:
         """Return self < other (false with NaN)."""
         return self.narrowed().below(other) if _is_infinity(other) else self.compare("olt", other)
 
-    def above(self, other: Any) -> Lanes:
+    def above(self, other: Any) -> Any:
         """Return self > other."""
         return self.compare("ogt", other)
 
-    def equals(self, other: Any) -> Lanes:
+    def equals(self, other: Any) -> Any:
         """Return self == other."""
         return self.narrowed().equals(other) if _is_infinity(other) else self.compare("oeq", other)
 
-    def is_nan(self) -> Lanes:
+    def is_nan(self) -> Any:
         """Return whether it is NaN."""
         return self._component("x").is_nan()
 
@@ -668,7 +668,7 @@ class PairLanes(Lanes):
         """Return the integer toward zero."""
         return self.abs().floor().copysign(self)
 
-    def as_bits(self) -> Lanes:
+    def as_bits(self) -> Any:
         """Return the first float's bits as an integer."""
         return self.narrowed().as_bits()
 
@@ -676,15 +676,15 @@ class PairLanes(Lanes):
         """Return it as it is."""
         return self
 
-    def narrowed(self) -> Lanes:
+    def narrowed(self) -> Any:
         """Return the nearest float32."""
         return self._component("x").let(f"{self.text}.x")
 
-    def converted(self, type_: str) -> Lanes:
+    def converted(self, type_: str) -> Any:
         """Return the value as another type."""
         return self if type_ == PAIR else self.narrowed().converted(type_)
 
-    def as_integer(self) -> Lanes:
+    def as_integer(self) -> Any:
         """Return an integral float as a signed integer."""
         return self.narrowed().as_integer()
 
@@ -711,13 +711,14 @@ class PairLanes(Lanes):
 
         return self.iterated(self.new(helpers.opaque_count(self.f, len(tables[0])), "u32"), at, *start)
 
-    def outline_each(self, name: str, formula: Callable[[Any], Any], numbers: Sequence[Any]) -> Sequence[Any]:
-        """Return the formula of each number, by a loop: compilers copy a function to wherever it is called."""
-        f, type_ = self.f, f"array<{PAIR}, {len(numbers)}>"
-        read, written = f.var(type_, f"{type_}({', '.join(x.text for x in numbers)})"), f.var(type_, f"{type_}()")
-        with f.loop(helpers.opaque_count(f, len(numbers))) as k:
-            f.emit(f"{written}[{k}] = {outlined(name, formula, self.let(f'{read}[{k}]')).text};")
-        return [self.let(f"{written}[{k}u]") for k in range(len(numbers))]
+    def outline_each(self, name: str, formula: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Sequence[Any]:
+        """Return the formula of each tuple of operands, by a loop: compilers copy a function to wherever it is called."""
+        f, type_ = self.f, f"array<{PAIR}, {len(calls)}>"
+        operands = [f.var(type_, f"{type_}({', '.join(x.text for x in column)})") for column in zip(*calls, strict=True)]
+        results = f.var(type_, f"{type_}()")
+        with f.loop(helpers.opaque_count(f, len(calls))) as k:
+            f.emit(f"{results}[{k}] = {outlined(name, formula, *[self.let(f'{x}[{k}]') for x in operands]).text};")
+        return [self.let(f"{results}[{k}u]") for k in range(len(calls))]
 
     def quarter_periods(self) -> Any:
         """Return (quarters, r, rest) with self = r + rest + quarters pi/2 for |self| >= 2^-5."""
