@@ -16,7 +16,7 @@ from volta_fn.core.primitive import PRIMITIVES, Reduction
 from volta_fn.primitives.formulas import exponential
 from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
 from volta_fn.primitives.formulas.exponential import EXACT
-from volta_fn.primitives.formulas.values import exact_sum, rounded_to_odd, with_sticky_bits
+from volta_fn.primitives.formulas.values import PAIRED, exact_sum, rounded_to_odd, with_sticky_bits
 from volta_fn.targets.wgsl.scalars.number import (
     BFLOAT16,
     FLOAT16,
@@ -393,6 +393,11 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     result = operation(*lanes, **params)
     exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
     return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def is_long(op: str, dtype: np.dtype) -> bool:
+    """Return True if the code of a primitive is so long that it is written once for several lanes."""
+    return PRIMITIVES[op].formula in PAIRED and kind(dtype) == "float"
 
 
 def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
