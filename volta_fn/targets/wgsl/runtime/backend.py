@@ -126,7 +126,7 @@ class GpuBackend:
         def call_program(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             current = program
-            if current is None or current.gpu.watched.lost:
+            if current is None or current.gpu.errors.device_lost:
                 current = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
             return current(donate, *buffers)
 

@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled, packed, play
+from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled_replay, packed, play
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
@@ -159,7 +159,7 @@ class Recording:
 
         Returns False without a compiler. Errors are reported when the pass is finished.
         """
-        write = compiled()
+        write = compiled_replay()
         if write is None:
             return False
         if self.table is None:

@@ -177,7 +177,7 @@ class Writer(ProgramWriter):
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
+            self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_deferred and number == 0), dispatch.work)
         self.slots.time += 1
 
     def merge_into_last(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:

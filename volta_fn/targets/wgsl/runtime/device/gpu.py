@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from volta_fn.core.interned import Finalized
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Watched, lost, native, wgpu
+from volta_fn.targets.wgsl.runtime.device.driver import FORKED, DriverErrors, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import (
     BoundRange,
@@ -30,7 +31,7 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import (
     needed_checks,
 )
 from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
-from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
+from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
 
 # ------------------------------------------------------------------------------
 # Select a GPU and describe its capabilities.
@@ -45,18 +46,18 @@ _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "
 #: The feature that lets profilers note when dispatches begin and end.
 _TIMESTAMPS = "timestamp-query"
 
-#: Limits that `TargetCapabilities` holds, with the values that every WebGPU device guarantees.
-_LIMITS = {
-    "max-storage-buffers-per-shader-stage": 8,
-    "max-storage-buffer-binding-size": 1 << 27,
-    "max-buffer-size": 1 << 28,
-    "max-compute-workgroup-storage-size": 1 << 14,
-    "max-compute-invocations-per-workgroup": 256,
+
+def _native_name(limit: str) -> str:
+    """Return the library's name of a limit of WebGPU: min-storage-… for minStorage…."""
+    return re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", limit)
+
+
+#: Limits that shaders and programs depend on, with the values that every WebGPU device guarantees.
+_LIMITS = {_native_name(name): TargetCapabilities._field_defaults[field] for name, field in LIMITS.items()} | {
+    "max-buffer-size": LARGEST_BUFFER,
     "max-compute-workgroup-size-x": 256,
     "max-compute-workgroup-size-y": 256,
     "max-compute-workgroup-size-z": 64,
-    "max-compute-workgroups-per-dimension": 65535,
-    "min-storage-buffer-offset-alignment": 256,
 }
 
 
@@ -153,12 +154,7 @@ def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> Tar
         **{fact: name in features for name, fact in _FEATURES.items()},
         subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
         subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
-        buffers=limits["max-storage-buffers-per-shader-stage"],
-        binding=limits["max-storage-buffer-binding-size"],
-        workgroup_memory=limits["max-compute-workgroup-storage-size"],
-        invocations=limits["max-compute-invocations-per-workgroup"],
-        groups=limits["max-compute-workgroups-per-dimension"],
-        alignment=limits["min-storage-buffer-offset-alignment"],
+        **{field: limits[_native_name(name)] for name, field in LIMITS.items()},
         adapter=info["device"],
     )
 
@@ -189,15 +185,15 @@ class Gpu:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
         limit = threads.value_of("VOLTA_GPU_MEMORY")
-        self.watched = Watched()
-        self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
-        self.queue = Queue(opened.device, self.watched, self.pool)
+        self.errors = DriverErrors()
+        self.pool = Pool(opened.device._internal, self.errors, opened.largest, limit)
+        self.queue = Queue(opened.device, self.errors, self.pool)
         #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
-        self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
+        self.grids = Pool(opened.device._internal, self.errors, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
-        self.pipelines = Pipelines(opened.device, self.watched)
+        self.pipelines = Pipelines(opened.device, self.errors)
         self.target = WgslTarget(self._test(opened.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
@@ -270,7 +266,7 @@ class Gpu:
         try:
             data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
         except DeviceError:
-            if self.watched.lost:
+            if self.errors.device_lost:
                 raise _lost(buffer) from None
             raise
         values = data.view(buffer.dtype).reshape(buffer.shape)

@@ -133,7 +133,7 @@ class GpuHandle:
     def gpu(self) -> Gpu:
         """The open device; a lost one is opened again."""
         before = self.current
-        if before is not None and not before.watched.lost:
+        if before is not None and not before.errors.device_lost:
             return before
         with self._lock:
             if self.current is before:  # no other thread has opened it in the meantime
@@ -238,7 +238,7 @@ class Recovery:
                 try:
                     return operation()
                 except DeviceError:
-                    if gpu is not None and self.handle.current is gpu and not gpu.watched.lost:
+                    if gpu is not None and self.handle.current is gpu and not gpu.errors.device_lost:
                         raise  # another error; without a device, it was lost while it was opened
                     self.losses += 1
                     log.debug("the GPU was lost; it is opened again")
