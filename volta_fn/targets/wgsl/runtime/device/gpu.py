@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,8 +19,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.device import MemoryStats
 from volta_fn.core.interned import Finalized
 from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
+from volta_fn.targets.wgsl.matmul.schedule import find_by
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, DriverErrors, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import (
@@ -379,3 +382,67 @@ def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
 
 def _lost(buffer: Buffer) -> DeviceError:
     return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))
+
+
+# ------------------------------------------------------------------------------
+# The GPU of an adapter, opened when it is first needed and again after a loss.
+# ------------------------------------------------------------------------------
+
+
+def open_gpu(adapter: Any) -> Gpu:
+    """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
+    gpu = Gpu(adapter)
+    if threads.value_of("VOLTA_GPU_TUNE") == "1":
+        find_by(gpu.capabilities.adapter, load("volta_fn.targets.wgsl.runtime.device.tuning").Trials(gpu))
+    return gpu
+
+
+class GpuHandle:
+    """The open GPU of an adapter, which a loss replaces by another one.
+
+    `reopened` is called after that, with the lock of the handle held.
+    """
+
+    def __init__(self, adapter: Any, reopened: Callable[[], None]) -> None:
+        self.adapter = adapter
+        #: The device as it is, which may be lost; None if it was not needed yet.
+        self.current: Gpu | None = None
+        self._reopened = reopened
+        self._lock = threading.Lock()
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
+        self._remake: Callable[[Gpu, Buffer], None] | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        """The open device; a lost one is opened again."""
+        before = self.current
+        if before is not None and not before.errors.device_lost:
+            return before
+        with self._lock:
+            if self.current is before:  # no other thread has opened it in the meantime
+                gpu = open_gpu(self.adapter) if before is None else self._opened_again()
+                if before is not None:
+                    gpu.pool.limit = before.pool.limit
+                gpu.remake = self._remake
+                self.current = gpu
+                if before is not None:
+                    self._reopened()
+            release_abandoned()
+            assert self.current is not None
+            return self.current
+
+    def remake_by(self, remake: Callable[[Gpu, Buffer], None] | None) -> None:
+        """Set the function that recomputes elements of a lost device, or none."""
+        with self._lock:
+            self._remake = remake
+            if self.current is not None:
+                self.current.remake = remake
+
+    def _opened_again(self) -> Gpu:
+        """Open the device after a loss; a reset may have changed the driver's name of it."""
+        try:
+            return open_gpu(self.adapter)
+        except DeviceError:
+            adapters.cache_clear()
+            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
+            return open_gpu(self.adapter)
