@@ -444,8 +444,8 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
-            # Without the check for a lost device, which costs a call per argument. The numbers of its blocks are in no recording, and who
-            # does not replay one asks again.
+            # A lease may be one of a lost device. Asking costs a call per argument, and is left to calls that replay no recording: none
+            # has the numbers of that device's blocks.
             argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
                 arguments, argument_leases = self._with_copies(arguments)

@@ -97,7 +97,7 @@ class Writer(ProgramWriter):
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
-        #: The small kernels of the last command, if it computes any.
+        #: The small kernels that the last command computes, to which the next one may be added.
         self.merged: MergedKernels | None = None
         #: The item that is being emitted.
         self.current: Item | None = None
