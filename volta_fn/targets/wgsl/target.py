@@ -137,39 +137,39 @@ _OVERWRITES_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 def kernel_routine(
-    kernel: Kernel, device: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING, deferred_work: int = 0
+    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING, deferred_work: int = 0
 ) -> Routine:
     """Generate a kernel's routine.
 
     `overwrites` maps outputs to inputs of the same memory. For a product that runs in one dispatch with others, `deferred_work` counts the
     multiplications of all of them.
     """
-    product = matmul.contraction(kernel, device, deferred_work) if not overwrites else None
-    return product or loops.routine(kernel, device, overwrites)
+    product = matmul.contraction(kernel, capabilities, deferred_work) if not overwrites else None
+    return product or loops.routine(kernel, capabilities, overwrites)
 
 
 def all_kernel_routines(
-    kernel: Kernel, device: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING
+    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING
 ) -> Iterator[tuple[str, Routine]]:
     """Yield every routine that may be generated for a kernel, for tests.
 
     Each comes with the choices that are forced for it.
     """
     if not overwrites:
-        for product in matmul.contraction_options(kernel, device):
-            if (routine := matmul.contraction(kernel, device, options=product)) is not None:
+        for product in matmul.contraction_options(kernel, capabilities):
+            if (routine := matmul.contraction(kernel, capabilities, options=product)) is not None:
                 yield f"product: {forced(product)}", routine
-    for options in loops.options_of(kernel, device):
-        yield f"loops: {forced(options)}", loops.routine(kernel, device, overwrites, options)
-    if not overwrites and kernel.stores and is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
+    for options in loops.options_of(kernel, capabilities):
+        yield f"loops: {forced(options)}", loops.routine(kernel, capabilities, overwrites, options)
+    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _twice(kernel, capabilities)) is not None:
         yield "in one dispatch with another", routine
 
 
-def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
+def _twice(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
     """Return a dispatch of a small kernel twice, first with workspaces for results."""
     count, stores = len(kernel.inputs), len(kernel.stores)
     inputs = tuple(range(count))
-    together = FusedKernels(device)
+    together = FusedKernels(capabilities)
     first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
     if first is None:
         return None
@@ -243,9 +243,9 @@ class WgslTarget(Target):
 
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add: for routines, and for fewer, fuller dispatches."""
-        device = self.capabilities
-        most = min(device.buffers, _MOST_BUFFERS)
-        small = partial(is_small, device=device)
+        capabilities = self.capabilities
+        most = min(capabilities.buffers, _MOST_BUFFERS)
+        small = partial(is_small, device=capabilities)
         passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms",
@@ -270,7 +270,7 @@ class WgslTarget(Target):
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=device), most=device.kernel_buffers),
+                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=capabilities), most=capabilities.kernel_buffers),
             ),
             NodePass(
                 "late small kernels",
@@ -278,8 +278,8 @@ class WgslTarget(Target):
                 partial(defer_small_kernels, is_small=small),
             ),
         ]
-        if device.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
-            policy = DeferralPolicy(partial(matmul.is_little, device=device), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
+        if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
+            policy = DeferralPolicy(partial(matmul.is_little, device=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)

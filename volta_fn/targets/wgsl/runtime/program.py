@@ -390,8 +390,8 @@ class Program:
     ) -> None:
         """Compile a program.
 
-        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If
-        `allocate`, so is the memory of its temporary values: now, rather than by the first call.
+        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
+        temporary values is allocated now, not by the first call.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])

@@ -106,7 +106,7 @@ class Block:
         self.handle = handle
         self.number = number
         self.size = size
-        #: The last batch of commands that may use it.
+        #: The number of the last batch of commands that may use it.
         self.batch = -1
         #: The weak reference that returns it when its lease ends; None if it is free.
         self.end: LeaseEnd | None = None
@@ -158,7 +158,7 @@ class Pool:
         self.held = 0
         self.in_use = 0
         self.peak = 0
-        #: The batch that is being recorded.
+        #: The number of the batch that is being recorded.
         self.batch = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
         self.releases = 0
