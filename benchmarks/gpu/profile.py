@@ -55,7 +55,7 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
                 seen.setdefault(dispatches[id(step)][2], []).append(step)
         play(queue, steps)
 
-    in_python = mock.patch.object(calls, "compiled", lambda: None)
+    in_python = mock.patch.object(calls, "compiled_replay", lambda: None)
     with mock.patch.object(Call, "step", recorded), mock.patch.object(calls, "play", watched), in_python:
         for _ in range(2):
             wait(call())

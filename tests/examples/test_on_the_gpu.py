@@ -53,7 +53,7 @@ def cost_since(before: Counters) -> Cost:
     return Cost(after.reads - before.reads, {name: n for name, n in done.items() if n})
 
 
-class Watched:
+class DriverErrors:
     """A jitted function that notes what each call after the first costs; three steps are enough."""
 
     def __init__(self, compiled: Callable[..., Any], is_step: bool, costs: list[Cost]) -> None:
@@ -80,8 +80,8 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> list[Cost]:
     results: list[Cost] = []
     jit = vf.jit
 
-    def watching(function: Callable[..., Any], **options: Any) -> Watched:
-        return Watched(jit(function, **options), function.__name__ in TRAINING.values(), results)
+    def watching(function: Callable[..., Any], **options: Any) -> DriverErrors:
+        return DriverErrors(jit(function, **options), function.__name__ in TRAINING.values(), results)
 
     monkeypatch.setattr(vf, "jit", watching)
     monkeypatch.setattr(device, "_process_default", GPU)

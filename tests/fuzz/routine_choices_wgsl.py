@@ -28,9 +28,9 @@ _BY_TILES = {"convolution:shape_of": constant(None), "convolution:is_narrow": co
 _BRIEF = {f"attention.problem:{name}": getattr(attention_schedule, name)._replace(unroll=4) for name in ("_FORWARD", "_WIDE")}
 
 
-def _schedules(c: Any, work: Any, device: TargetCapabilities, batch_products: int = 0) -> list[Any]:
+def _schedules(c: Any, work: Any, device: TargetCapabilities, deferred_work: int = 0) -> list[Any]:
     """Of all tiles and splits, and all variations of the first, one in eight: others for products of other sizes."""
-    some = products.candidates(c, work, device, 1000, batch_products)
+    some = products.candidates(c, work, device, 1000, deferred_work)
     return (some + products.variations(some[0], work, device))[(c.m + 3 * c.n + 5 * c.k) % 8 :: 8]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,10 @@ from volta_fn.settings import current as settings
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
+
+
+#: No result takes the memory of an argument.
+NO_REUSE: Mapping[int, int] = MappingProxyType({})
 
 
 class ProgramWriter:
@@ -51,7 +56,7 @@ class ProgramWriter:
         """Return the slot of a constant array."""
         return self.slots.constant(host_buffer(value))
 
-    def write(self, program: LoweredProgram, reuse: Mapping[int, int] = {}) -> None:  # never changed
+    def write(self, program: LoweredProgram, reuse: Mapping[int, int] = NO_REUSE) -> None:
         """Write a complete program.
 
         The caller gives memory for the arguments, then for the program's results; those that `reuse` maps to arguments take their memory.

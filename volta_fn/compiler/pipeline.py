@@ -215,8 +215,8 @@ def _item(node: Node, target: Target) -> Item:
             loop = target.loop_key(node, programs) if programs else None
             return Item(node, tuple(node.invars), tuple(node.outvars), loop or key, () if loop else programs)
         node = kernel
-    routine = partial(target.kernel_routine, node.kernel, node.batch_products)
-    return Item(node, node.operands, node.results, RoutineKey(("kernel", node.kernel, node.batch_products), routine))
+    routine = partial(target.kernel_routine, node.kernel, node.deferred_work)
+    return Item(node, node.operands, node.results, RoutineKey(("kernel", node.kernel, node.deferred_work), routine))
 
 
 def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:

@@ -77,9 +77,9 @@ class Item(NamedTuple):
         return effectful or any(v.aval.size for v in self.results)
 
     @property
-    def is_batched(self) -> bool:
+    def is_deferred(self) -> bool:
         """Whether it is a deferred product that runs in one dispatch with others."""
-        return isinstance(self.node, KernelCall) and self.node.batch_products > 0
+        return isinstance(self.node, KernelCall) and self.node.deferred_work > 0
 
 
 class HostStep(NamedTuple):
@@ -251,7 +251,10 @@ CONTROL_FLOW = frozenset({scan_p, while_p, cond_p})
 
 
 class TargetCapabilities(NamedTuple):
-    """A target's limits, dtypes and features; by default what every WebGPU device has."""
+    """The limits, dtypes and features of a target, and its limits of fusion.
+
+    The defaults are what every WebGPU device has, except for `subnormals`: a device may lack them.
+    """
 
     #: 16-bit floats (WGSL's ``enable f16``), 64-bit floats, and 64-bit integers.
     float16: bool = False
@@ -283,6 +286,8 @@ class TargetCapabilities(NamedTuple):
     iterations: int = 1 << 32
     #: The adapter's name, by which tuned schedules are found.
     adapter: str = ""
+    # Limits of fusion, which are no facts of a device.
+
     #: Inputs and outputs that fusion gives a kernel, at most.
     kernel_buffers: int = 8
     #: Equations that fusion gives a kernel, at most: code generators may recurse over them.
@@ -359,10 +364,10 @@ class Target:
         """
         return False
 
-    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Any:
+    def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Any:
         """Generate the routine of a kernel; None if there is none.
 
-        For `batch_products` see `KernelCall`.
+        For `deferred_work` see `KernelCall`.
         """
         return None
 

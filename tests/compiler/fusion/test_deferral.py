@@ -62,7 +62,7 @@ def put_off(least: int = 1, most_bytes: int = 1 << 20) -> tuple[list[str], list[
     for x, y in zip(run(result, X, *weights), run(before, X, *weights), strict=True):
         np.testing.assert_array_equal(x, y)
     products = [node for node in result.nodes if isinstance(node, KernelCall) and contraction_of(node.kernel) is not None]
-    return [str(node.results[0].aval.shape) for node in products], [k for k, node in enumerate(products) if node.batch_products]
+    return [str(node.results[0].aval.shape) for node in products], [k for k, node in enumerate(products) if node.deferred_work]
 
 
 def test_products_that_no_other_waits_for_come_last() -> None:

@@ -78,9 +78,9 @@ def defer_products(program: FusedProgram, policy: DeferralPolicy) -> FusedProgra
     if len(chosen) < policy.min_products:
         return program
     calls = [node for n in sorted(chosen) if isinstance(node := nodes[n], KernelCall)]
-    batch = sum(math.prod(call.kernel.sizes) for call in calls)
+    work = sum(math.prod(call.kernel.sizes) for call in calls)
     rest = [node for n, node in enumerate(nodes[:end]) if n not in chosen]
-    return program._replace(nodes=(*rest, *[call._replace(batch_products=batch) for call in calls], *nodes[end + 1 :]))
+    return program._replace(nodes=(*rest, *[call._replace(deferred_work=work) for call in calls], *nodes[end + 1 :]))
 
 
 def _independent_products(program: FusedProgram, policy: DeferralPolicy) -> set[int]:

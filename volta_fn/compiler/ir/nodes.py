@@ -36,7 +36,7 @@ class KernelCall(NamedTuple):
     operands: tuple[Var, ...]
     results: tuple[Var, ...]
     #: Multiplications of all matrix products that are to run in one dispatch with this one; 0 if it runs by itself.
-    batch_products: int = 0
+    deferred_work: int = 0
 
 
 Node = KernelCall | Equation

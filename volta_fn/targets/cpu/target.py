@@ -39,7 +39,7 @@ class CpuTarget(Target):
         """Return True if a product is worth being a kernel that reads through its views."""
         return matmul.computes_product(kernel)
 
-    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
+    def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
 

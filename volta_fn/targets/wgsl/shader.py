@@ -164,7 +164,7 @@ class ShaderModule:
     body: str
     #: The expression of the workgroup's index in the dispatch, if the body begins by computing it from the grid (`portion`).
     group: str | None = None
-    #: The statements before it.
+    #: The statements before the one that computes this index (``let group = …``).
     prologue: str = ""
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
@@ -15,8 +16,9 @@ from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, devices
-from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.errors import ArgumentError, DeviceError
+from volta_fn.primitives.call import optimization_barrier_p
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
@@ -29,14 +31,14 @@ from volta_fn.targets.wgsl.scalars import supports
 # Describe the devices that programs are planned for.
 # ------------------------------------------------------------------------------
 
-#: WebGPU's names of limits, with the fields of `TargetCapabilities`, and the values that every WebGPU device guarantees.
+#: WebGPU's names of limits, with the fields of `TargetCapabilities`, whose defaults every WebGPU device guarantees.
 LIMITS = {
-    "maxStorageBuffersPerShaderStage": ("buffers", 8),
-    "maxStorageBufferBindingSize": ("binding", 1 << 27),
-    "maxComputeWorkgroupStorageSize": ("workgroup_memory", 1 << 14),
-    "maxComputeInvocationsPerWorkgroup": ("invocations", 256),
-    "maxComputeWorkgroupsPerDimension": ("groups", 65535),
-    "minStorageBufferOffsetAlignment": ("alignment", 256),
+    "maxStorageBuffersPerShaderStage": "buffers",
+    "maxStorageBufferBindingSize": "binding",
+    "maxComputeWorkgroupStorageSize": "workgroup_memory",
+    "maxComputeInvocationsPerWorkgroup": "invocations",
+    "maxComputeWorkgroupsPerDimension": "groups",
+    "minStorageBufferOffsetAlignment": "alignment",
 }
 
 #: Bytes of the largest buffer that every WebGPU device has.
@@ -57,7 +59,7 @@ class DeviceProfile(NamedTuple):
 
 
 #: A page's GPU is unknown: it may round a fused multiply-add twice, and flush subnormal numbers.
-WEBGPU = DeviceProfile("webgpu", TargetCapabilities(fma=False, subnormals=False))
+WEBGPU = DeviceProfile("webgpu", TargetCapabilities(subnormals=False))
 PHONE = WEBGPU._replace(name="phone", memory=_PHONE_MEMORY)
 
 
@@ -102,7 +104,7 @@ def _changed(limits: Mapping[str, int]) -> DeviceProfile:
     unknown = [name for name in limits if name not in LIMITS and name != "maxBufferSize"]
     if unknown:
         raise ArgumentError(f"limits: WebGPU has no {', '.join(unknown)} that programs depend on; known are {[*LIMITS, 'maxBufferSize']}")
-    fields: dict[str, Any] = {LIMITS[name][0]: int(value) for name, value in limits.items() if name in LIMITS}
+    fields: dict[str, Any] = {LIMITS[name]: int(value) for name, value in limits.items() if name in LIMITS}
     largest = int(limits.get("maxBufferSize", LARGEST_BUFFER))
     return WEBGPU._replace(name="the given limits", capabilities=WEBGPU.capabilities._replace(**fields), largest=largest)
 
@@ -119,48 +121,55 @@ def _of_device(device: Device) -> DeviceProfile:
 # List the routines of kernels and equations.
 # ------------------------------------------------------------------------------
 
-#: A function that generates an equation's routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
-RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
+#: A generator of an equation's routine for a GPU: (operands' types, parameters, capabilities) -> routine, or None if there is none.
+GpuRoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
 
 #: By the names of primitives.
-ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+ROUTINES: dict[str, GpuRoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 
-#: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
-#: then.
+#: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
+#: operand to the result; it is left out if they are one memory (`runtime.writer.Writer.routine_of`).
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
+#: The outputs of a kernel that overwrites none of its inputs.
+_OVERWRITES_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
 def kernel_routine(
-    kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
-) -> Routine:  # never changed
-    """Generate a kernel's routine; `shared` maps outputs to inputs of the same memory.
+    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING, deferred_work: int = 0
+) -> Routine:
+    """Generate a kernel's routine.
 
-    For a product that runs in one dispatch with others, `batch_products` counts the multiplications of all of them.
+    `overwrites` maps outputs to inputs of the same memory. For a product that runs in one dispatch with others, `deferred_work` counts the
+    multiplications of all of them.
     """
-    product = matmul.contraction(kernel, device, batch_products) if not shared else None
-    return product or loops.routine(kernel, device, shared)
+    product = matmul.contraction(kernel, capabilities, deferred_work) if not overwrites else None
+    return product or loops.routine(kernel, capabilities, overwrites)
 
 
-def all_kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
-    """Yield every routine that may be generated for a kernel.
+def all_kernel_routines(
+    kernel: Kernel, capabilities: TargetCapabilities, overwrites: Mapping[int, int] = _OVERWRITES_NOTHING
+) -> Iterator[tuple[str, Routine]]:
+    """Yield every routine that may be generated for a kernel, for tests.
 
     Each comes with the choices that are forced for it.
     """
-    if not shared:
-        for product in matmul.contraction_options(kernel, device):
-            if (routine := matmul.contraction(kernel, device, options=product)) is not None:
+    if not overwrites:
+        for product in matmul.contraction_options(kernel, capabilities):
+            if (routine := matmul.contraction(kernel, capabilities, options=product)) is not None:
                 yield f"product: {forced(product)}", routine
-    for options in loops.options_of(kernel, device):
-        yield f"loops: {forced(options)}", loops.routine(kernel, device, shared, options)
-    if not shared and kernel.stores and is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
+    for options in loops.options_of(kernel, capabilities):
+        yield f"loops: {forced(options)}", loops.routine(kernel, capabilities, overwrites, options)
+    if not overwrites and kernel.stores and is_small(kernel, capabilities) and (routine := _twice(kernel, capabilities)) is not None:
         yield "in one dispatch with another", routine
 
 
-def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
+def _twice(kernel: Kernel, capabilities: TargetCapabilities) -> Routine | None:
     """Return a dispatch of a small kernel twice, first with workspaces for results."""
     count, stores = len(kernel.inputs), len(kernel.stores)
     inputs = tuple(range(count))
-    together = FusedKernels(device)
+    together = FusedKernels(capabilities)
     first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
     if first is None:
         return None
@@ -168,7 +177,7 @@ def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
     return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))
 
 
-#: The most routines in the cache.
+#: The most routines in the cache of a device.
 _MOST_ROUTINES = 1024
 
 
@@ -209,7 +218,7 @@ class WgslTarget(Target):
 
     def __init__(self, capabilities: TargetCapabilities) -> None:
         self.capabilities = capabilities._replace(kernel_buffers=min(capabilities.buffers, _KERNEL_BUFFERS))
-        self._kept_calls = program_cache(partial(keep_attention, worthwhile=self._attends))
+        self._keep_attention = program_cache(partial(keep_attention, worthwhile=self._attends))
         self.equations = {name: partial(_routine, maker, self.capabilities) for name, maker in ROUTINES.items()}
 
     def supports(self, op: str, dtypes: Sequence[Any], params: Mapping[str, Any]) -> bool:
@@ -224,38 +233,44 @@ class WgslTarget(Target):
         """Return True if a matrix product is worth a kernel that reads these views."""
         return matmul.computes_product(kernel, device=self.capabilities)
 
-    def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
+    def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel."""
-        return kernel_routine(kernel, self.capabilities, batch_products=batch_products)
+        return kernel_routine(kernel, self.capabilities, deferred_work=deferred_work)
 
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
-        return self._kept_calls(closed)
+        return self._keep_attention(closed)
 
     def passes(self) -> Sequence[Pass]:
         """Return the passes that GPUs add: for routines, and for fewer, fuller dispatches."""
-        device = self.capabilities
-        most = min(device.buffers, _MOST_BUFFERS)
-        small = partial(is_small, device=device)
+        capabilities = self.capabilities
+        most = min(capabilities.buffers, _MOST_BUFFERS)
+        small = partial(is_small, device=capabilities)
         passes: list[Pass] = [
             ProgramPass(
-                "Fourier transforms", "Expand Fourier transforms to products with small matrices.", expand_fourier_transforms, True
+                "Fourier transforms",
+                "Expand Fourier transforms to products with small matrices.",
+                expand_fourier_transforms,
+                simplify_after=True,
             ),
             ProgramPass(
                 "attention",
                 "Replace hand-written softmax(QKᵀ)V by a routine.",
                 partial(replace_attention, worthwhile=self._attends),
-                True,
+                simplify_after=True,
             ),
             ProgramPass("delay stacks", "Derive a scan's stacked previous carries by shifting its stacked carries.", drop_delay_stacks),
             ProgramPass(
-                "negative indices", "Let gathers and sums of rows count negative indices from the end.", keep_negative_indices, True
+                "negative indices",
+                "Let gathers and sums of rows count negative indices from the end.",
+                keep_negative_indices,
+                simplify_after=True,
             ),
             NodePass("duplicate outputs", "Store values that are several outputs several times.", partial(duplicate_outputs, most=most)),
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=device), most=device.kernel_buffers),
+                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=capabilities), most=capabilities.kernel_buffers),
             ),
             NodePass(
                 "late small kernels",
@@ -263,8 +278,8 @@ class WgslTarget(Target):
                 partial(defer_small_kernels, is_small=small),
             ),
         ]
-        if device.buffers >= 3 * _DEFERRED:  # so that a dispatch can bind the buffers of several products
-            policy = DeferralPolicy(partial(matmul.is_little, device=device), _DEFERRED_BYTES, _DEFERRED)
+        if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
+            policy = DeferralPolicy(partial(matmul.is_little, device=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)
@@ -276,8 +291,8 @@ class WgslTarget(Target):
 
     def host_reason(self, item: Item) -> str | None:
         """Return why NumPy computes an item; None if the target generates code for it."""
-        if item.key is None and getattr(getattr(item.node, "primitive", None), "name", "") == "optimization_barrier":
-            return None  # copies
+        if item.key is None and isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
+            return None  # the writer of commands copies the operands
         return super().host_reason(item)
 
 

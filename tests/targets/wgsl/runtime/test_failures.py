@@ -126,7 +126,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
     def invalid_first(kind: str, message: str) -> Any:
         said.append(message)
         if len(said) == 1:
-            queue.watched.lost = False
+            queue.errors.device_lost = False
             return DeviceError("BindGroup is invalid")
         return typed(kind, message)
 
@@ -136,7 +136,7 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
         monkeypatch.setattr(driver, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):
             queue.submit()
-    assert queue.watched.lost
+    assert queue.errors.device_lost
     np.testing.assert_allclose(jnp.cos(jnp.zeros(2)), 1)
 
 

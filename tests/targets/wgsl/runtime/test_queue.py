@@ -99,12 +99,12 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
             result.append(np.asarray(x))
         return result
 
-    assert program.compiled() is not None
+    assert program.compiled_replay() is not None
     calls: list[int] = []
-    write = program.compiled()
-    monkeypatch.setattr(program, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    write = program.compiled_replay()
+    monkeypatch.setattr(program, "compiled_replay", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(program, "compiled", lambda: None)
+    monkeypatch.setattr(program, "compiled_replay", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))

@@ -102,28 +102,28 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8, batch_products: int = 0) -> list[Schedule]:
+def candidates(c: IndexedContraction, work: Working, device: TargetCapabilities, count: int = 8, deferred_work: int = 0) -> list[Schedule]:
     """Return schedules that fit the device, the probably fastest first.
 
-    There are at most two for each tile. `batch_products`: see `choose`.
+    There are at most two for each tile. `deferred_work`: see `choose`.
     """
     pairs = []
     little = c.products < LITTLE
     for tile, efficiency in _SINGLES if work.lanes == 1 else _VECTORS:
         schedule = replace(tile, unroll=4 if little else 0, once=little)
         splits = [n for n in _SPLITS if n == 1 or c.k >= 2 * schedule.depth * n]
-        timed = [(_time(c, split, efficiency, batch_products), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
+        timed = [(_time(c, split, efficiency, deferred_work), split) for n in splits if (split := schedule.split(n)).fits(work, device)]
         pairs += sorted(timed, key=lambda pair: pair[0])[:2]
     return [schedule for _, schedule in sorted(pairs, key=lambda pair: pair[0])[:count]]
 
 
-def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, batch_products: int = 0) -> Schedule:
+def choose(c: IndexedContraction, work: Working, device: TargetCapabilities, deferred_work: int = 0) -> Schedule:
     """Return the schedule measured to be fastest, or the one estimated to be.
 
-    If the product is deferred to run in one dispatch with others, `batch_products` counts the multiplications of all of them.
+    If the product is deferred to run in one dispatch with others, `deferred_work` counts the multiplications of all of them.
     """
-    if batch_products:
-        return candidates(c, work, device, 1, batch_products)[0]
+    if deferred_work:
+        return candidates(c, work, device, 1, deferred_work)[0]
     return remembered(c, work, device) or candidates(c, work, device, 1)[0]
 
 
@@ -133,14 +133,14 @@ def variations(schedule: Schedule, work: Working, device: TargetCapabilities) ->
     return [x for x in schedules if x.fits(work, device)]
 
 
-def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, batch_products: int) -> float:
+def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred_work: int) -> float:
     """Estimate the time of a schedule, in multiplications of one multiprocessor."""
     groups, terms = schedule.groups(c), schedule.chunk(c)
     adding = 2 * schedule.splits * c.batch * c.m * c.n * 4 * _BYTE / _PROCESSORS + _DISPATCH_WAIT if schedule.splits > 1 else 0.0
-    if batch_products:  # all multiprocessors are busy until the end, unless one workgroup takes longer
+    if deferred_work:  # all multiprocessors are busy until the end, unless one workgroup takes longer
         busy = efficiency * schedule.invocations / _BUSY
         alone = terms / schedule.depth * _SLICE_WAIT + schedule.rows * schedule.columns * terms / busy
-        return max(batch_products / _PROCESSORS / efficiency, alone) + adding
+        return max(deferred_work / _PROCESSORS / efficiency, alone) + adding
     rounds = groups / _PROCESSORS
     each = ceil(rounds) if rounds <= _ROUNDS else rounds + 0.5  # with many, multiprocessors that finish early start others
     together = min(each, max(1, 512 // schedule.invocations))
@@ -199,14 +199,14 @@ def contract(
     epilogue: Epilogue | None = None,
     *,
     may_split: bool = True,
-    batch_products: int = 0,
+    deferred_work: int = 0,
     alone: bool = False,
     options: ProductOptions = CHOSEN,
 ) -> Routine:
     """Return the routine of a contraction with results.
 
     The epilogue gets rows and columns as they are in `c`. Sums are only split if `may_split` says that the device can bind all that adding
-    them needs. `batch_products`: see `choose`; `alone`: see `tiled`.
+    them needs. `deferred_work`: see `choose`; `alone`: see `tiled`.
     """
     work, finish = working(c.target.dtype), epilogue or rounded(c.target.dtype)
     algorithm = options.algorithm or _algorithm(c, work)
@@ -216,7 +216,7 @@ def contract(
         return few_results(c, work, device, finish, buffers)
     if algorithm == "thin":
         return thin(c, work, device, finish, buffers, may_split=may_split)
-    schedule = options.schedule or choose(c, work, device, batch_products)
+    schedule = options.schedule or choose(c, work, device, deferred_work)
     return tiled(c, work, schedule if may_split else schedule.split(1), device, finish, buffers, alone=alone)
 
 
@@ -290,7 +290,7 @@ def _is_contiguous(operand: Operand) -> bool:
     return 1 in (*operand.inner.strides[-1:], *operand.outer.strides[-1:])
 
 
-def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
+def contraction(kernel: Kernel, device: TargetCapabilities, deferred_work: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
     """Return the routine of a kernel that is such a product; None for others."""
     if not computes_product(kernel, device):
         return None
@@ -299,7 +299,7 @@ def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int 
     count = len(product.kernel.inputs)
     buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
     c, may_split = _maps(product, epilogue), epilogue.may_split(device)
-    return contract(c, device, buffers, epilogue, may_split=may_split, batch_products=batch_products, options=options)
+    return contract(c, device, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
 
 
 def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:

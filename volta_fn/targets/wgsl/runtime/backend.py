@@ -13,14 +13,14 @@ from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, Work
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, adapters
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, GpuHandle, adapters
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
-from volta_fn.targets.wgsl.runtime.device.recovery import GpuHandle, Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
 from volta_fn.targets.wgsl.scalars import is_supported
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
+    from volta_fn.targets.wgsl.runtime.device.recovery import Recovery
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ class GpuBackend:
 
         There are `every` calls between copies; None disables recovery.
         """
-        self.recovery = None if every is None else Recovery(self.handle, every)
+        self.recovery = None if every is None else load("volta_fn.targets.wgsl.runtime.device.recovery").Recovery(self.handle, every)
         self.handle.remake_by(None if self.recovery is None else self.recovery.remake)
 
     def _surviving(self, operation: Callable[[], _T]) -> _T:
@@ -120,7 +120,7 @@ class GpuBackend:
         def call_program(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
             nonlocal program
             current = program
-            if current is None or current.gpu.watched.lost:
+            if current is None or current.gpu.errors.device_lost:
                 current = program = Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead)
             return current(donate, *buffers)
 

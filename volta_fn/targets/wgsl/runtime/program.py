@@ -19,7 +19,7 @@ from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
 from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
-from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled, packed, play
+from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled_replay, packed, play
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
@@ -159,7 +159,7 @@ class Recording:
 
         Returns False without a compiler. Errors are reported when the pass is finished.
         """
-        write = compiled()
+        write = compiled_replay()
         if write is None:
             return False
         if self.table is None:
@@ -387,8 +387,8 @@ class Program:
     ) -> None:
         """Compile a program.
 
-        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If
-        `allocate`, so is the memory of its temporary values: now, rather than by the first call.
+        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If `allocate`, memory for its
+        temporary values is allocated now, not by the first call.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -441,8 +441,8 @@ class Program:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
-            # Without the check for a lost device, which costs a call per argument. The numbers of its blocks are in no recording, and who
-            # does not replay one asks again.
+            # A lease may be one of a lost device. Asking costs a call per argument, and is left to calls that replay no recording: none
+            # has the numbers of that device's blocks.
             argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
                 arguments, argument_leases = self._with_copies(arguments)

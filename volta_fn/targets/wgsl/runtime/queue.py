@@ -22,7 +22,7 @@ from volta_fn.runtime import threads
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.host import may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 
 # ------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def _close() -> None:
 def _mark_lost_in_child() -> None:
     """Mark all devices as lost in a forked process."""
     for queue in _OPEN:
-        queue.watched.lost = True
+        queue.errors.device_lost = True
 
 
 if hasattr(os, "register_at_fork"):
@@ -75,14 +75,14 @@ if hasattr(os, "register_at_fork"):
 class Queue:
     """The queue of one device. Methods that write commands are called under `lock`."""
 
-    def __init__(self, device: Any, watched: Watched, pool: Pool) -> None:
+    def __init__(self, device: Any, errors: DriverErrors, pool: Pool) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device._internal
         self.queue = device.queue._internal
         self.pool = pool
         self.lock = Lock()
-        self.watched = watched
+        self.errors = errors
         self.encoder: Any = None
         #: The compute pass that is being recorded.
         self.compute_pass: Any = None
@@ -115,7 +115,7 @@ class Queue:
     # writing commands
 
     def _encoder(self) -> Any:
-        if self.watched.lost:
+        if self.errors.device_lost:
             raise DeviceError(LOST)
         if self.encoder is None:
             self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
@@ -178,7 +178,7 @@ class Queue:
     def _in_flight(self) -> int:
         """Return the number of batches in flight."""
         if self.submitted != self.done:
-            with self.watched:
+            with self.errors:
                 self.poll()
         return self.submitted - self.done
 
@@ -196,7 +196,7 @@ class Queue:
             encoder, self.encoder, self.commands, self.written = self.encoder, None, 0, 0
             commands = None
             try:
-                with self.watched:  # submitting invalid commands would abort the process
+                with self.errors:  # submitting invalid commands would abort the process
                     self._end_pass()
                     commands = self.lib.wgpuCommandEncoderFinish(encoder, self.ffi.NULL)
                     self.lib.wgpuCommandEncoderRelease(encoder)
@@ -252,9 +252,9 @@ class Queue:
     def _poll_until(self, reached: Callable[[], bool], start: float, timeout: float) -> None:
         progress, last = self.done, start
         while True:
-            if self.watched.lost:
+            if self.errors.device_lost:
                 raise DeviceError(LOST)
-            with self.watched:
+            with self.errors:
                 self.poll()
             if reached():
                 return
@@ -299,7 +299,7 @@ class Queue:
         size = data.nbytes
         if size % 4:
             data = np.concatenate([data, np.zeros(-size % 4, np.uint8)])
-        with self.watched:
+        with self.errors:
             self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, offset, self.ffi.from_buffer(data), data.nbytes)
         self.written += data.nbytes
         if self.written > _WRITTEN:
@@ -358,7 +358,7 @@ def play(queue: Queue, steps: Sequence[Step]) -> None:
     dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
     for start in range(0, len(steps), STEPS_AT_A_TIME):
         some = steps[start : start + STEPS_AT_A_TIME]
-        with queue.watched:
+        with queue.errors:
             compute_pass = queue.open_pass()
             for pipeline, bind_group, (x, y, z), grid_buffer, grid_offset in some:
                 set_pipeline(compute_pass, pipeline)
@@ -371,7 +371,7 @@ def play(queue: Queue, steps: Sequence[Step]) -> None:
 
 
 def packed(steps: Sequence[Step]) -> np.ndarray:
-    """Pack steps into a table of 64-bit words for `compiled`."""
+    """Pack steps into a table of 64-bit words for `compiled_replay`."""
     ffi = native().ffi
     table = np.empty((len(steps), WORDS), np.uint64)
 
@@ -385,7 +385,7 @@ def packed(steps: Sequence[Step]) -> np.ndarray:
 
 
 @functools.cache
-def compiled() -> Replay | None:
+def compiled_replay() -> Replay | None:
     """Return machine code that writes packed steps to a compute pass without the GIL.
 
     None without a compiler.
@@ -395,13 +395,13 @@ def compiled() -> Replay | None:
     ffi, lib = native().ffi, native().lib
     names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
     functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
-    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_text(*functions)), ["volta_fn_replay"]))
+    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_replay_text(*functions)), ["volta_fn_replay"]))
     call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
     return lambda compute_pass, first, count: call(compute_pass, first, count)
 
 
 #: The loop that writes steps to a pass. It does not set a pipeline that is already set.
-_LOOP = """
+_REPLAY_LOOP = """
 define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
 entry:
   %none = icmp eq i64 %count, 0
@@ -446,9 +446,9 @@ _LOAD = """\
   %n{i} = trunc i64 %w{i} to i32"""
 
 
-def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
+def _replay_text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
     """Return the LLVM IR of the loop, with the addresses of the functions it calls."""
-    text = _LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
+    text = _REPLAY_LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
     for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
         text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")
     return text
@@ -464,8 +464,8 @@ def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> st
 _MAP_READ, _COPY_DST = 0x1, 0x8
 _ARRIVED = 1
 
-#: Buffers kept per size, and bytes of the largest that is kept.
-_KEPT, _LARGEST = 64, 1 << 24
+#: Buffers that are kept for reuse, per size, and bytes of the largest of them.
+_MOST_RETAINED, _LARGEST_RETAINED = 64, 1 << 24
 
 
 class _Copy:
@@ -579,7 +579,7 @@ class Readbacks:
         self.queue.wait_for(lambda: number in self.arrived)
         self.expected.discard(number)
         if self.arrived.pop(number) != _ARRIVED:
-            self.queue.watched.lost = True  # a valid copy fails for no other reason
+            self.queue.errors.device_lost = True  # a valid copy fails for no other reason
             raise DeviceError(LOST)
         self.queue.pool.check_device()
         source = self.lib.wgpuBufferGetConstMappedRange(copy.handle, 0, max(-(-copy.size // 4) * 4, 4))
@@ -593,7 +593,7 @@ class Readbacks:
 
     def _keep(self, handle: Any, capacity: int) -> None:
         free = self.free.setdefault(capacity, [])
-        if len(free) < _KEPT and capacity <= _LARGEST:
+        if len(free) < _MOST_RETAINED and capacity <= _LARGEST_RETAINED:
             free.append(handle)
         else:
             self.lib.wgpuBufferRelease(handle)

@@ -97,7 +97,7 @@ class Writer(ProgramWriter):
         self.region: tuple[Region, int] | None = None
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
-        #: The small kernels of the last command, if it computes any.
+        #: The small kernels that the last command computes, to which the next one may be added.
         self.merged: MergedKernels | None = None
         #: The item that is being emitted.
         self.current: Item | None = None
@@ -177,7 +177,7 @@ class Writer(ProgramWriter):
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
-            self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
+            self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_deferred and number == 0), dispatch.work)
         self.slots.time += 1
 
     def merge_into_last(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:

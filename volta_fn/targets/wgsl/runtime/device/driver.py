@@ -82,29 +82,29 @@ def typed(kind: str, message: str) -> VoltaError:
     return DeviceError(f"the GPU's driver refused: {message}")
 
 
-class Watched:
+class DriverErrors:
     """A context that raises the errors that the library reports in this thread.
 
     It is much cheaper than a check per call.
     """
 
     def __init__(self) -> None:
-        self.errors = native().errors
+        self.handler = native().errors
         #: Whether the device is known to be lost; then no further call may be made.
-        self.lost = False
+        self.device_lost = False
 
     def __enter__(self) -> None:
-        self.errors.capture("volta_fn")
+        self.handler.capture("volta_fn")
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        failure = self.errors.release("volta_fn")
+        failure = self.handler.release("volta_fn")
         if failure is not None:
             self._note(failure[1])
             if error is None:
                 raise typed(*failure)
 
     def _note(self, message: str) -> None:
-        self.lost = self.lost or "lost" in message.lower()
+        self.device_lost = self.device_lost or "lost" in message.lower()
 
     @contextlib.contextmanager
     def classes(self) -> Iterator[None]:

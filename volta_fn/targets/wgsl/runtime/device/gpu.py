@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,9 +19,11 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
+from volta_fn.lazy_imports import load
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Watched, lost, native, wgpu
+from volta_fn.targets.wgsl.matmul.schedule import find_by
+from volta_fn.targets.wgsl.runtime.device.driver import FORKED, DriverErrors, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import (
     BoundRange,
@@ -30,7 +34,7 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import (
     needed_checks,
 )
 from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
-from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
+from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
 
 # ------------------------------------------------------------------------------
 # Select a GPU and describe its capabilities.
@@ -45,18 +49,18 @@ _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "
 #: The feature that lets profilers note when dispatches begin and end.
 _TIMESTAMPS = "timestamp-query"
 
-#: Limits that `TargetCapabilities` holds, with the values that every WebGPU device guarantees.
-_LIMITS = {
-    "max-storage-buffers-per-shader-stage": 8,
-    "max-storage-buffer-binding-size": 1 << 27,
-    "max-buffer-size": 1 << 28,
-    "max-compute-workgroup-storage-size": 1 << 14,
-    "max-compute-invocations-per-workgroup": 256,
+
+def _native_name(limit: str) -> str:
+    """Return the library's name of a limit of WebGPU: min-storage-… for minStorage…."""
+    return re.sub("[A-Z]", lambda letter: f"-{letter[0].lower()}", limit)
+
+
+#: Limits that shaders and programs depend on, with the values that every WebGPU device guarantees.
+_LIMITS = {_native_name(name): TargetCapabilities._field_defaults[field] for name, field in LIMITS.items()} | {
+    "max-buffer-size": LARGEST_BUFFER,
     "max-compute-workgroup-size-x": 256,
     "max-compute-workgroup-size-y": 256,
     "max-compute-workgroup-size-z": 64,
-    "max-compute-workgroups-per-dimension": 65535,
-    "min-storage-buffer-offset-alignment": 256,
 }
 
 
@@ -148,18 +152,14 @@ _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
     one_size = _SUBGROUPS.get(info["vendor_id"])
+    facts: dict[str, Any] = {fact: name in features for name, fact in _FEATURES.items()}
+    facts |= {field: limits[_native_name(name)] for name, field in LIMITS.items()}
     # Some versions of the package wgpu write "stackgroup" for "subgroup".
     return TargetCapabilities(
-        **{fact: name in features for name, fact in _FEATURES.items()},
         subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
         subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
-        buffers=limits["max-storage-buffers-per-shader-stage"],
-        binding=limits["max-storage-buffer-binding-size"],
-        workgroup_memory=limits["max-compute-workgroup-storage-size"],
-        invocations=limits["max-compute-invocations-per-workgroup"],
-        groups=limits["max-compute-workgroups-per-dimension"],
-        alignment=limits["min-storage-buffer-offset-alignment"],
         adapter=info["device"],
+        **facts,
     )
 
 
@@ -189,15 +189,15 @@ class Gpu:
         opened = open_device(adapter)
         self.opened, self.capabilities = opened, opened.capabilities
         limit = threads.value_of("VOLTA_GPU_MEMORY")
-        self.watched = Watched()
-        self.pool = Pool(opened.device._internal, self.watched, opened.largest, limit)
-        self.queue = Queue(opened.device, self.watched, self.pool)
+        self.errors = DriverErrors()
+        self.pool = Pool(opened.device._internal, self.errors, opened.largest, limit)
+        self.queue = Queue(opened.device, self.errors, self.pool)
         #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
         self.remake: Callable[[Gpu, Buffer], None] | None = None
         #: Blocks that hold the grids of indirect dispatches.
-        self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
+        self.grids = Pool(opened.device._internal, self.errors, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
-        self.pipelines = Pipelines(opened.device, self.watched)
+        self.pipelines = Pipelines(opened.device, self.errors)
         self.target = WgslTarget(self._test(opened.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
@@ -270,7 +270,7 @@ class Gpu:
         try:
             data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
         except DeviceError:
-            if self.watched.lost:
+            if self.errors.device_lost:
                 raise _lost(buffer) from None
             raise
         values = data.view(buffer.dtype).reshape(buffer.shape)
@@ -383,3 +383,67 @@ def _make_room(scratch: dict[int, list[Lease]], queue: Queue) -> None:
 
 def _lost(buffer: Buffer) -> DeviceError:
     return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))
+
+
+# ------------------------------------------------------------------------------
+# The GPU of an adapter, opened when it is first needed and again after a loss.
+# ------------------------------------------------------------------------------
+
+
+def open_gpu(adapter: Any) -> Gpu:
+    """Open the GPU of an adapter; its products are timed if VOLTA_GPU_TUNE=1."""
+    gpu = Gpu(adapter)
+    if threads.value_of("VOLTA_GPU_TUNE") == "1":
+        find_by(gpu.capabilities.adapter, load("volta_fn.targets.wgsl.runtime.device.tuning").Trials(gpu))
+    return gpu
+
+
+class GpuHandle:
+    """The open GPU of an adapter, which a loss replaces by another one.
+
+    `reopened` is called after that, with the lock of the handle held.
+    """
+
+    def __init__(self, adapter: Any, reopened: Callable[[], None]) -> None:
+        self.adapter = adapter
+        #: The device as it is, which may be lost; None if it was not needed yet.
+        self.current: Gpu | None = None
+        self._reopened = reopened
+        self._lock = threading.Lock()
+        #: Recomputes the elements of a buffer of a lost device, if there is a policy for that (`recovery`).
+        self._remake: Callable[[Gpu, Buffer], None] | None = None
+
+    @property
+    def gpu(self) -> Gpu:
+        """The open device; a lost one is opened again."""
+        before = self.current
+        if before is not None and not before.errors.device_lost:
+            return before
+        with self._lock:
+            if self.current is before:  # no other thread has opened it in the meantime
+                gpu = open_gpu(self.adapter) if before is None else self._opened_again()
+                if before is not None:
+                    gpu.pool.limit = before.pool.limit
+                gpu.remake = self._remake
+                self.current = gpu
+                if before is not None:
+                    self._reopened()
+            release_abandoned()
+            assert self.current is not None
+            return self.current
+
+    def remake_by(self, remake: Callable[[Gpu, Buffer], None] | None) -> None:
+        """Set the function that recomputes elements of a lost device, or none."""
+        with self._lock:
+            self._remake = remake
+            if self.current is not None:
+                self.current.remake = remake
+
+    def _opened_again(self) -> Gpu:
+        """Open the device after a loss; a reset may have changed the driver's name of it."""
+        try:
+            return open_gpu(self.adapter)
+        except DeviceError:
+            adapters.cache_clear()
+            self.adapter = next((a for a in adapters() if a.info["device"] == self.adapter.info["device"]), self.adapter)
+            return open_gpu(self.adapter)

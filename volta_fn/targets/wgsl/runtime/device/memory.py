@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import DeviceError, MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
 
 # ------------------------------------------------------------------------------
 # Detect memory leaks: warn when memory grows from call to call of a program.
@@ -26,7 +26,7 @@ from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, nati
 _SAMPLES = 10
 
 #: Growth in bytes that is worth a warning if the limit is unknown.
-_MUCH = 1 << 30
+_WORTH_WARNING = 1 << 30
 
 
 class Trend:
@@ -54,7 +54,7 @@ class Trend:
         grows = all(a < b for a, b in zip(self.samples, self.samples[1:], strict=False))
         self.samples = self.samples[1::2]
         self.interval *= 2
-        if grows and (last - first > _MUCH if limit is None else 3 * last - 2 * first > limit):
+        if grows and (last - first > _WORTH_WARNING if limit is None else 3 * last - 2 * first > limit):
             room = "an unknown limit" if limit is None else f"{limit} at most"
             warnings.warn(
                 f"a program has found more of the GPU's memory in use at each call, {first} bytes at first and {last} after {self.calls} "
@@ -79,7 +79,7 @@ SMALL = 64
 SMALL_READBACK = 1024
 
 #: The reference count of a lease held by one buffer: that reference, and getrefcount's argument.
-_OWN = 2
+_UNSHARED_REFERENCES = 2
 
 #: Numbers are unique across devices, so that recordings for a lost device never match another one.
 _numbers = itertools.count(1)
@@ -106,7 +106,7 @@ class Block:
         self.handle = handle
         self.number = number
         self.size = size
-        #: The last batch of commands that may use it.
+        #: The number of the last batch of commands that may use it.
         self.batch = -1
         #: The weak reference that returns it when its lease ends; None if it is free.
         self.end: LeaseEnd | None = None
@@ -139,7 +139,7 @@ class Lease:
 class Pool:
     """A device's blocks; methods run under the queue's lock, a `LeaseEnd` at any time."""
 
-    def __init__(self, device: Any, watched: Watched, largest: int, limit: int | None) -> None:
+    def __init__(self, device: Any, errors: DriverErrors, largest: int, limit: int | None) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device
@@ -147,7 +147,7 @@ class Pool:
         #: The most bytes in all blocks (None: no limit).
         self.limit = limit
         self.usage = 0x4 | 0x8 | 0x80  # COPY_SRC, COPY_DST, STORAGE
-        self.watched = watched
+        self.errors = errors
         #: The numbers of free blocks by size (heaps), and all blocks by number.
         self.free: dict[int, list[int]] = {}
         self.blocks: dict[int, Block] = {}
@@ -155,7 +155,7 @@ class Pool:
         self.held = 0
         self.in_use = 0
         self.peak = 0
-        #: The batch that is being recorded.
+        #: The number of the batch that is being recorded.
         self.batch = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
         self.releases = 0
@@ -236,9 +236,9 @@ class Pool:
     def create(self, size: int, usage: int) -> Any:
         """Create a buffer of the driver. Raises `OutOfMemoryError` or `DeviceError`."""
         descriptor = self.ffi.new("WGPUBufferDescriptor *", {"usage": usage, "size": size})
-        if self.watched.lost:
+        if self.errors.device_lost:
             raise DeviceError(LOST)
-        with self.watched:
+        with self.errors:
             return self.lib.wgpuDeviceCreateBuffer(self.device, descriptor)
 
     def check_device(self) -> None:
@@ -300,4 +300,6 @@ _lease = attrgetter("lease")
 def exclusive(buffers: Sequence[Buffer]) -> bool:
     """Return whether no other buffer shares its memory with one of these."""
     leases = map(_lease, buffers)
-    return max(map(getrefcount, leases)) <= _OWN or not any(b.lease is not None and getrefcount(b.lease) > _OWN for b in buffers)
+    return max(map(getrefcount, leases)) <= _UNSHARED_REFERENCES or not any(
+        b.lease is not None and getrefcount(b.lease) > _UNSHARED_REFERENCES for b in buffers
+    )

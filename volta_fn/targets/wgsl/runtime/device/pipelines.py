@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.driver import Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import DriverErrors, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
 if TYPE_CHECKING:
@@ -241,10 +241,10 @@ def _run_selftest(gpu: ShaderRunner, checks: int) -> np.ndarray:
 _MOST_GROUPS = 1 << 14
 
 #: The most unused pipelines in the cache of recent ones.
-_MOST = 128
+_MOST_UNUSED = 128
 
 #: Threads that compile, at most, and how many of them start only when all shaders are generated, which needs a core as well.
-_THREADS, _LEFT = 16, 1
+_THREADS, _LATE_THREADS = 16, 1
 
 #: The key of a pipeline: its WGSL, the number of bindings, and which of them are written.
 Key = tuple[str, int, frozenset[int]]
@@ -282,14 +282,14 @@ class Pipelines:
     Programs own the pipelines that they use. Others are released, except for the most recently used ones.
     """
 
-    def __init__(self, device: Any, watched: Watched) -> None:
+    def __init__(self, device: Any, errors: DriverErrors) -> None:
         library = native()
         self.lib, self.ffi = library.lib, library.ffi
         self.device = device
-        self.watched = watched
+        self.errors = errors
         self.checks = ALL
         self._pipelines: Interned[Key, Pipeline] = Interned()
-        self._recent: LruCache[Pipeline] = LruCache(_MOST)
+        self._recent: LruCache[Pipeline] = LruCache(_MOST_UNUSED)
         #: The handles of pipelines that nothing uses any more.
         self._dropped: Finalized[list[Any]] = Finalized()
         self._layouts: dict[tuple[int, frozenset[int]], tuple[Any, Any]] = {}
@@ -339,7 +339,7 @@ class Pipelines:
             with suppress(Empty):  # another thread has taken it
                 pipelines.append(self.find(*waiting.get_nowait()[2]))
 
-        with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
+        with ThreadPoolExecutor(max(most - _LATE_THREADS, 1)) as threads, ThreadPoolExecutor(_LATE_THREADS) as more:
 
             def start_compiling(source: str, count: int, written: frozenset[int]) -> None:
                 key = (source, count, written)
@@ -373,11 +373,11 @@ class Pipelines:
             if (count, written) not in self._layouts:
                 self._layouts[count, written] = self._layout(count, written)
             layout, pipeline_layout = self._layouts[count, written]
-        ffi, watched = self.ffi, self.watched
+        ffi, errors = self.ffi, self.errors
         try:
-            with watched:
+            with errors:
                 module = self._module(source, checks)
-            with watched:
+            with errors:
                 entry = ffi.new("char[]", b"main")
                 descriptor = ffi.new("WGPUComputePipelineDescriptor *", {"layout": pipeline_layout._internal})
                 descriptor.compute.module = module
@@ -385,7 +385,7 @@ class Pipelines:
                 descriptor.compute.entryPoint.length = 4
                 handle = self.lib.wgpuDeviceCreateComputePipeline(self.device._internal, descriptor)
         except DeviceError as error:
-            if watched.lost:
+            if errors.device_lost:
                 raise
             raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
         self.lib.wgpuShaderModuleRelease(module)
@@ -414,7 +414,7 @@ class Pipelines:
         entries = [
             {"binding": i, "visibility": 4, "buffer": {"type": "storage" if i in written else "read-only-storage"}} for i in range(count)
         ]
-        with self.watched.classes():
+        with self.errors.classes():
             layout = self.device.create_bind_group_layout(entries=entries)
             return layout, self.device.create_pipeline_layout(bind_group_layouts=[layout])
 
