@@ -51,10 +51,15 @@ class Record(IntEnum):
 
 # Offsets in NumPy's array object, in bytes, after what every object begins with.
 _HEAD = object.__basicsize__
-_DATA, _FLAGS = _HEAD, _HEAD + 48
-_CONTIGUOUS_ALIGNED = 0x101
+# The flags come after data, nd (padded to a word), dimensions, strides, base and descr.
+_DATA, _FLAGS = _HEAD, _HEAD + 6 * 8
+#: NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+_CONTIGUOUS_ALIGNED = 0x001 | 0x100
 _METH_FASTCALL = 0x80
+#: Bytes before an arena, for its size.
 _HEADER = 64
+#: Slots of the arena begin at multiples of this many bytes of memory.
+_ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
 _P = "ptr"
 _NULL = Value(_P, "null")
@@ -137,7 +142,7 @@ def _write_arena(module: Module) -> None:
 
     def make() -> list[Value]:
         f.run("free", spare)
-        size = f.binary("add", wanted, i64(_HEADER))
+        size = f.binary("add", wanted, i64(_ALIGNMENT))  # room to align the first slot
         block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
         return [block]
@@ -157,7 +162,7 @@ def _write_relocate(module: Module) -> None:
     def point() -> None:
         base = f.at(arena, "i8", i64(_HEADER))
         address = f.cast("ptrtoint", base, "i64")
-        misfit = f.binary("and", f.binary("sub", i64(0), address), i64(63))
+        misfit = f.binary("and", f.binary("sub", i64(0), address), i64(_ALIGNMENT - 1))
         base = f.at(base, "i8", misfit)
         first = _word(f, record, Record.ARENA_FIRST)
         template = f.cast("inttoptr", _word(f, record, Record.TEMPLATE), _P)
@@ -327,10 +332,10 @@ class CtypesEntry:
                 return NOT_CONTIGUOUS
             table = template.copy()
             try:
-                arena = np.empty(words[Record.ARENA_BYTES] + _HEADER, np.uint8)
+                arena = np.empty(words[Record.ARENA_BYTES] + _ALIGNMENT, np.uint8)
             except MemoryError:
                 return NO_MEMORY
-            table[in_arena] += arena.ctypes.data + -arena.ctypes.data % _HEADER
+            table[in_arena] += arena.ctypes.data + -arena.ctypes.data % _ALIGNMENT
             table[: len(arrays)] = [array.ctypes.data for array in arrays]
             return self._execute(words[Record.CODE], words[Record.END], table.ctypes.data)
 

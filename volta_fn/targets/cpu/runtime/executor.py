@@ -229,7 +229,8 @@ class SupportCode(NamedTuple):
     Whoever asks for it first (`support_code_of_process`) compiles it and starts the worker threads.
     """
 
-    entry: FunctionMaker
+    #: Makes built-ins of programs.
+    functions: FunctionMaker
     workers: Workers
     #: `numpy.empty` of large arrays.
     large_empty: Empty

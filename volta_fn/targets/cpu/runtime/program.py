@@ -298,7 +298,7 @@ class Program:
         for record in _records.drain():
             release(record)
         _records.add(self, self.record)
-        enter = support_code_of_process().entry.function(self.record)
+        enter = support_code_of_process().functions.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
         #: See `Executable.copied`.
         self.copied: list[int] = []
@@ -340,7 +340,7 @@ class Program:
     ) -> Callable[..., Any]:
         """See `OfArrays`."""
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
-        return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, fallback)
+        return support_code_of_process().functions.of_arrays(self, self.record, makes, specs, within, fallback)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""
