@@ -269,7 +269,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     matchers = self._cache.matchers
                     match = matched(matchers, args) if matchers else None
                     if match is not None:
-                        return match[0](match[1])
+                        run, arrays = match
+                        return run(arrays)
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
@@ -278,7 +279,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                         return run(args)
                 match = self._cache.find(args, kwargs) if self._calls else None
                 if match is not None:
-                    return match[0](match[1])
+                    run, arrays = match
+                    return run(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
                     run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
@@ -288,7 +290,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     return run(args)
                 match = self._cache.find_with_statics(self._argnums, args) if self._calls else None
                 if match is not None:
-                    return match[0](match[1])
+                    run, arrays = match
+                    return run(arrays)
         except OtherMeshError:
             pass  # traced again below
         return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
