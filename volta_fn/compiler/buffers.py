@@ -24,6 +24,10 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_j
 # ------------------------------------------------------------------------------
 
 
+#: Bytes up to which constants are compared by their elements, larger ones by their address.
+SMALL_CONSTANT = 64
+
+
 class Block:
     """A list of commands inside another, which repeats or may not run.
 
@@ -63,6 +67,8 @@ class Slots:
         self.outermost = Block(None)
         self.callers: list[Slot] = []
         self.constants: dict[Any, Slot] = {}
+        #: The constants as they were passed: while they live, no other array has their address.
+        self.sources: list[np.ndarray] = []
         self.arena: list[Slot] = []
         self.moving: list[Slot] = []
         self.time = 0
@@ -75,11 +81,16 @@ class Slots:
         return self.callers[-1]
 
     def constant(self, array: np.ndarray) -> Slot:
-        """Return the slot of a constant; equal small ones share one."""
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (array.dtype, array.shape, array.tobytes()) if array.nbytes <= 64 else id(array)
+        """Return the slot of a constant.
+
+        Equal small constants share one, and so do large ones in the same memory.
+        """
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` alone makes a 0-d array 1-d
+        identity = contiguous.tobytes() if array.nbytes <= SMALL_CONSTANT else (array.ctypes.data, array.strides)
+        key = array.dtype, array.shape, identity
         if key not in self.constants:
-            self.constants[key] = Slot(self.outermost, array=array)
+            self.constants[key] = Slot(self.outermost, array=contiguous)
+            self.sources.append(array)
         return self.constants[key]
 
     def held(self, value: Any) -> Slot:
@@ -111,13 +122,13 @@ class Slots:
             inner.used.add(slot)
             inner = inner.outer
 
-    def begin(self, outer: Block) -> Block:
-        """Begin a block."""
+    def open_block(self, outer: Block) -> Block:
+        """Begin a block inside another."""
         block = Block(outer)
         block.begin = self.time
         return block
 
-    def finish(self, block: Block) -> None:
+    def close_block(self, block: Block) -> None:
         """End a block: slots from outside that it uses live at least until here."""
         for slot in block.used:
             slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
@@ -130,10 +141,10 @@ class Slots:
 
         The caller's come first, then the arena's, constants, and pointers.
         """
-        ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
-        for number, slot in enumerate(ordered):
+        slots = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
+        for number, slot in enumerate(slots):
             slot.number = number
-        return len(ordered)
+        return len(slots)
 
     def lifetimes(self) -> list[Lifetime]:
         """Return the lifetime of each of the arena's slots."""

@@ -95,7 +95,7 @@ class Backend(Protocol):
     def wait(self, buffer: Any) -> None:
         """Return when the buffer's elements are computed."""
 
-    def known(self, buffer: Any) -> np.ndarray | None:
+    def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return a buffer's elements if they are on the host already, else None."""
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:

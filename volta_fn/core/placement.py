@@ -571,8 +571,8 @@ def known_sharding(x: Any) -> NamedSharding | None:
 # ------------------------------------------------------------------------------
 
 
-def checked(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program, after a check that all processes compile it."""
+def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
     if distribution.current().size > 1 and names_processes(closed):
         distribution.current().check_program(closed)
     return closed

@@ -135,6 +135,13 @@ def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_k
         merged = [static_args[i] if i in static_args else next(rest) for i in range(count)]
         return fun(*merged, **kwargs, **static_kwargs)
 
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):
+        return with_statics
+    # Labels of arguments are read from it, by the positions among those that are not static.
+    dynamic = [p for i, p in enumerate(signature.parameters.values()) if i not in static_args and p.name not in static_kwargs]
+    with_statics.__signature__ = signature.replace(parameters=dynamic)  # type: ignore[attr-defined]  # which functions may have
     return with_statics
 
 

@@ -124,9 +124,10 @@ def _some(values: Iterable[Any]) -> str:
 # A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
 # ------------------------------------------------------------------------------
 
-#: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
+#: Programs kept per function before all are dropped.
 _MOST_PROGRAMS = 4096
-_MATCHERS = 4
+#: Structures of arguments for which code is generated: a call tries one after the other.
+_MOST_MATCHERS = 4
 #: The types of leaves, other than arrays, with which a program is found again.
 _CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
 _FLAT = _CONVERTED | {ConcreteArray}
@@ -182,21 +183,21 @@ class ProgramCache(CallCache):
         self.reads_mesh = False
         self.warned = False
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
+    def lookup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the arrays of a call without statics, or None."""
         leaves, structure = tree.flatten((args, kwargs))
         try:
             specs = tuple([x._spec for x in leaves])
         except AttributeError:  # some leaf is not an array
-            return self._find_with_numbers(leaves, structure)
+            return self._lookup_with_numbers(leaves, structure)
         run = self.calls.get((structure, *specs))
         if run is None:
             return None
         if not kwargs:
-            self.learn(structure, args, specs, run)
+            self.store_by_structure(structure, args, specs, run)
         return run, leaves
 
-    def find_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
+    def lookup_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
         """Return the program, or None, and the arrays of a call with numbers and arrays."""
         if not _FLAT.issuperset(map(type, args)):
             return None, args
@@ -204,16 +205,16 @@ class ProgramCache(CallCache):
         run = self.calls.get(tuple([x._spec for x in arrays]))
         return run, args if run is None else arrays
 
-    def find_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
-        """Return what `find` does for a call with static arguments."""
+    def lookup_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+        """Return what `lookup` does for a call with static arguments."""
         leaves, structure = tree.flatten((tuple([a for i, a in enumerate(args) if i not in argnums]), {}))
         try:
-            return self._find_with_numbers(leaves, (static_values(argnums, args), structure))
+            return self._lookup_with_numbers(leaves, (static_values(argnums, args), structure))
         except (TypeError, ValueError):  # a static argument that cannot be hashed, or is an array
             return None
 
-    def _find_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
-        """Return what `find` does if some leaves are numbers or NumPy's arrays."""
+    def _lookup_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
+        """Return what `lookup` does if some leaves are numbers or NumPy's arrays."""
         arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
         try:
             run = self.calls.get((structure, *[x._spec for x in arrays]))
@@ -221,17 +222,17 @@ class ProgramCache(CallCache):
             return None
         return None if run is None else (run, arrays)
 
-    def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
+    def store_by_structure(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
         matcher = self.structures.get(structure)
-        if matcher is None and len(self.structures) < _MATCHERS:
+        if matcher is None and len(self.structures) < _MOST_MATCHERS:
             match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
             matcher = self.add("structures", structure, Matcher(match, {}), 0)
         if matcher is not None and matcher.match is not _no_match:
             matcher.programs[specs] = run
             self.matchers = tuple(self.structures.values())
 
-    def remember(self, request: Request, values: Sequence[Any], run: Run) -> None:
+    def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
@@ -244,7 +245,7 @@ class ProgramCache(CallCache):
             specs = tuple([x._spec for x in values])
             self.calls[specs if flat_call else (request.in_tree, *specs)] = run
 
-    def program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
+    def traced_program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
         key = self.key(request, values)
         program = self.programs.get(key)
@@ -346,7 +347,7 @@ def clear_caches() -> None:
     clear_all("jit")
 
 
-def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+def lookup_by_structure(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
     """Return the program and the leaves of a call that some matcher knows, or None."""
     for match, programs in matchers:
         leaves = match(args)

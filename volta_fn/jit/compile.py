@@ -25,9 +25,9 @@ from volta_fn.core.device import Device, Executable
 from volta_fn.core.distribution import Sharding
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.placement import at_home, checked, group_of, moved, of_equation, of_program, split
+from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, same_in_all_processes, split
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
@@ -132,8 +132,8 @@ def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callabl
 def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
     """Return a program as a function of arrays with the shardings of these values."""
     device = common_device([at_home(v) for v in values])
-    run = compiled_for(traced, device)
-    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.in_full)])
+    run = compiled_once(traced, device)
+    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
     donated_specs = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
 
     def call(args: Sequence[Any]) -> Any:
@@ -181,13 +181,12 @@ class TracedProgram:
     captured: list[Array]
     donated: Donations
     name: str
-    #: The positions of the arguments that the program also takes in full, in 64 bits, after all others (see `trace_to_jaxpr`): a Python
-    #: number that meets a 64-bit dtype must not have been rounded to 32 bits.
-    in_full: list[int]
+    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
+    wide_inputs: list[int]
     #: The current mesh, if the trace read it: see `mesh_key`.
     mesh: tuple[Any, ...] = ()
-    #: The functions that `compiled_for` returns.
-    by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    #: The functions that `compiled_once` returns.
+    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
@@ -195,7 +194,7 @@ class TracedProgram:
             donated = self._usable(donated)
         can_pair = any(donated) and not self.captured
         pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if can_pair else ()
-        self.donated = Donations.paired((*donated, *[False] * len(self.in_full)), pairs)
+        self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
 
     def guarded_by_mesh(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
         """Return what later calls run: `run`, unless the program is for another mesh."""
@@ -237,19 +236,19 @@ def trace_function(
 
     No argument is donated until `TracedProgram.donate` is called.
     """
-    flat, in_full = FlatFunction(function, in_tree), list[int]()
+    flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree, len(leaves))
     with gc_paused():
-        closed = trace_to_jaxpr(flat, avals, name, labels, in_full)
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, name, labels)
     program, captured = hoist_tracers(closed)
-    return TracedProgram(program, flat.out_tree, captured, Donations([False] * len(program.in_avals)), name, in_full)
+    return TracedProgram(program, flat.out_tree, captured, Donations([False] * len(program.in_avals)), name, wide_inputs)
 
 
-def with_full(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
+def with_wide_inputs(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
     """Return a program's arguments: the values, and some in 64 bits as well."""
-    if not traced.in_full:
+    if not traced.wide_inputs:
         return values
-    return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
+    return [*values, *widened([values[i] for i in traced.wide_inputs], range(len(traced.wide_inputs)))]
 
 
 class FunctionOfArrays(NamedTuple):
@@ -264,10 +263,10 @@ class FunctionOfArrays(NamedTuple):
 def compile_for(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     """Compile a program for a device."""
     function = _function_of_arrays(traced, device)
-    if not traced.in_full:
+    if not traced.wide_inputs:
         return function
     run = function.run
-    return FunctionOfArrays(lambda args: run(with_full(args, traced)))
+    return FunctionOfArrays(lambda args: run(with_wide_inputs(args, traced)))
 
 
 #: While a profiler records: compiles programs in place of the backend, to functions ``(donate, *buffers) -> buffers``.
@@ -283,7 +282,7 @@ def set_program_maker(function: Callable[[TracedProgram, Device], Callable[..., 
 def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArrays:
     """Compile a program as a function of all its inputs, those in 64 bits included."""
     with gc_paused():
-        make, closed = program_maker, checked(traced.jaxpr)
+        make, closed = program_maker, same_in_all_processes(traced.jaxpr)
         executable = device.backend.compile(closed, traced.donated, PIPELINE) if make is None else Executable(make(traced, device))
     run_flat = executable.run
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
@@ -417,7 +416,7 @@ def _keep_contiguous(array: ConcreteArray) -> None:
                 array._buffer = copy
 
 
-def compiled_for(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compiled_once(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Return the compiled function of a traced program, compiled once per device."""
-    run = traced.by_device.get(device)
-    return run or traced.by_device.setdefault(device, compile_for(traced, device).run)
+    run = traced.compiled_by_device.get(device)
+    return run or traced.compiled_by_device.setdefault(device, compile_for(traced, device).run)

@@ -141,7 +141,7 @@ def _fused(function: F, grows: bool) -> F:
         if run is None:
             run = cache.add("programs", key, _first(function, args, kwargs, arrays))
             if isinstance(run, Repeated):
-                run.then = functools.partial(remember, key)
+                run.on_settled = functools.partial(remember, key)
         return run(arrays, args, kwargs)
 
     def remember(key: tuple[Any, ...], run: Callable[..., Any]) -> None:
@@ -236,7 +236,7 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
-    if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
+    if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
     run, builtin = compile_for(traced, device)
     return builtin or (lambda *arrays: run(arrays))

@@ -15,7 +15,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 
 # ------------------------------------------------------------------------------
-# Compilations, which no signal, fork or end of the process cuts short.
+# Compilations in progress.
 #
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
 # threads that hold them; and LLVM ends a process that ends while it compiles. So
@@ -148,8 +148,14 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
-#: Call a function that a thread waits for: background compilations begin after it.
-ahead_of_background = _background.urgent
+
+
+def compile_in_foreground(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces and compiles, and that its thread waits for.
+
+    Background compilations begin after it; forks and exits wait for it.
+    """
+    return _background.urgent(hold_exit_during, function, *args)
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -160,11 +166,11 @@ def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` decides by the second call's result and arguments whether compiling is worth its time. `then` is called with the function that
-    runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
+    `pays` decides by the second call's result and arguments whether compiling is worth its time. `on_settled` is called with the function
+    that runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
     """
 
-    __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
+    __slots__ = ("_first", "_job", "_make", "_pays", "on_settled", "run")
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
@@ -172,7 +178,7 @@ class Repeated:
         self._job: AwaitedCall | None = None
         #: The implementation of the next call.
         self.run: Callable[..., Any] = self._first_call
-        self.then: Callable[[Callable[..., Any]], None] = lambda function: None
+        self.on_settled: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
@@ -210,7 +216,7 @@ class Repeated:
 
     def _settle(self, function: Callable[..., Any]) -> None:
         self.run = function
-        self.then(function)
+        self.on_settled(function)
 
     def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True

@@ -43,7 +43,7 @@ class CpuTarget(Target):
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
 
-    def kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
+    def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
         """Yield every routine that the target may generate for a kernel.
 
         Each comes with the choices that are forced for it.

@@ -140,7 +140,7 @@ class NumpyBackend:
     def wait(self, buffer: Any) -> None:
         """Return at once: NumPy has computed the buffer."""
 
-    def known(self, buffer: Any) -> np.ndarray | None:
+    def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return the buffer itself."""
         return buffer
 

@@ -382,7 +382,7 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     counter = writer.slots.pointer(block)
     first, step = (length - 1, -1) if params["reverse"] else (0, 1)
     cost = writer.cost
-    inner = writer.slots.begin(block)
+    inner = writer.slots.open_block(block)
     writer.command(block, [counter], Op.LOOP, length, counter, first, step, 0)
     start = len(writer.words)
 
@@ -398,7 +398,7 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
-    writer.slots.finish(inner)
+    writer.slots.close_block(inner)
     writer.cost = cost + length * (writer.cost - cost)
 
 
@@ -407,7 +407,7 @@ def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results:
     first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
     carries = _carries(writer, body, second, operands[first + second :], results, block, None)
     flag = writer.slots.memory(1, block)
-    inner = writer.slots.begin(block)
+    inner = writer.slots.open_block(block)
     writer.command(block, [flag], Op.WHILE, flag, 0, 0)
     start = len(writer.words)
     now = [c.now for c in carries]
@@ -417,7 +417,7 @@ def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results:
     _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
-    writer.slots.finish(inner)
+    writer.slots.close_block(inner)
     writer.cost = float("inf")
     for carry, result, out in zip(carries, results, item.results, strict=True):
         writer.copy(result, carry.now, out.aval.nbytes, block)
@@ -430,9 +430,9 @@ def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     sizes_at = len(writer.words) - len(branches)
     for number, branch in enumerate(branches):
         start = len(writer.words)
-        inner = writer.slots.begin(block)
+        inner = writer.slots.open_block(block)
         writer.body(branch, arguments, results, inner)
-        writer.slots.finish(inner)
+        writer.slots.close_block(inner)
         writer.words[sizes_at + number] = len(writer.words) - start
 
 
