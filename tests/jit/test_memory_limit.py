@@ -151,3 +151,13 @@ def test_limits_that_are_none() -> None:
     for wrong in (-1, 1.5, "1 GB"):
         with pytest.raises(ArgumentError, match="number of bytes or None"):
             vf.set_memory_limit(wrong, "cpu")  # type: ignore[arg-type]
+
+
+def test_a_program_under_a_limit_is_compiled_once(limit: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = pytest.importorskip("volta_fn.targets.cpu.runtime.program")
+    compiled: list[Any] = []
+    compile_program = program.Program._of
+    monkeypatch.setattr(program.Program, "_of", lambda closed, *args: (compiled.append(closed), compile_program(closed, *args))[1])
+    limit(MEGABYTE)
+    assert vf.jit(lambda x: jnp.cos(x) + 1)(jnp.ones(3)).shape == (3,)
+    assert len(compiled) == vf.devices("cpu")[0].backend.native

@@ -459,8 +459,10 @@ class Walk(NamedTuple):
 
     @property
     def stride(self) -> int | None:
-        """The stride of the only axis (0 if there is none)."""
-        return self.strides[0] if len(self.strides) == 1 else None if self.strides else 0
+        """The stride of the only axis; None if there are several, 0 if there is none."""
+        if len(self.strides) > 1:
+            return None
+        return self.strides[0] if self.strides else 0
 
 
 class Operand(NamedTuple):

@@ -32,8 +32,7 @@ from volta_fn.compiler.ir.index import (
     split,
 )
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Inside, Kernel, Load, Node, Position, Reduce, Store, operands
-from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall
-from volta_fn.compiler.ir.nodes import Node as ProgramNode
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode
 from volta_fn.compiler.passes.simplify import literal_key, params_key
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 from volta_fn.core.primitive import reduction_of
@@ -274,9 +273,9 @@ class _Lowering:
             is_integer = value.offset % step == 0
             quotient = Affine(tuple([(axis, c // step) for axis, c in value.terms]), value.offset // step)
             return quotient, [] if is_integer else [Range(ZERO, 1, 2)]
-        ((axis, c),) = rest if len(rest) == 1 else [(0, 0)]
-        if abs(c) != 1:
+        if len(rest) != 1 or abs(rest[0][1]) != 1:
             raise NotAffine
+        ((axis, c),) = rest
         if self.sizes[axis] > step:
             if self.sizes[axis] % step:
                 raise NotAffine

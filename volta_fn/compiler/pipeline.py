@@ -16,7 +16,7 @@ from typing import Any
 from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.index import can_be_kernel, is_product
-from volta_fn.compiler.ir.nodes import FusedProgram, Node
+from volta_fn.compiler.ir.nodes import FusedProgram, ProgramNode
 from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
@@ -54,7 +54,7 @@ EXPANSIONS = (
 
 
 def _fusion(target: Target) -> list[Pass]:
-    """Return fusion, and the `NodePass`es of all targets."""
+    """Return fusion, and then the `NodePass`es that all targets have."""
     most = target.capabilities.kernel_buffers
     return [
         Pass(
@@ -202,7 +202,7 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
     return program
 
 
-def _item(node: Node, target: Target) -> Item:
+def _item(node: ProgramNode, target: Target) -> Item:
     """Give a node the key of its routine, if the target has one.
 
     An equation without a routine becomes a kernel if it can.
@@ -213,7 +213,9 @@ def _item(node: Node, target: Target) -> Item:
         if kernel is None:
             programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
-            return Item(node, tuple(node.invars), tuple(node.outvars), loop or key, () if loop else programs)
+            if loop is not None:  # the target has one routine for all of the control flow
+                key, programs = loop, ()
+            return Item(node, tuple(node.invars), tuple(node.outvars), key, programs)
         node = kernel
     routine = partial(target.kernel_routine, node.kernel, node.deferred_work)
     return Item(node, node.operands, node.results, RoutineKey(("kernel", node.kernel, node.deferred_work), routine))

@@ -13,7 +13,7 @@ from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.index import is_elementwise, reduces
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var
 from volta_fn.core.memory import pairs_of
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class Pipeline(Protocol):
-    """The interface of `compiler/pipeline.py`, which `jit` gives to targets."""
+    """The interface of `compiler/pipeline.py`.
+
+    `jit` passes it to targets, so that neither `core` nor `targets` imports the passes.
+    """
 
     def lower(self, closed: ClosedJaxpr, target: Target) -> LoweredProgram:
         """Lower a program for a target."""
@@ -63,7 +66,7 @@ class Item(NamedTuple):
     The key is None for control flow, and for equations that NumPy computes on the host.
     """
 
-    node: Node
+    node: ProgramNode
     operands: tuple[Atom, ...]
     results: tuple[Var, ...]
     key: RoutineKey | None

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 from volta_fn.compiler.buffers import Operand, Plan, Slot, Step
 from volta_fn.compiler.ir.axes import simplified
 from volta_fn.compiler.ir.index import row_major
-from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Reduce, Store, check_kernel, format_kernel, operands
-from volta_fn.compiler.ir.kernel import Node as KernelNode
-from volta_fn.compiler.ir.nodes import Contraction, FusedProgram, KernelCall, Node, contraction_of, equations_between, reads, writes
+from volta_fn.compiler.ir.kernel import Apply, Kernel, Load, Node, Reduce, Store, check_kernel, format_kernel, operands
+from volta_fn.compiler.ir.nodes import Contraction, FusedProgram, KernelCall, ProgramNode, contraction_of, equations_between, reads, writes
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
@@ -242,7 +241,7 @@ def _listed(effects: Effects) -> str:
 # fused and lowered programs
 
 
-def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ()) -> None:
+def verify_nodes(stage: str, program: FusedProgram, before: Sequence[ProgramNode] = ()) -> None:
     """Raise `CompilerError` unless nodes compute each value once, before its uses.
 
     Nodes from `before` the pass were verified with it.
@@ -273,7 +272,7 @@ def verify_nodes(stage: str, program: FusedProgram, before: Sequence[Node] = ())
     _verify_effects(stage, effects_of(closed), _effects_of([node for node in program.nodes if isinstance(node, Equation)]))
 
 
-def _fail_node(stage: str, problem: str, closed: ClosedJaxpr, node: Node) -> NoReturn:
+def _fail_node(stage: str, problem: str, closed: ClosedJaxpr, node: ProgramNode) -> NoReturn:
     if isinstance(node, Equation):
         _fail(stage, problem, node)
     fail_call(stage, problem, closed, node)
@@ -389,7 +388,7 @@ def _problem_of_contraction(contraction: Contraction) -> str | None:
     return None
 
 
-def _unconverted(kernel: Kernel, number: int) -> KernelNode:
+def _unconverted(kernel: Kernel, number: int) -> Node:
     node = kernel.nodes[number]
     is_conversion = isinstance(node, Apply) and node.op == "convert_element_type"
     return kernel.nodes[operands(node)[0]] if is_conversion else node

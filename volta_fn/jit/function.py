@@ -171,13 +171,15 @@ class Jitted(JittedFunction, Generic[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function."""
         # Every microsecond counts here, so the fastest lookups come first.
+        run: Callable[[Any], Any] | None
         try:
             if self._plain and current_trace() is EVAL:
                 if not kwargs:
                     matchers = self._cache.matchers
                     match = lookup_by_structure(matchers, args) if matchers else None
                     if match is not None:
-                        return match[0](match[1])
+                        run, arrays = match
+                        return run(arrays)
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
@@ -186,7 +188,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                         return run(args)
                 match = self._cache.lookup(args, kwargs) if self._calls else None
                 if match is not None:
-                    return match[0](match[1])
+                    run, arrays = match
+                    return run(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
                     run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
@@ -196,7 +199,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     return run(args)
                 match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
                 if match is not None:
-                    return match[0](match[1])
+                    run, arrays = match
+                    return run(arrays)
         except OtherMeshError:
             pass  # traced again below
         if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:

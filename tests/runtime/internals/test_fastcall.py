@@ -24,7 +24,7 @@ def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Programs that are called in either way."""
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
     compiled = executor._start_support_code.__wrapped__()
-    assert isinstance(compiled.entry, request.param)
+    assert isinstance(compiled.functions, request.param)
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: compiled)
 
 

@@ -55,4 +55,4 @@ def test_objects_that_do_not_call_it_need_nothing() -> None:
     def load(text: str, symbols: object) -> list[int]:
         raise AssertionError("the function is not needed")
 
-    host.bind_symbols([b"an object"], load)
+    host.bind_half_rounding([b"an object"], load)

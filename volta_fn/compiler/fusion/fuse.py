@@ -27,7 +27,7 @@ from volta_fn.compiler.ir.index import (
     reduces,
     reduces_rows,
 )
-from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, Node, reads
+from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, ProgramNode, reads
 from volta_fn.compiler.lowering import IndexedEquation, Kernels, Loop, lower_loop, product_loop
 from volta_fn.compiler.target import Target
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr
@@ -42,10 +42,10 @@ from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p
 # ------------------------------------------------------------------------------
 
 
-def nodes_of(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Node, ...]:
+def nodes_of(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[ProgramNode, ...]:
     """Return the nodes of a program; kernels have at most `limit` buffers."""
     needed: set[Atom] = set(outputs)
-    result: list[Node] = []
+    result: list[ProgramNode] = []
     kernels = Kernels()
     for item in reversed(list(items)):
         new = _nodes_of_group(item, needed, limit, kernels) if isinstance(item, Group) else [item]
@@ -55,7 +55,7 @@ def nodes_of(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: 
     return tuple(reversed(result))
 
 
-def _nodes_of_group(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
+def _nodes_of_group(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[ProgramNode]:
     """Return a group's kernels, or its equations if there is no kernel for them.
 
     It is one kernel, unless that would need too many buffers.
@@ -70,9 +70,9 @@ def _nodes_of_group(group: Group, needed: Collection[Atom], limit: int, kernels:
         return list(_one_by_one(group, needed))
 
 
-def _kernels(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
+def _kernels(group: Group, through: Mapping[Var, Equation], needed: Collection[Atom], limit: int, kernels: Kernels) -> list[ProgramNode]:
     views = {v: eqn for v, eqn in through.items() if v not in group.members}
-    items: list[Node] = []
+    items: list[ProgramNode] = []
     for steps, results in _runs(group, views, needed, limit):
         outputs = tuple([(v, group.store_index(group.indices[v])) for v in results])
         kernel, operands = kernels.kernel_of(Loop(group.sizes, group.row, tuple(steps), outputs), views)
@@ -149,7 +149,7 @@ def _end_of_run(
 
 
 # ------------------------------------------------------------------------------
-# Fusion: which equations of a program become which kernels.
+# Grouping: `fuse`.
 #
 # One pass over the equations in their order. Views are not computed at all: a consumer of one reads its operand at another index. An
 # equation that computes joins the kernel (`Group`) that produced its operands, or that reads them, if the group's loop can compute it

@@ -15,10 +15,8 @@ from typing import NamedTuple
 
 from volta_fn.compiler.ir.axes import rewritten, simplified
 from volta_fn.compiler.ir.index import ZERO, Affine, along, combine, row_major
-from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Reduce, Store, operands
-from volta_fn.compiler.ir.kernel import Node as KernelNode
-from volta_fn.compiler.ir.nodes import Contraction, DefUse, FusedProgram, KernelCall, Node, contraction_of, writes
-from volta_fn.compiler.ir.nodes import Node as ProgramNode
+from volta_fn.compiler.ir.kernel import Apply, Buffer, Kernel, Load, Node, Reduce, Store, operands
+from volta_fn.compiler.ir.nodes import Contraction, DefUse, FusedProgram, KernelCall, ProgramNode, contraction_of, writes
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Var
 
@@ -35,9 +33,9 @@ def defer_small_kernels(program: FusedProgram, is_small: Callable[[Kernel], bool
     A deferred kernel has a *level*: the length of the longest chain of deferred kernels that it depends on. When a node needs a
     deferred kernel, all kernels of that level and of lower ones are placed before the node, level by level.
     """
-    result: list[Node] = []
+    result: list[ProgramNode] = []
     #: The deferred kernels by level, and the levels of the variables that they compute.
-    deferred: list[list[Node]] = []
+    deferred: list[list[ProgramNode]] = []
     levels: dict[Var, int] = {}
     for node in program.nodes:
         level = max([levels.get(v, -1) for v in program.reads(node)], default=-1) + 1
@@ -114,7 +112,7 @@ def duplicate_outputs(program: FusedProgram, most: int) -> FusedProgram:
     if not program.nested:
         return program
     producers = {v: number for number, node in enumerate(program.nodes) if isinstance(node, KernelCall) for v in node.results}
-    nodes: list[Node] = [*program.nodes]
+    nodes: list[ProgramNode] = [*program.nodes]
     outputs, seen, roots = list[Atom](), set[Var](), dict(program.roots)
     for out in program.outputs:
         root = program.root(out) if isinstance(out, Var) else None
@@ -256,7 +254,7 @@ def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]
     Its first input has the partial sums; return which of the product's inputs follow.
     """
     kernel, inputs = product.epilogue()
-    nodes: list[KernelNode] = []
+    nodes: list[Node] = []
     new: dict[int, int] = {}
     for n, node in enumerate(kernel.nodes):
         if isinstance(node, Load) and node.input == 0:
@@ -269,7 +267,7 @@ def _adding(product: Contraction, chunks: int) -> tuple[Kernel, tuple[int, ...]]
     return replace(kernel, inputs=(Buffer(chunks * sums.size, sums.dtype), *kernel.inputs[1:]), nodes=tuple(nodes), stores=stores), inputs
 
 
-def _add_partial_sums(nodes: list[KernelNode], load: Load, chunks: int) -> None:
+def _add_partial_sums(nodes: list[Node], load: Load, chunks: int) -> None:
     """Append the loads of all partial sums and their additions, one after the other."""
     for chunk in range(chunks):
         nodes.append(replace(load, shape=(chunks, *load.shape), index=(ZERO.plus(chunk), *load.index)))
@@ -310,7 +308,7 @@ def fuse_prologue(first: KernelCall, second: KernelCall, stored: Collection[Var]
     return KernelCall(kernel, tuple(variables), tuple([v for _, v in stores]))
 
 
-def renumbered(node: KernelNode, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> KernelNode:
+def renumbered(node: Node, nodes: Mapping[int, int], inputs: Mapping[int, int]) -> Node:
     """Return a kernel's node with new numbers for its operands or input."""
     if isinstance(node, Load):
         return replace(node, input=inputs[node.input])

@@ -39,15 +39,16 @@ class KernelCall(NamedTuple):
     deferred_work: int = 0
 
 
-Node = KernelCall | Equation
+#: A node of a fused program; `ir.kernel.Node` is one of a kernel.
+ProgramNode = KernelCall | Equation
 
 
-def reads(node: Node) -> Sequence[Var]:
+def reads(node: ProgramNode) -> Sequence[Var]:
     """Return the variables that a node reads, without literals."""
     return node.operands if isinstance(node, KernelCall) else [v for v in node.invars if isinstance(v, Var)]
 
 
-def writes(node: Node) -> Sequence[Var]:
+def writes(node: ProgramNode) -> Sequence[Var]:
     """Return the variables that a node computes."""
     return node.results if isinstance(node, KernelCall) else node.outvars
 
@@ -56,7 +57,7 @@ class FusedProgram(NamedTuple):
     """A program as kernel calls and remaining equations, in an order that can run."""
 
     closed: ClosedJaxpr
-    nodes: tuple[Node, ...]
+    nodes: tuple[ProgramNode, ...]
     #: Aliases (reshapes of values in memory), each with the variable whose memory it shares.
     roots: Mapping[Var, Var] = {}
     #: Whether it is the body or a branch of control flow.
@@ -76,7 +77,7 @@ class FusedProgram(NamedTuple):
         """Return the variable whose memory a variable has."""
         return self.roots.get(var, var)
 
-    def reads(self, node: Node) -> list[Var]:
+    def reads(self, node: ProgramNode) -> list[Var]:
         """Return the roots of the variables that a node reads."""
         return [self.roots.get(v, v) for v in reads(node)]
 
@@ -98,14 +99,14 @@ def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var 
 class DefUse:
     """The producer and the consumers of each variable, as numbers of nodes."""
 
-    def __init__(self, nodes: Iterable[Node] = (), roots: Mapping[Var, Var] = {}) -> None:
-        self.nodes: list[Node] = []
+    def __init__(self, nodes: Iterable[ProgramNode] = (), roots: Mapping[Var, Var] = {}) -> None:
+        self.nodes: list[ProgramNode] = []
         self.roots = roots
         self.producers: dict[Var, int] = {}
         for node in nodes:
             self.add(node)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: ProgramNode) -> None:
         """Append a node; only before anything is asked about consumers."""
         for var in writes(node):
             self.producers[var] = len(self.nodes)
@@ -138,11 +139,11 @@ class DefUse:
 # ------------------------------------------------------------------------------
 # Contractions: kernels that sum products of elements of two arrays.
 #
-# Every target has schedules of its own for them. A contraction is a kernel like any other. Its rows are the elements of a result C[b,
-# m, n]; an element sums, along its row k, the products A(b, m, k) · B(b, k, n), whose operands are loads: views of arrays are other
-# indices. What a row does with its sum is the *epilogue*: elementwise operations on further loads, and stores through indices of their
-# own. `contraction_of` finds these in a kernel, so that a code generator may use its best loops for the sum, and print the epilogue as
-# the elementwise kernel that it is.
+# Every target has schedules of its own for them. A contraction is a kernel like any other. Its parallel axes number the elements of a
+# result C[b, m, n], a stack of matrices; its reduction axes are k, along which an element sums the products A(b, m, k) · B(b, k, n). The
+# operands are loads: views of arrays are other indices. What is done with a sum is the *epilogue*: elementwise operations on further
+# loads, and stores through indices of their own. `contraction_of` finds these in a kernel, so that a code generator may use its best
+# loops for the sum, and print the epilogue as the elementwise kernel that it is. *Rows* and *columns* are those of the matrices C here.
 # ------------------------------------------------------------------------------
 
 #: Sums, and the products that they are of.
@@ -159,7 +160,7 @@ class Contraction(NamedTuple):
     rhs: Load
     #: The node that is the sum.
     total: int
-    #: The axes of stacked products, of rows (which only the left operand has), and of columns (only the right one).
+    #: The parallel axes b of stacked products, m of the rows of C (which only the left operand has), and n of its columns (only the right).
     batch: Axes
     rows: Axes
     columns: Axes
@@ -186,7 +187,9 @@ class Contraction(NamedTuple):
             return merged([sizes[a] for a in axes], [[side.get(a, 0) for a in axes] for side in sides])
 
         orders = [sorted(self.summed, key=lambda a: (-side.get(a, 0), a)) for side in strides]
-        stack, inner = walks(self.batch, *strides), min([walks(o, *strides) for o in orders], key=lambda pair: len(pair[0].sizes))
+        stack = walks(self.batch, *strides)
+        # The order of terms is free: of the operands' orders in memory, take the one whose axes merge into the fewest.
+        inner = min([walks(o, *strides) for o in orders], key=lambda pair: len(pair[0].sizes))
         outer = [walks(axes, side)[0] for axes, side in zip((self.rows, self.columns), strides, strict=True)]
         lhs, rhs = [
             Operand(x.dtype, stack[n], outer[n], inner[n], offset.offset)

@@ -26,8 +26,20 @@ from volta_fn.core.array import ArraySpec, ConcreteArray
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
-#: The status of a program in which a signal's handler raised: the exception is set, and the call raises it.
-INTERRUPTED = -3
+
+class Status(IntEnum):
+    """How a call of a program ended."""
+
+    OK = 0
+    #: A host function raised an exception, which is kept for the end of the program.
+    FAILED = 1
+    #: The program did not run: some argument is not contiguous and aligned, or no array.
+    NOT_CONTIGUOUS = -1
+    #: The program did not run: there is no memory for its values.
+    NO_MEMORY = -2
+    #: A signal's handler raised: the exception is set, and the call raises it.
+    INTERRUPTED = -3
+
 
 #: The most operands and results that a built-in takes.
 MOST_OPERANDS, MOST_RESULTS = 15, 8
@@ -45,7 +57,7 @@ _FALSE = Value("i1", "false")
 class CallWord(IntEnum):
     """Words of a built-in's record."""
 
-    #: The record of the program (`fastcall.Record`).
+    #: The record of the program (`fastcall.ProgramWord`).
     PROGRAM = 0
     #: The types of arrays and of their buffers, and where an array has its buffer and its spec.
     ARRAY = 1
@@ -160,7 +172,7 @@ def write_apply(module: Module) -> None:
 
     def computed() -> list[Value]:
         are_arrays = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
-        status = f.branch(are_arrays, run, lambda: [i64(-1)])[0]
+        status = f.branch(are_arrays, run, lambda: [i64(Status.NOT_CONTIGUOUS)])[0]
         return f.branch(f.compare("icmp eq", status, i64(0)), lambda: [f.call("wrap_buffers", P, record, outputs)], lambda: failed(status))
 
     def dropped() -> list[Value]:
@@ -169,7 +181,7 @@ def write_apply(module: Module) -> None:
 
     def failed(status: Value) -> list[Value]:
         dropped()
-        return f.branch(f.compare("icmp eq", status, i64(INTERRUPTED)), lambda: [NULL], fall_back)
+        return f.branch(f.compare("icmp eq", status, i64(Status.INTERRUPTED)), lambda: [NULL], fall_back)
 
     def fall_back() -> list[Value]:
         return [f.call("PyObject_Vectorcall", P, pointer(f, record, CallWord.FALLBACK), args, count, NULL)]
@@ -177,8 +189,9 @@ def write_apply(module: Module) -> None:
     def with_results() -> list[Value]:
         return f.branch(f.compare("icmp eq", f.call("make_buffers", "i64", record, outputs), i64(0)), dropped, computed)
 
-    # More operands than the program has would not fit; the types that it was found by say that there are none. Making results may run code
-    # of Python's, so operands are looked at before, to see whether results are wanted, and read afterwards.
+    # There are as many operands as the program has, since it was found by their types. They are checked first, as results are made only for
+    # a program that will run; and read again afterwards, as making results may run Python code that replaces buffers. `fill` is called for
+    # its answer alone.
     are_arrays = f.compare("icmp ne", f.call("read_buffers", "i64", record, args, count, buffers), i64(0))
     fitting = f.branch(are_arrays, lambda: [f.call("fill", "i64", addresses, buffers, count)], lambda: [i64(0)])[0]
     f.finish(f.branch(f.compare("icmp ne", fitting, i64(0)), with_results, fall_back)[0])

@@ -1,15 +1,15 @@
 """Programs as built-in functions of Python, in machine code.
 
-A built-in reads NumPy arrays' addresses and executes the program's commands. The program is a *record* of words (`Record`). A call needs a
-table of slots and an arena. The last call's table is kept with the record for the next call; a call that finds none, because another thread
-has it, makes another. One arena is kept for all programs of the process.
+A built-in reads NumPy arrays' addresses and executes the program's commands. The program is a *record* of words (`ProgramWord`). A call
+needs a table of slots and an arena. The last call's table is kept with the record for the next call; a call that finds none, because
+another thread has it, makes another. One arena is kept for all programs of the process.
 
 The function takes the caller's arrays, inputs and then outputs. It returns 0, or the status of the host function that failed, or
 `NOT_CONTIGUOUS` if an array is not contiguous and aligned. It releases Python's lock if the record says that the program is long.
 
 The built-in (METH_FASTCALL) reads address and flags where NumPy's array object has them: a call of two arrays takes 0.1 µs, by ctypes and
-NumPy's `ctypes` attributes 20. `_knows_arrays` checks the layout on real arrays; where it is another one, `make_entry` gives
-`CtypesEntry`, which reads addresses by NumPy's public interface.
+NumPy's `ctypes` attributes 20. `_knows_arrays` checks the layout on real arrays; where it is another one, `make_entry` gives `CtypesEntry`,
+which reads addresses by NumPy's public interface.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.core.array import ArraySpec
-from volta_fn.runtime.internals.array_calls import INTERRUPTED, call_record, find_layout, write_apply
+from volta_fn.runtime.internals.array_calls import Status, call_record, find_layout, write_apply
 from volta_fn.runtime.internals.result_allocator import HUGE, ask_for_huge_pages, declare_advice
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 
-NOT_CONTIGUOUS = -1
-NO_MEMORY = -2
 
-
-class Record(IntEnum):
+class ProgramWord(IntEnum):
     """Words of a program's record."""
 
     CODE = 0
@@ -51,10 +48,15 @@ class Record(IntEnum):
 
 # Offsets in NumPy's array object, in bytes, after what every object begins with.
 _HEAD = object.__basicsize__
-_DATA, _FLAGS = _HEAD, _HEAD + 48
-_CONTIGUOUS_ALIGNED = 0x101
+# The flags come after data, nd (padded to a word), dimensions, strides, base and descr.
+_DATA, _FLAGS = _HEAD, _HEAD + 6 * 8
+#: NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
+_CONTIGUOUS_ALIGNED = 0x001 | 0x100
 _METH_FASTCALL = 0x80
+#: Bytes before an arena, for its size.
 _HEADER = 64
+#: Slots of the arena begin at multiples of this many bytes of memory.
+_ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
 _P = "ptr"
 _NULL = Value(_P, "null")
@@ -83,7 +85,7 @@ def write_entry(module: Module) -> None:
     write_apply(module)
 
 
-def _word(f: Function, record: Value, name: Record) -> Value:
+def _word(f: Function, record: Value, name: ProgramWord) -> Value:
     return f.load("i64", f.at(record, "i64", i64(name)), 8)
 
 
@@ -102,16 +104,16 @@ def _write_table(module: Module) -> None:
     """
     record = Value(_P, "%record")
     f = Function(module, "table", [record], _P)
-    spare = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), _NULL)
+    spare = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), _NULL)
 
     def make() -> list[Value]:
-        bytes_ = f.binary("shl", _word(f, record, Record.SLOTS), i64(3))
+        bytes_ = f.binary("shl", _word(f, record, ProgramWord.SLOTS), i64(3))
         block = f.call("malloc", _P, f.binary("add", bytes_, i64(8)))
 
         def fill() -> list[Value]:
             f.store(_NULL, block, 8)
             table = f.at(block, "i64", i64(1))
-            template = f.cast("inttoptr", _word(f, record, Record.TEMPLATE), _P)
+            template = f.cast("inttoptr", _word(f, record, ProgramWord.TEMPLATE), _P)
             f.run("llvm.memcpy.p0.p0.i64", table, template, bytes_, Value("i1", "false"))
             return [table]
 
@@ -137,7 +139,7 @@ def _write_arena(module: Module) -> None:
 
     def make() -> list[Value]:
         f.run("free", spare)
-        size = f.binary("add", wanted, i64(_HEADER))
+        size = f.binary("add", wanted, i64(_ALIGNMENT))  # room to align the first slot
         block = f.branch(f.compare("icmp uge", size, i64(HUGE)), lambda: [large(size)], lambda: [f.call("malloc", _P, size)])[0]
         f.branch(_is_null(f, block), lambda: None, lambda: f.store(wanted, block, 8))
         return [block]
@@ -157,17 +159,17 @@ def _write_relocate(module: Module) -> None:
     def point() -> None:
         base = f.at(arena, "i8", i64(_HEADER))
         address = f.cast("ptrtoint", base, "i64")
-        misfit = f.binary("and", f.binary("sub", i64(0), address), i64(63))
+        misfit = f.binary("and", f.binary("sub", i64(0), address), i64(_ALIGNMENT - 1))
         base = f.at(base, "i8", misfit)
-        first = _word(f, record, Record.ARENA_FIRST)
-        template = f.cast("inttoptr", _word(f, record, Record.TEMPLATE), _P)
+        first = _word(f, record, ProgramWord.ARENA_FIRST)
+        template = f.cast("inttoptr", _word(f, record, ProgramWord.TEMPLATE), _P)
 
         def slot(i: Value, _: list[Value]) -> None:
             number = f.binary("add", first, i)
             offset = f.load("i64", f.at(template, "i64", number), 8)
             f.store(f.at(base, "i8", offset), f.at(table, _P, number), 8)
 
-        f.loop(i64(0), _word(f, record, Record.ARENA_SLOTS), 1, [], slot)
+        f.loop(i64(0), _word(f, record, ProgramWord.ARENA_SLOTS), 1, [], slot)
         f.store(arena, owner, 8)
 
     f.branch(f.compare("icmp ne", f.load(_P, owner, 8), arena), point)
@@ -193,7 +195,7 @@ def _write_enter(module: Module) -> None:
     self_, args, count = Value(_P, "%self"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "enter", [self_, args, count], _P)
     status = f.call("run_program", "i64", f.call("PyLong_AsVoidPtr", _P, self_), args, count)
-    interrupted = f.compare("icmp eq", status, i64(INTERRUPTED))
+    interrupted = f.compare("icmp eq", status, i64(Status.INTERRUPTED))
     f.finish(f.branch(interrupted, lambda: [_NULL], lambda: [f.call("PyLong_FromLongLong", _P, status)])[0])
 
 
@@ -202,15 +204,15 @@ def _write_run_program(module: Module) -> None:
     record, args, count = Value(_P, "%record"), Value(_P, "%args"), Value("i64", "%count")
     f = Function(module, "run_program", [record, args, count], "i64")
     table = f.call("table", _P, record)
-    bytes_ = _word(f, record, Record.ARENA_BYTES)
+    bytes_ = _word(f, record, ProgramWord.ARENA_BYTES)
     without = f.compare("icmp eq", bytes_, i64(0))
     arena = f.branch(without, lambda: [_NULL], lambda: [f.call("arena", _P, f.binary("add", bytes_, i64(_HEADER)))])[0]
 
     def run() -> list[Value]:
         f.branch(without, lambda: None, lambda: f.run("relocate", record, table, arena))
-        code = f.cast("inttoptr", _word(f, record, Record.CODE), _P)
-        end = f.cast("inttoptr", _word(f, record, Record.END), _P)
-        long = f.compare("icmp ne", _word(f, record, Record.LONG), i64(0))
+        code = f.cast("inttoptr", _word(f, record, ProgramWord.CODE), _P)
+        end = f.cast("inttoptr", _word(f, record, ProgramWord.END), _P)
+        long = f.compare("icmp ne", _word(f, record, ProgramWord.LONG), i64(0))
         state = f.branch(long, unlock, lambda: [_NULL])[0]
         status = f.call("execute", "i64", code, end, table)
         f.branch(long, lambda: lock(state))
@@ -229,12 +231,12 @@ def _write_run_program(module: Module) -> None:
 
     def filled() -> list[Value]:
         contiguous = f.compare("icmp eq", f.call("fill", "i64", table, args, count), i64(1))
-        return f.branch(contiguous, run, lambda: [i64(NOT_CONTIGUOUS)])
+        return f.branch(contiguous, run, lambda: [i64(Status.NOT_CONTIGUOUS)])
 
     missing = f.binary("or", _is_null(f, table), f.binary("and", _is_null(f, arena), f.binary("xor", without, Value("i1", "true"))))
-    status = f.branch(missing, lambda: [i64(NO_MEMORY)], filled)[0]
+    status = f.branch(missing, lambda: [i64(Status.NO_MEMORY)], filled)[0]
     f.branch(without, lambda: None, lambda: f.run("free", _exchange(f, Value(_P, "@spare"), arena)))
-    other = _exchange(f, f.at(record, "i64", i64(Record.TABLE)), table)
+    other = _exchange(f, f.at(record, "i64", i64(ProgramWord.TABLE)), table)
     f.branch(_is_null(f, other), lambda: None, lambda: f.run("free", f.at(other, "i64", i64(-1))))
     f.finish(status)
 
@@ -318,21 +320,21 @@ class CtypesEntry:
 
     def function(self, record: np.ndarray) -> Callable[..., int]:
         """See `FunctionMaker`."""
-        words = {name: int(record[name]) for name in Record}
-        template = np.ctypeslib.as_array((ctypes.c_int64 * words[Record.SLOTS]).from_address(words[Record.TEMPLATE]))
-        in_arena = slice(words[Record.ARENA_FIRST], words[Record.ARENA_FIRST] + words[Record.ARENA_SLOTS])
+        words = {name: int(record[name]) for name in ProgramWord}
+        template = np.ctypeslib.as_array((ctypes.c_int64 * words[ProgramWord.SLOTS]).from_address(words[ProgramWord.TEMPLATE]))
+        in_arena = slice(words[ProgramWord.ARENA_FIRST], words[ProgramWord.ARENA_FIRST] + words[ProgramWord.ARENA_SLOTS])
 
         def call(*arrays: np.ndarray) -> int:
             if not all(array.flags.c_contiguous and array.flags.aligned for array in arrays):
-                return NOT_CONTIGUOUS
+                return Status.NOT_CONTIGUOUS
             table = template.copy()
             try:
-                arena = np.empty(words[Record.ARENA_BYTES] + _HEADER, np.uint8)
+                arena = np.empty(words[ProgramWord.ARENA_BYTES] + _ALIGNMENT, np.uint8)
             except MemoryError:
-                return NO_MEMORY
-            table[in_arena] += arena.ctypes.data + -arena.ctypes.data % _HEADER
+                return Status.NO_MEMORY
+            table[in_arena] += arena.ctypes.data + -arena.ctypes.data % _ALIGNMENT
             table[: len(arrays)] = [array.ctypes.data for array in arrays]
-            return self._execute(words[Record.CODE], words[Record.END], table.ctypes.data)
+            return self._execute(words[ProgramWord.CODE], words[ProgramWord.END], table.ctypes.data)
 
         return call
 
@@ -374,7 +376,7 @@ def _knows_arrays() -> bool:
 
 def release(record: np.ndarray) -> None:
     """Free a record's table, memory of ``malloc``."""
-    table = int(record[Record.TABLE])
+    table = int(record[ProgramWord.TABLE])
     if table:
-        record[Record.TABLE] = 0
+        record[ProgramWord.TABLE] = 0
         ctypes.CDLL(None).free(ctypes.c_void_p(table - 8))

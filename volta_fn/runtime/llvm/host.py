@@ -129,13 +129,13 @@ declare double @llvm.fabs.f64(double)
 """
 
 
-def bind_symbols(codes: Iterable[bytes], load: Callable[[str, Sequence[str]], list[int]]) -> None:
-    """Bind the function for objects that call it; `load` gives a module's addresses."""
+def bind_half_rounding(codes: Iterable[bytes], load_module: Callable[[str, Sequence[str]], list[int]]) -> None:
+    """Bind the function for objects that call it; `load_module` compiles and loads a module, and returns addresses."""
     if any(SYMBOL.encode() in code for code in codes):
-        _bind(load)
+        _bind(load_module)
 
 
 @functools.cache
-def _bind(load: Callable[[str, Sequence[str]], list[int]]) -> None:
-    (address,) = load(_TEXT, ["volta_fn_half_of_double"])
+def _bind(load_module: Callable[[str, Sequence[str]], list[int]]) -> None:
+    (address,) = load_module(_TEXT, ["volta_fn_half_of_double"])
     llvm().add_symbol(SYMBOL, address)

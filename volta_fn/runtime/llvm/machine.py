@@ -20,8 +20,7 @@ from volta_fn.errors import CompilerError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.internals.result_allocator import numpy_function
 from volta_fn.runtime.internals.threads import emit, parse, run_passes
-from volta_fn.runtime.llvm import host as half_rounding
-from volta_fn.runtime.llvm.host import Host, host, llvm
+from volta_fn.runtime.llvm.host import Host, bind_half_rounding, host, llvm
 from volta_fn.runtime.threads import thread_count
 
 # ------------------------------------------------------------------------------
@@ -98,7 +97,7 @@ def load_objects(codes: Sequence[bytes], symbols: Sequence[str]) -> LoadedCode:
     The objects stay loaded as long as the result lives.
     """
     binding = llvm()
-    half_rounding.bind_symbols(codes, lambda text, symbols: load_object(compile_object(text), symbols))
+    bind_half_rounding(codes, lambda text, symbols: load_object(compile_object(text), symbols))
     with _lock:  # engines are made one at a time
         _free_dropped()
         bind_lapack_symbols(codes)
@@ -130,14 +129,10 @@ def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
 
 
 # ------------------------------------------------------------------------------
-# Functions of NumPy and SciPy that machine code calls: sorts, BLAS and LAPACK.
-# ------------------------------------------------------------------------------
-
-# ------------------------------------------------------------------------------
 # NumPy's sorts as functions that machine code calls.
 #
 # They sort contiguous numbers of one dtype in place by vector instructions, in a fourth of the time of a radix sort, and need neither
-# an array nor Python's lock. An object names them by symbols that begin with `PREFIX`; a process binds these to its own addresses when
+# an array nor Python's lock. An object names them by symbols that begin with `SORT_PREFIX`; a process binds these to its own addresses when
 # it loads the object. NumPy publishes their addresses for extensions, in the table of functions that each dtype has.
 # ------------------------------------------------------------------------------
 
@@ -148,7 +143,7 @@ _SORT_SYMBOL = re.compile(SORT_PREFIX.encode() + rb"([fiu][248])")
 _TABLE_OF, _SORT = 365, 33
 
 #: ``int sort(void *start, intptr_t count, void *array)``, of which numbers ignore the array.
-_KIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p)
+_SORT_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_void_p)
 
 
 @functools.cache
@@ -165,7 +160,7 @@ def sort_address(dtype: np.dtype) -> int | None:
 def _sorts(function: int, dtype: np.dtype) -> bool:
     """Try the function on numbers in falling order."""
     numbers = np.arange(100, dtype=dtype)[::-1].copy()
-    return not _KIND(function)(numbers.ctypes.data, numbers.size, None) and np.array_equal(numbers, np.arange(100))
+    return not _SORT_FUNCTION(function)(numbers.ctypes.data, numbers.size, None) and np.array_equal(numbers, np.arange(100))
 
 
 def symbol(dtype: np.dtype) -> str:
@@ -185,8 +180,8 @@ def bind_sort_symbols(codes: Iterable[bytes]) -> None:
 # SciPy's BLAS and LAPACK as functions that machine code calls.
 #
 # SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are
-# pointers). An object names those that it calls by symbols that begin with `PREFIX`; a process binds these to its own addresses when it
-# loads the object, so that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
+# pointers). An object names those that it calls by symbols that begin with `LAPACK_PREFIX`; a process binds these to its own addresses
+# when it loads the object, so that objects on disk hold no addresses. The functions need no lock of Python's, and may run on any thread.
 #
 # OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it
 # compute on the calling thread meanwhile, and those of single large matrices on as many threads as a program has.

@@ -43,8 +43,8 @@ def vector_of(type_: str, lanes: int) -> str:
     return f"<{lanes} x {type_}>" if lanes > 1 else type_
 
 
-#: Lines of a function, and calls in a module, beyond which it is called instead of inlined: LLVM takes 5 ms for each copy of a sine. With
-#: so many, programs are as fast. Products, convolutions and losses have at most 6.
+#: A function of more lines than `_SHORT` that a module calls more than `_MOST_COPIES` times is not inlined: each copy of a sine costs LLVM
+#: 5 ms, and from so many calls on programs are as fast without. Products, convolutions and losses call one 6 times at most.
 _SHORT, _MOST_COPIES = 16, 16
 
 
@@ -87,6 +87,7 @@ class Module:
         self.declare(function.name, function.declaration)
 
     def __str__(self) -> str:
+        # Whether a function is inlined is decided here, when all calls of it are known.
         text = "\n".join(self._definitions.values())
         for name, definition in self._definitions.items():
             is_long = definition.count("\n") > _SHORT and " alwaysinline " in definition.partition("\n")[0]

@@ -16,6 +16,7 @@ import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.errors import CallbackError, CompilerError
+from volta_fn.runtime.internals.array_calls import Status
 from volta_fn.targets.cpu.runtime import cache, compile
 from volta_fn.targets.cpu.runtime.program import Program
 
@@ -200,3 +201,18 @@ def test_what_llvm_refuses_is_an_error_with_equations_and_line(monkeypatch: pyte
     with pytest.raises(CompilerError, match=r"(?s)code generation: LLVM refuses the module: .*in (the kernel of|sort)") as caught:
         compiled(odd, np.ones((5, 7), np.float32))
     assert caught.value.location is not None and caught.value.location.file == __file__
+
+
+def test_arguments_that_are_not_contiguous_are_copied_and_reported() -> None:
+    program, statuses = compiled(lambda x, y: jnp.cos(x) + y, X, X), list[int]()
+    enter = program.enter
+
+    def note(*arrays: np.ndarray) -> int:
+        statuses.append(enter(*arrays))
+        return statuses[-1]
+
+    program.enter = note
+    run, _, copied = program.executable()
+    np.testing.assert_allclose(run(False, X, X.T.copy().T)[0], np.cos(X) + X, rtol=1e-6)
+    assert statuses == [Status.NOT_CONTIGUOUS, Status.OK]
+    assert copied == [1]

@@ -235,8 +235,9 @@ def choose_blocking(
     ahead = row_tasks > 1 or options.pack_columns is Packing.AHEAD
     pack_columns = Packing.NONE if not packed else Packing.AHEAD if ahead else Packing.TASK
     return Blocking(
-        batch, m, n, k, row_panels, m % row_panels, m // row_panels, width, column_panels, depth, blocks, splits, split_blocks,
-        row_tasks, column_tasks, pack_rows, pack_columns, group,
+        batch, m, n, k, row_panels=row_panels, taller=m % row_panels, rows=m // row_panels, width=width, column_panels=column_panels,
+        depth=depth, blocks=blocks, splits=splits, split_blocks=split_blocks, row_tasks=row_tasks, column_tasks=column_tasks,
+        pack_rows=pack_rows, pack_columns=pack_columns, row_group=group,
     )  # fmt: skip
 
 
@@ -267,7 +268,11 @@ def legal_blockings(
 def unpacked_blocking(batch: int, m: int, n: int, k: int, *, splits: int, width: int) -> Blocking:
     """Return a blocking without packing, for products that use only its split-K."""
     none = Packing.NONE
-    return Blocking(batch, m, n, k, 1, 0, m, width, -(-n // width), k, 1, splits, 1, 1, -(-n // width), none, none, 1)
+    panels = -(-n // width)
+    return Blocking(
+        batch, m, n, k, row_panels=1, taller=0, rows=m, width=width, column_panels=panels, depth=k, blocks=1, splits=splits, split_blocks=1,
+        row_tasks=1, column_tasks=panels, pack_rows=none, pack_columns=none, row_group=1,
+    )  # fmt: skip
 
 
 def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
@@ -279,6 +284,7 @@ def _tile(work: ComputeType, m: int, n: int) -> tuple[int, int]:
         total = 0.0
         for across, columns in _chunks(vectors, wide):
             for down, times in _chunks(max(m, 1), rows, even=True):
+                # For each k: the latency of a multiplication, two multiplications a cycle, or two loads a cycle; and moving on.
                 total += columns * times * (max(4.0, down * across / 2, (down + across) / 2) + 0.1 * across)
         return total
 

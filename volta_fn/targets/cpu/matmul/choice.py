@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.matmul.gemv import suits_gemv as one_row
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, compute_type, readable, rounds_to
 from volta_fn.targets.cpu.routine import Routine
 
-#: The most terms of a sum that cannot be split; splits are multiples of this.
+#: Terms of the shortest split of a sum; longer ones are multiples of it.
 _LEAST_SPLIT = 64
 
 

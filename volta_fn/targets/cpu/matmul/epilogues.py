@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntFlag
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -322,6 +323,13 @@ class FusedEpilogue:
 _STRIP_BYTES = 64 << 10  # most bytes of sums that are kept for the epilogue
 
 
+class BlockState(IntFlag):
+    """Which of the blocks of k a tile computes."""
+
+    FIRST = 1
+    LAST = 2
+
+
 class TileArguments(NamedTuple):
     """A tile's arguments: its position, where A and B begin, k, block and strip."""
 
@@ -333,6 +341,7 @@ class TileArguments(NamedTuple):
     a: Value
     b: Value
     split: Value
+    #: A `BlockState`.
     state: Value
     strip: Value
 
@@ -386,7 +395,7 @@ class TileWriter:
             if self.plan.blocks == 1:
                 self._end(f, tile, sums, rows, arguments.strip)
             else:
-                last = f.compare("icmp ne", f.binary("and", arguments.state, i64(2)), i64(0))
+                last = f.compare("icmp ne", f.binary("and", arguments.state, i64(BlockState.LAST)), i64(0))
                 f.branch(last, lambda: self._end(f, tile, sums, rows, arguments.strip))
             f.finish()
 
@@ -404,15 +413,12 @@ class TileWriter:
     def _addresses(
         self, f: Function, arguments: TileArguments, tile: ResultTile, result: TileAddress | None
     ) -> tuple[TileAddress, TileAddress]:
-        """Emit the addresses that sums are read from and stored to.
-
-        The state has bit 0 in the first block, bit 1 in the last.
-        """
+        """Emit the addresses that sums are read from and stored to."""
         null = Value("ptr", "null")
         if self.plan.blocks == 1 and result is not None:
             return TileAddress(null, i64(0)), result
         partial = self.partial.address(f, tile, arguments.split)
-        first, last = [f.compare("icmp ne", f.binary("and", arguments.state, i64(bit)), i64(0)) for bit in (1, 2)]
+        first, last = [f.compare("icmp ne", f.binary("and", arguments.state, i64(bit)), i64(0)) for bit in BlockState]
         source = partial._replace(pointer=f.select(first, null, partial.pointer))
         if result is None:
             return source, partial

@@ -27,7 +27,16 @@ from volta_fn.targets.cpu.matmul.blocking import (
     parameters_of,
     range_of,
 )
-from volta_fn.targets.cpu.matmul.epilogues import Epilogue, FusedEpilogue, PartialSums, Strip, TileArguments, TileWriter, combine
+from volta_fn.targets.cpu.matmul.epilogues import (
+    BlockState,
+    Epilogue,
+    FusedEpilogue,
+    PartialSums,
+    Strip,
+    TileArguments,
+    TileWriter,
+    combine,
+)
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType
 from volta_fn.targets.cpu.matmul.packing import PackTasks, RowPacking, Span, StridedOperand, column_sections, pack_panels, row_sections
 from volta_fn.targets.cpu.routine import Launch, Routine
@@ -306,7 +315,7 @@ class Gemm:
             first_column, end_column = range_of(f, column, plan.column_tasks, plan.column_panels)
             item = Task(batch, split, first_row, end_row, first_column, end_column, number)
             if plan.blocks == 1:
-                self._block_of_task(f, buffers, item, i64(0), i64(3), _Scratch(column_block, rows, strip))
+                self._block_of_task(f, buffers, item, i64(0), i64(BlockState.FIRST | BlockState.LAST), _Scratch(column_block, rows, strip))
                 return
             start, stop = range_of(f, split, plan.splits, plan.blocks)
             final = f.binary("sub", stop, i64(1))
@@ -314,7 +323,7 @@ class Gemm:
             def block(k: Value) -> None:
                 opening = f.cast("zext", f.compare("icmp eq", k, start), "i64")
                 closing = f.cast("zext", f.compare("icmp eq", k, final), "i64")
-                state = f.binary("or", opening, f.binary("shl", closing, i64(1)))
+                state = f.binary("or", opening, f.binary("shl", closing, i64(1)))  # a `BlockState`
                 self._block_of_task(f, buffers, item, k, state, _Scratch(column_block, rows, strip))
 
             each(f, start, stop, block)
@@ -398,7 +407,7 @@ class Gemm:
         first = f.binary("mul", task.first_column, i64(self.plan.width))
         end = f.intrinsic("llvm.smin.i64", "i64", f.binary("mul", task.end_column, i64(self.plan.width)), i64(self.plan.n))
         strip = Strip(span.buffers, task.batch, span.outer, i64(count), first, f.binary("sub", end, first), sums, self.tiles.strip_width)
-        last = f.compare("icmp ne", f.binary("and", state, i64(2)), i64(0))
+        last = f.compare("icmp ne", f.binary("and", state, i64(BlockState.LAST)), i64(0))
         f.branch(last, lambda: epilogue.finish(f, strip))
 
 

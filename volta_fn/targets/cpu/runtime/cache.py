@@ -206,7 +206,9 @@ def _rules(values: Sequence[Any]) -> str:
 # - a *program*: its commands with all objects, by the fingerprint of the traced program (`program.py`), so that a process that has the same
 #   program need not lower it. One read loads it, instead of one for each of its routines.
 #
-# An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
+# An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it,
+# too: a file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other
+# users.
 # ------------------------------------------------------------------------------
 
 T = TypeVar("T")

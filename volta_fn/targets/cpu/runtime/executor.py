@@ -22,7 +22,7 @@ from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.core.jaxpr import Equation
 from volta_fn.interrupts import SIGINT, get_handler, set_handler, valid_signals
 from volta_fn.primitives.callbacks import pure_callback_p
-from volta_fn.runtime.internals.array_calls import INTERRUPTED
+from volta_fn.runtime.internals.array_calls import Status
 from volta_fn.runtime.internals.fastcall import Addresses, FunctionMaker, make_entry, write_entry
 from volta_fn.runtime.internals.result_allocator import FUNCTIONS, Empty, make_empty, write_blocks
 from volta_fn.runtime.internals.threads import silenced
@@ -111,17 +111,14 @@ def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
 # Their exceptions are kept, and raised when the program has ended.
 # ------------------------------------------------------------------------------
 
-#: The status of a host function that raised an exception.
-FAILED = 1
-
 _failures = threading.local()
 
 
 @protected
 def fail(error: BaseException) -> int:
-    """Keep an exception for the end of the program, and return the status `FAILED`."""
+    """Keep an exception for the end of the program, and return `Status.FAILED`."""
     _failures.exception = error
-    return FAILED
+    return Status.FAILED
 
 
 def failure() -> BaseException:
@@ -229,7 +226,8 @@ class SupportCode(NamedTuple):
     Whoever asks for it first (`support_code_of_process`) compiles it and starts the worker threads.
     """
 
-    entry: FunctionMaker
+    #: Makes built-ins of programs.
+    functions: FunctionMaker
     workers: Workers
     #: `numpy.empty` of large arrays.
     large_empty: Empty
@@ -306,7 +304,7 @@ MOST_BUFFERS = 512
 
 
 _CODE, _END, _TABLE, _SIGNALS = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table"), Value("ptr", "%signals")
-_OK = i64(0)
+_OK = i64(Status.OK)
 #: Iterations of a loop from one reading of the clock, which costs a few nanoseconds, to the next.
 _CLOCK_INTERVAL = 8
 
@@ -570,7 +568,7 @@ def _write_attend(module: Module) -> None:
         state = f.call("PyGILState_Ensure", "i32")
         raised = f.call("PyErr_CheckSignals", "i32")
         f.run("PyGILState_Release", state)
-        outcome = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(INTERRUPTED))
+        outcome = f.select(f.compare("icmp eq", raised, Value("i32", "0")), _OK, i64(Status.INTERRUPTED))
         f.do(f"store atomic {outcome}, {status} monotonic, align 8")
 
     def next_second() -> None:

@@ -20,8 +20,8 @@ from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.caches import LruCache
 from volta_fn.runtime.compiling import compile_uninterrupted
-from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
-from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
+from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS, Status
+from volta_fn.runtime.internals.fastcall import ProgramWord, release
 from volta_fn.runtime.internals.result_allocator import LARGE
 from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
@@ -283,22 +283,22 @@ class Program:
         #: Whether steps run in NumPy.
         self.calls_host = bool(hosts)
         words = {
-            Record.CODE: self.code.ctypes.data,
-            Record.END: self.code.ctypes.data + self.code.nbytes,
-            Record.SLOTS: layout.slots,
-            Record.CALLER: layout.callers,
-            Record.ARENA_FIRST: layout.callers,
-            Record.ARENA_SLOTS: len(layout.offsets),
-            Record.ARENA_BYTES: layout.arena,
-            Record.TEMPLATE: self.template.ctypes.data,
-            Record.TABLE: 0,
-            Record.LONG: int(artifact.long),
+            ProgramWord.CODE: self.code.ctypes.data,
+            ProgramWord.END: self.code.ctypes.data + self.code.nbytes,
+            ProgramWord.SLOTS: layout.slots,
+            ProgramWord.CALLER: layout.callers,
+            ProgramWord.ARENA_FIRST: layout.callers,
+            ProgramWord.ARENA_SLOTS: len(layout.offsets),
+            ProgramWord.ARENA_BYTES: layout.arena,
+            ProgramWord.TEMPLATE: self.template.ctypes.data,
+            ProgramWord.TABLE: 0,
+            ProgramWord.LONG: int(artifact.long),
         }
-        self.record = np.array([words[name] for name in Record], np.int64)
+        self.record = np.array([words[name] for name in ProgramWord], np.int64)
         for record in _records.drain():
             release(record)
         _records.add(self, self.record)
-        enter = support_code_of_process().entry.function(self.record)
+        enter = support_code_of_process().functions.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
         #: See `Executable.copied`.
         self.copied: list[int] = []
@@ -322,7 +322,7 @@ class Program:
 
         if self.calls_host or not specs:  # a built-in's fallback would call a failing callback again
             return Executable(run_program, None, self.copied)
-        takes_few = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS and len(specs) <= MOST_RESULTS
+        takes_few = self.record[ProgramWord.CALLER] - len(specs) <= MOST_OPERANDS and len(specs) <= MOST_RESULTS
         of_arrays = self._of_arrays if takes_few else None
         if len(specs) > 1:
             return Executable(run_program, of_arrays, self.copied)
@@ -340,7 +340,7 @@ class Program:
     ) -> Callable[..., Any]:
         """See `OfArrays`."""
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
-        return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, fallback)
+        return support_code_of_process().functions.of_arrays(self, self.record, makes, specs, within, fallback)
 
     def __call__(self, donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
         """Return the results; donated arguments may be overwritten if `donate` says so."""
@@ -366,9 +366,9 @@ class Program:
 
         Raises the error of any status but `NOT_CONTIGUOUS`. Returns new results: those of the first attempt may be in arguments' memory.
         """
-        if status == NO_MEMORY:
+        if status == Status.NO_MEMORY:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
-        if status != NOT_CONTIGUOUS:
+        if status != Status.NOT_CONTIGUOUS:
             raise failure()
         self.copied.extend([number for number, argument in enumerate(arguments) if not argument.flags.c_contiguous])
         results = [empty(shape, dtype) for empty, shape, dtype in self.specs]
