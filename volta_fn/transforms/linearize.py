@@ -438,7 +438,7 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
 
 def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
     """Transpose the equations in reverse order; return the linear inputs' cotangents."""
-    # That of a variable is complete when the equation that computes it is reached.
+    # The cotangent of a variable is complete when the equation that computes it is reached.
     pending: dict[Var, Any] = {}
     _accumulate(pending, jaxpr.outvars, cotangents, values)
     for eqn in reversed(jaxpr.eqns):
