@@ -1,4 +1,4 @@
-"""Jaxprs: typed programs in A-normal form, their check, dead-code elimination and inlining.
+"""Jaxprs: typed programs in A-normal form, their check, pruning and inlining.
 
 The check is the executable specification that every transform and pass obeys.
 """
