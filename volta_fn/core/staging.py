@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from volta_fn.source import ScopedPosition, current_scope, user_code_position
 # ------------------------------------------------------------------------------
 # The trace that records a jaxpr, and the programs that it records.
 # ------------------------------------------------------------------------------
+
+T = TypeVar("T")
 
 Position = tuple[CodeType, int]
 
@@ -198,7 +200,7 @@ def trace_to_jaxpr(
 def trace_with_wide_inputs(
     function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
 ) -> tuple[ClosedJaxpr, list[int]]:
-    """Trace as `trace_to_jaxpr` does; Python numbers that meet 64-bit dtypes become inputs.
+    """Trace a program that takes Python numbers in 64 bits where it needs them so.
 
     The program has such a wide input for each weakly typed scalar among its inputs that meets a 64-bit dtype, after all others. Returns
     the program, and the positions of those scalars.
@@ -245,6 +247,24 @@ def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[Sha
                 "closure_convert does that for functions that close over some."
             )
     return closed
+
+
+def trace_with_aux(
+    trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
+) -> tuple[ClosedJaxpr, T]:
+    """Trace a function of results and of auxiliary ones; also return the latter.
+
+    `trace` is `trace_to_jaxpr` or `trace_rules`.
+    """
+    auxiliary: list[T] = []
+
+    def results(*xs: Array) -> Sequence[Array]:
+        outs, aux = function(*xs)
+        auxiliary.append(aux)
+        return outs
+
+    closed = trace(results, in_avals, name)
+    return closed, auxiliary[0]
 
 
 def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:

@@ -39,7 +39,7 @@ from volta_fn.core.device import Device, current_default_device, default_device
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
 from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
-from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.staging import trace_to_jaxpr, trace_with_aux
 from volta_fn.core.trace import EVAL, Trace, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
@@ -53,7 +53,6 @@ from volta_fn.transforms.linearize import (
     jvp_jaxpr,
     linearize_flat,
     pull_back,
-    trace_with_aux,
 )
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")

@@ -7,7 +7,7 @@ reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
@@ -22,6 +22,7 @@ from volta_fn.core.staging import (
     in_backward_pass,
     trace_rules,
     trace_to_jaxpr,
+    trace_with_aux,
 )
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
@@ -30,8 +31,6 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
-
-T = TypeVar("T")
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
@@ -92,24 +91,6 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         if grown == marks:
             return result, marks
         marks = grown
-
-
-def trace_with_aux(
-    trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
-) -> tuple[ClosedJaxpr, T]:
-    """Trace a function of results and of auxiliary ones; also return the latter.
-
-    `trace` is `trace_to_jaxpr` or `trace_rules`.
-    """
-    auxiliary: list[T] = []
-
-    def results(*xs: Array) -> Sequence[Array]:
-        outs, aux = function(*xs)
-        auxiliary.append(aux)
-        return outs
-
-    closed = trace(results, in_avals, name)
-    return closed, auxiliary[0]
 
 
 # ------------------------------------------------------------------------------
@@ -455,7 +436,7 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
 
 def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
     """Transpose the equations in reverse order; return the linear inputs' cotangents."""
-    # That of a variable is complete when the equation that computes it is reached.
+    # The cotangent of a variable is complete when the equation that computes it is reached.
     pending: dict[Var, Any] = {}
     _accumulate(pending, jaxpr.outvars, cotangents, values)
     for eqn in reversed(jaxpr.eqns):

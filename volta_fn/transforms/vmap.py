@@ -19,6 +19,7 @@ from volta_fn.core.staging import (
     function_name,
     jitted_like,
     trace_to_jaxpr,
+    trace_with_aux,
     wraps,
 )
 from volta_fn.core.trace import Trace, Tracer, bound_axis, check_alive, current_trace, run_under
@@ -273,16 +274,14 @@ def batch_jaxpr(
     The inputs that `in_stacked` marks are stacked along their first dimension. `out_stacked` forces outputs to be stacked (where True) even
     if they are equal for all examples.
     """
-    stacked_out: list[bool] = []
 
-    def run(*args: Array) -> list[Array]:
+    def run(*args: Array) -> tuple[list[Array], list[bool]]:
         outs, dims = vmap_flat(lambda *xs: eval_jaxpr(closed, *xs), axis, args, [0 if s else None for s in in_stacked])
-        stacked_out[:] = [d is not None or f for d, f in zip(dims, out_stacked or [False] * len(outs), strict=True)]
-        return [stack_if(s, o, d, axis.size) for o, d, s in zip(outs, dims, stacked_out, strict=True)]
+        is_stacked = [d is not None or f for d, f in zip(dims, out_stacked or [False] * len(outs), strict=True)]
+        return [stack_if(s, o, d, axis.size) for o, d, s in zip(outs, dims, is_stacked, strict=True)], is_stacked
 
     avals = [ShapedArray((axis.size, *a.shape), a.dtype, a.weak_type) if s else a for s, a in zip(in_stacked, closed.in_avals, strict=True)]
-    result = trace_to_jaxpr(run, avals, "batched")
-    return result, stacked_out
+    return trace_with_aux(trace_to_jaxpr, run, avals, "batched")
 
 
 # ------------------------------------------------------------------------------
