@@ -311,7 +311,7 @@ def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width:
 
 
 def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, row: Value) -> Iterator[tuple[int, Value]]:
-    """Emit a row's `count` numbers, and zeros up to `width`; yield columns and vectors."""
+    """Emit `count` numbers, and zeros up to `width`; yield columns and vectors."""
     for start in range(0, width, work.lanes):
         value = work.zero()
         if start < count:
