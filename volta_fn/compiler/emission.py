@@ -1,4 +1,7 @@
-"""Emission: the commands of a lowered program."""
+"""Emission: the commands of a lowered program.
+
+The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,6 @@ from volta_fn.core.array import host_buffer
 from volta_fn.core.jaxpr import Atom, Literal, Var
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
-
-# ------------------------------------------------------------------------------
-# Emission: the commands of a lowered program.
-#
-# The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
-# ------------------------------------------------------------------------------
 
 _VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")

@@ -7,7 +7,7 @@ generator.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -503,6 +503,13 @@ def interpret(kernel: Kernel, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple([run.stored(store, values[store.value]) for store in kernel.stores])
 
 
+def _evaluation(op: str) -> Callable[..., Any]:
+    evaluate = evaluation_of(PRIMITIVES[op])
+    if evaluate is None:
+        raise VoltaError(f"the primitive {op} has no evaluation rule")
+    return evaluate
+
+
 class _Interpreter:
     """Evaluates nodes as arrays of the kernel's rank, of size 1 along unused axes."""
 
@@ -555,21 +562,15 @@ class _Interpreter:
         return np.where(where, buffer[tuple(safe)] if safe else buffer, node.fill.value)
 
     def apply(self, node: Apply, values: Sequence[np.ndarray]) -> np.ndarray:
-        evaluate = evaluation_of(PRIMITIVES[node.op])
-        if evaluate is None:
-            raise VoltaError(f"the primitive {node.op} has no evaluation rule")
-        return np.asarray(evaluate(*[values[i] for i in node.operands], **dict(node.params)))
+        return np.asarray(_evaluation(node.op)(*[values[i] for i in node.operands], **dict(node.params)))
 
     def reduce(self, node: Reduce, operand: np.ndarray) -> np.ndarray:
         sizes, parallel = self.kernel.sizes, self.kernel.parallel
         rows = operand.shape[:parallel]
         row = math.prod(sizes[parallel:])
         flat = np.ascontiguousarray(np.broadcast_to(operand, (*rows, *sizes[parallel:]))).reshape((*rows, row))
-        evaluate = evaluation_of(PRIMITIVES[node.op])
-        if evaluate is None:
-            raise VoltaError(f"the primitive {node.op} has no evaluation rule")
         params = {"index_dtype": node.dtype} if node.is_index else {}
-        reduced = np.asarray(evaluate(flat, axes=(parallel,), **params))
+        reduced = np.asarray(_evaluation(node.op)(flat, axes=(parallel,), **params))
         return reduced.reshape((*rows, *(1,) * (len(sizes) - parallel)))
 
     def stored(self, store: Store, value: np.ndarray) -> np.ndarray:

@@ -7,8 +7,9 @@ kernels that sum products. Attention and its gradient are primitives that only t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,13 @@ class FusedProgram(NamedTuple):
     def reads(self, node: ProgramNode) -> list[Var]:
         """Return the roots of the variables that a node reads."""
         return [self.roots.get(v, v) for v in reads(node)]
+
+
+def with_each_replaced(closed: ClosedJaxpr, replace: Callable[[Equation], Sequence[Equation]]) -> ClosedJaxpr:
+    """Replace each equation of a program by those that `replace` gives for it."""
+    eqns = [new for eqn in closed.eqns for new in replace(eqn)]
+    same = len(eqns) == len(closed.eqns) and all(map(is_, eqns, closed.eqns))
+    return closed if same else closed.replace(eqns=eqns)
 
 
 def equations_between(producers: Mapping[Var, Equation], operands: Iterable[Var | object], results: Iterable[Var]) -> list[Equation]:
@@ -173,6 +181,17 @@ class Contraction(NamedTuple):
     def swapped(self) -> Contraction:
         """Return the contraction with operands, and rows and columns, swapped."""
         return self._replace(lhs=self.rhs, rhs=self.lhs, rows=self.columns, columns=self.rows)
+
+    def oriented(self, swapped: bool | None = None) -> Contraction:
+        """Make the axis along which the first result is contiguous one of the columns.
+
+        `swapped` forces or forbids an exchange of the operands.
+        """
+        if swapped is None:
+            store = self.kernel.stores[0]
+            side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
+            swapped = bool(side_by_side) and side_by_side[0] in self.rows
+        return self.swapped() if swapped else self
 
     def size(self, axes: Axes) -> int:
         """Return the number of iterations along some axes."""

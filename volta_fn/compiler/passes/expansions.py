@@ -10,6 +10,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped_gather_p, wrapped_scatter_add_p
+from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
 from volta_fn.core.array import Array, from_host
 from volta_fn.core.aval import Shape
@@ -44,10 +45,7 @@ DIRECT = 64
 
 def expand_fourier_transforms(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Expand a program's Fourier transforms to products."""
-    if all(eqn.primitive is not fft_p for eqn in closed.eqns):
-        return closed
-    eqns = [_as_call(eqn) if eqn.primitive is fft_p else eqn for eqn in closed.eqns]
-    return closed.replace(eqns=eqns)
+    return with_each_replaced(closed, lambda eqn: [_as_call(eqn) if eqn.primitive is fft_p else eqn])
 
 
 def _as_call(eqn: Equation) -> Equation:

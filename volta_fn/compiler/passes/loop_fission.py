@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product, is_view
-from volta_fn.compiler.ir.nodes import DefUse
+from volta_fn.compiler.ir.nodes import DefUse, with_each_replaced
 from volta_fn.compiler.passes.dce import is_removable
 from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
@@ -197,10 +197,7 @@ def has_few_terms(eqn: Equation) -> bool:
 
 def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Hoist matrix products that do not depend on the carry out of scans."""
-    eqns = [e for eqn in closed.eqns for e in (_divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])]
-    if len(eqns) == len(closed.eqns):
-        return closed
-    return closed.replace(eqns=eqns)
+    return with_each_replaced(closed, lambda eqn: _divided(eqn) if eqn.primitive is scan_p and eqn.params["length"] > 1 else [eqn])
 
 
 def _divided(eqn: Equation) -> list[Equation]:
@@ -444,10 +441,7 @@ def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     That happens after the loop, and only for values of the carry that iterations compute anew.
     """
-    eqns = [e for eqn in closed.eqns for e in (_without_delay_stacks(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])]
-    if len(eqns) == len(closed.eqns):
-        return closed
-    return closed.replace(eqns=eqns)
+    return with_each_replaced(closed, lambda eqn: _without_delay_stacks(eqn) if eqn.primitive is scan_p and eqn.params["length"] else [eqn])
 
 
 def _without_delay_stacks(eqn: Equation) -> list[Equation]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
 from volta_fn.compiler.passes.simplify import literal_key
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
@@ -24,10 +25,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 
 def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
     """Apply `simplify` to the programs that a program's equations hold."""
-    eqns = [_simplified(e, simplify) if e.primitive.holds_programs else e for e in closed.eqns]
-    if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
-        return closed
-    return closed.replace(eqns=eqns)
+    return with_each_replaced(closed, lambda eqn: [_simplified(eqn, simplify) if eqn.primitive.holds_programs else eqn])
 
 
 def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> Equation:
@@ -42,10 +40,7 @@ def _simplified(eqn: Equation, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -
 
 def choose_branches(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Replace conditionals on a known index, or of equal branches, by a call."""
-    eqns = [_chosen(e) if e.primitive is cond_p else e for e in closed.eqns]
-    if all(new is old for new, old in zip(eqns, closed.eqns, strict=True)):
-        return closed
-    return closed.replace(eqns=eqns)
+    return with_each_replaced(closed, lambda eqn: [_chosen(eqn) if eqn.primitive is cond_p else eqn])
 
 
 def _chosen(eqn: Equation) -> Equation:
@@ -75,17 +70,15 @@ _INFLATED = 1024
 
 def hoist_invariants(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Move loop-invariant equations before the loops of a program."""
-    eqns: list[Equation] = []
-    for eqn in closed.eqns:
+
+    def hoisted(eqn: Equation) -> list[Equation]:
         if eqn.primitive is scan_p and eqn.params["length"]:
-            eqns += _out_of(eqn, [("jaxpr", "num_consts", True)])
-        elif eqn.primitive is while_p:
-            eqns += _out_of(eqn, [("cond_jaxpr", "cond_nconsts", True), ("body_jaxpr", "body_nconsts", False)])
-        else:
-            eqns.append(eqn)
-    if len(eqns) == len(closed.eqns):
-        return closed
-    return closed.replace(eqns=eqns)
+            return _out_of(eqn, [("jaxpr", "num_consts", True)])
+        if eqn.primitive is while_p:
+            return _out_of(eqn, [("cond_jaxpr", "cond_nconsts", True), ("body_jaxpr", "body_nconsts", False)])
+        return [eqn]
+
+    return with_each_replaced(closed, hoisted)
 
 
 def _out_of(eqn: Equation, programs: list[tuple[str, str, bool]]) -> list[Equation]:

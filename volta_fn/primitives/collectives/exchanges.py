@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from volta_fn import dtypes, tree
-from volta_fn.core import trace as named_axes
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import AxisData, Linear, Primitive, RuleOf, Zero, reduction_of
 from volta_fn.core.trace import ProcessAxis, bind, bound_axes
 from volta_fn.core.trace import axis_size as bound_axis_size
-from volta_fn.core.trace import axis_size as size_of_axis
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import collapse
 from volta_fn.primitives.collectives import groups as on_host
@@ -207,7 +205,7 @@ def axis_size(axis_name: Any) -> int:
     >>> vf.vmap(lambda x: x * vf.lax.axis_size("i"), axis_name="i")(vf.numpy.ones(3))
     Array([3., 3., 3.], dtype=float32)
     """
-    return named_axes.axis_size(axis_name)
+    return bound_axis_size(axis_name)
 
 
 # The position.
@@ -236,7 +234,7 @@ def axis_index(axis_name: Any) -> Array:
     index: Any = None
     for name in bound_axes(axis_name):
         along_axis = bind(axis_index_p, axis_names=(name,))
-        index = along_axis if index is None else index * named_axes.axis_size(name) + along_axis
+        index = along_axis if index is None else index * bound_axis_size(name) + along_axis
     return index
 
 
@@ -503,7 +501,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 def _transpose(ct: Array, operand: Linear, *, axis_names: Names, to: str) -> list[Array]:
     if to == "varying":
         return list(bind(psum_p, ct, axis_names=axis_names, axis_index_groups=None, compression=None))
-    return [div(ct, as_value(np.asarray(size_of_axis(axis_names)).astype(ct.dtype)))]
+    return [div(ct, as_value(np.asarray(bound_axis_size(axis_names)).astype(ct.dtype)))]
 
 
 pcast_p: Primitive = Primitive(

@@ -425,13 +425,7 @@ def _extremum(first_wins: Callable[[Values, Values], Values]) -> ComplexFormula:
 
 def integer_pow(z: Complex, *, y: int) -> Complex:
     """Return an integer power; a negative one is a reciprocal."""
-    power, square, exponent = None, z, abs(y)
-    while exponent:
-        if exponent & 1:
-            power = square if power is None else power * square
-        exponent >>= 1
-        square = square.squared() if exponent else square
-    power = _one(z) if power is None else power
+    power = exponential.repeated_product(z, abs(y), Complex.squared) if y else _one(z)
     return reciprocal(power) if y < 0 else power
 
 

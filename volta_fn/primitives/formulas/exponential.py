@@ -485,15 +485,21 @@ def integer_pow(x: Any, *, y: int) -> Any:
 
     x is a value with operators, multiplied in the order of repeated squaring. Only floats have the power 0 and negative ones.
     """
-    result, square, exponent = None, x, abs(y)
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else result * square
-        exponent >>= 1
-        square = square * square if exponent else square
-    if result is None:
+    if y == 0:
         return x.like(1)
-    return 1.0 / result if y < 0 else result
+    power = repeated_product(x, abs(y), lambda square: square * square)
+    return 1.0 / power if y < 0 else power
+
+
+def repeated_product(x: Any, count: int, squared: Callable[[Any], Any]) -> Any:
+    """Return the product of `count` times x, by repeated squaring."""
+    result, square = None, x
+    while count:
+        if count & 1:
+            result = square if result is None else result * square
+        count >>= 1
+        square = squared(square) if count else square
+    return result
 
 
 # ------------------------------------------------------------------------------

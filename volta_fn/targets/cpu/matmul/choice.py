@@ -81,7 +81,7 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
     product = contraction_of(kernel)
     if product is None or not computes_product(kernel):
         return None
-    product = _oriented(product) if options.swapped is None else product.swapped() if options.swapped else product
+    product = product.oriented(options.swapped)
     problem = product.problem()
     work = compute_type(problem.dtype)
     assert work is not None
@@ -108,13 +108,6 @@ def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
             yield ProductOptions(swapped, None, False, None, blocking)
             if number % 3 == int(swapped):
                 yield ProductOptions(swapped, True, False, None, blocking)
-
-
-def _oriented(product: Contraction) -> Contraction:
-    """Make the axis along which the first result is contiguous one of the columns."""
-    store = product.kernel.stores[0]
-    side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return product.swapped() if side_by_side and side_by_side[0] in product.rows else product
 
 
 def _strided_epilogue(work: ComputeType, product: Contraction) -> StoreStrided | None:

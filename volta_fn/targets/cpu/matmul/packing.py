@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -306,12 +306,18 @@ def copy_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> Sha
 def copy_row(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, source: Value, target: Value, k: Value) -> None:
     """Emit row `k` of a panel: `count` adjacent numbers, and zeros up to `width`."""
     address = f.at(target, work.type, f.binary("mul", k, i64(width)))
+    for start, value in _padded(f, work, dtype, count, width, source):
+        store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
+
+
+def _padded(f: Function, work: ComputeType, dtype: np.dtype, count: int, width: int, row: Value) -> Iterator[tuple[int, Value]]:
+    """Emit `count` numbers, and zeros up to `width`; yield columns and vectors."""
     for start in range(0, width, work.lanes):
         value = work.zero()
         if start < count:
-            pointer = f.at(source, f"[{dtype.itemsize} x i8]", i64(start))
+            pointer = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
             value = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
-        store_lanes(f, work, value, f.at(address, work.type, i64(start)), width - start)
+        yield start, value
 
 
 @functools.cache
@@ -333,7 +339,9 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
         def several(k: Value, panel: Value) -> None:
             row_address, address = addresses(k, panel)
             starts = row_pointers.starts(f, row_address)
-            numbers = _numbers(f, work, dtype, [row_pointers.row(f, starts, row) for row in range(RUN)], count, width)
+            rows = [row_pointers.row(f, starts, row) for row in range(RUN)]
+            vectors = [pair for row in rows for pair in _padded(f, work, dtype, count, width, row)]
+            numbers = [(vector, lane) for start, vector in vectors for lane in range(min(work.lanes, width - start))]
             first = f.at(address, f"[{width * work.itemsize} x i8]", k)
             for start in range(0, RUN * width, work.lanes):
                 value = assembled(f, numbers[start : start + work.lanes])
@@ -348,19 +356,6 @@ def spread_rows(work: ComputeType, dtype: np.dtype, count: int, width: int) -> S
 
     parameters = [*_packing_parameters(), Value("i64", "%panels"), Value("i64", "%panel_apart")]
     return shared_function(f"spread_{type_name(work)}_{dtype.name}_{count}to{width}", parameters, write)
-
-
-def _numbers(f: Function, work: ComputeType, dtype: np.dtype, rows: Sequence[Value], count: int, width: int) -> list[tuple[Value, int]]:
-    """Emit each row's `count` numbers, and zeros up to `width`, as vectors and lanes."""
-    numbers = []
-    for row in rows:
-        for start in range(0, width, work.lanes):
-            vector = work.zero()
-            if start < count:
-                pointer = f.at(row, f"[{dtype.itemsize} x i8]", i64(start))
-                vector = read(f, work, dtype, pointer, work.lanes, first_lanes(count - start, work.lanes))
-            numbers += [(vector, lane) for lane in range(min(work.lanes, width - start))]
-    return numbers
 
 
 @functools.cache

@@ -19,7 +19,6 @@ from volta_fn.codegen.scalars import kind
 from volta_fn.compiler import contractions
 from volta_fn.compiler.contractions import IndexedContraction, Operand, merged, of_problem, problem_of
 from volta_fn.compiler.ir.axes import KernelAnalysis
-from volta_fn.compiler.ir.index import row_major
 from volta_fn.compiler.ir.kernel import Kernel, Load
 from volta_fn.compiler.ir.nodes import Axes, Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
@@ -334,17 +333,9 @@ def _maps(product: Contraction, epilogue: Fused) -> contractions.IndexedContract
 
 
 def _oriented(kernel: Kernel, swapped: bool | None) -> Contraction:
-    """Return a contraction whose columns are the contiguous axis of the first result.
-
-    `swapped` forces or forbids an exchange of the operands.
-    """
     product = contraction_of(kernel)
     assert product is not None
-    if swapped is not None:
-        return product.swapped() if swapped else product
-    store = product.kernel.stores[0]
-    side_by_side = [axis for axis, c in row_major(store.index, store.shape).terms if c == 1]
-    return product.swapped() if side_by_side and side_by_side[0] in product.rows else product
+    return product.oriented(swapped)
 
 
 class Fused:

@@ -134,7 +134,7 @@ def rounded(dtype: np.dtype) -> Epilogue:
 def results(
     f: Shader, work: Working, c: IndexedContraction, epilogue: Epilogue, buffers: BufferNumbers, lanes: int, splits: int = 1
 ) -> str:
-    """Write the function that stores results by an epilogue, or partial sums of `splits` chunks; return its name."""
+    """Write the function that stores results, or partial sums; return its name."""
     partial = _partial(f, work, c, buffers.workspace, splits, lanes) if splits > 1 else None
     return _function(f, work, c, lanes, partial or epilogue(f, work, c, buffers.result, lanes))
 
@@ -179,7 +179,7 @@ _INVOCATIONS = 128
 
 
 def chunk(f: Shader, split: str, length: int, splits: int, terms: int) -> tuple[str, str]:
-    """Return where chunk `split` of the terms begins and ends, of `splits` with `length` terms."""
+    """Return where chunk `split`, of `splits` with `length` terms, begins and ends."""
     if splits == 1:
         return ZERO, f"{terms}u"
     begin = f.let("u32", f"{split} * {length}u")
@@ -195,7 +195,7 @@ def combined(
     epilogue: Epilogue,
     buffers: BufferNumbers,
 ) -> Routine:
-    """Return the routine of a dispatch that stores results, or partial sums of `splits` chunks."""
+    """Return the routine of a dispatch that stores results, or partial sums."""
     if splits == 1:
         return Routine((first,))
     size = splits * c.batch * c.m * c.n * work.dtype.itemsize
@@ -205,7 +205,7 @@ def combined(
 def combine(
     c: IndexedContraction, work: Working, splits: int, device: TargetCapabilities, epilogue: Epilogue, buffers: BufferNumbers
 ) -> Dispatch:
-    """Write the results from `splits` arrays [stack, m, n] of partial sums, or zeros without any."""
+    """Write the results from `splits` arrays [stack, m, n] of partial sums, or zeros."""
     f = Shader(device, _INVOCATIONS)
     each = 4 if c.n % 4 == 0 and work.lanes == 4 else 1
     put = results(f, work, c, epilogue, buffers, each)
