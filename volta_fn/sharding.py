@@ -37,7 +37,7 @@ from volta_fn.core.distribution import get_mesh as get_mesh
 from volta_fn.core.distribution import make_mesh as make_mesh
 from volta_fn.core.distribution import set_mesh as set_mesh
 from volta_fn.core.distribution import use_mesh as use_mesh
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.placement import at_home, sharding_spec, split, with_sharding_constraint
 from volta_fn.core.placement import reshard as reshard
 from volta_fn.core.primitive import AxisData
@@ -76,15 +76,7 @@ def variance_of(closed: ClosedJaxpr, inputs: Sequence[Variance]) -> list[Varianc
 
     Raises `ArgumentError` if a condition that varies along an axis decides about a collective over it.
     """
-    jaxpr = closed.jaxpr
-    variances: dict[Any, Variance] = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def read(atom: Any) -> Variance:
-        return _NOWHERE if isinstance(atom, Literal) else variances.get(atom, _NOWHERE)
-
-    for eqn in jaxpr.eqns:
-        variances.update(zip(eqn.outvars, _variance_of_equation(eqn, [read(atom) for atom in eqn.invars]), strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return interpret_jaxpr(closed, inputs, _variance_of_equation, lambda _: _NOWHERE)
 
 
 def _variance_of_equation(eqn: Equation, operands: list[Variance]) -> Sequence[Variance]:
@@ -418,7 +410,6 @@ class _FlatShards:
         self._structure = structure
 
     def __call__(self, *shards: Array) -> list[Array]:
-        """Call the function."""
         result = self._shards.function(*tree.unflatten(self._structure, shards))
         outs, self.out_tree = tree.flatten(result)
         self.out_specs = _specs(self._shards.out_specs, result, self._mesh)

@@ -361,6 +361,34 @@ def _format_param(value: Any, indent: int, sources: bool) -> str:
 
 
 # ------------------------------------------------------------------------------
+# Interpretation: a pass through a program with values of any kind.
+# ------------------------------------------------------------------------------
+
+
+def interpret_jaxpr(
+    closed: ClosedJaxpr,
+    inputs: Sequence[T],
+    step: Callable[[Equation, list[T]], Sequence[T]],
+    constant: Callable[[Any], T] = lambda array: array,
+) -> list[T]:
+    """Return what stands for the outputs of a program.
+
+    `inputs` stand for its inputs; `step` returns what stands for the results of an equation, given what stands for its operands, and
+    `constant` what stands for an array in the program.
+    """
+    jaxpr = closed.jaxpr
+    values: dict[Var, T] = dict(zip(jaxpr.constvars, map(constant, closed.consts), strict=True))
+    values.update(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(atoms: Sequence[Atom]) -> list[T]:
+        return [constant(atom.val) if isinstance(atom, Literal) else values[atom] for atom in atoms]
+
+    for eqn in jaxpr.eqns:
+        values.update(zip(eqn.outvars, step(eqn, read(eqn.invars)), strict=True))
+    return read(jaxpr.outvars)
+
+
+# ------------------------------------------------------------------------------
 # The executable specification of jaxprs, which every transform and pass obeys.
 # ------------------------------------------------------------------------------
 

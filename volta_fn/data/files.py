@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import gzip
 import io
 import math
@@ -430,15 +431,11 @@ def _reals(column: _Column, dtype: np.dtype, fill: Any) -> np.ndarray:
     return narrow
 
 
-def _real(field: str | float) -> float:
-    """Convert like Python's `float`, without underscores between digits."""
+def _plain(kind: type, field: Any) -> Any:
+    """Convert like Python's `int` or `float`, without underscores between digits."""
     if isinstance(field, str) and "_" in field:
         raise ValueError
-    return float(field)
+    return kind(field)
 
 
-def _integer(field: str | int) -> int:
-    """Convert like Python's `int`, without underscores between digits."""
-    if isinstance(field, str) and "_" in field:
-        raise ValueError
-    return int(field)
+_integer, _real = functools.partial(_plain, int), functools.partial(_plain, float)

@@ -207,7 +207,6 @@ class _TextBar:
         self._report = self._report if report is None else report
 
     def advance(self, task: None) -> None:
-        """Count one item more."""
         self._done += 1
         if time.monotonic() - self._written >= _PAUSE:
             self._write()

@@ -149,7 +149,6 @@ def _operation(step: str, dtype: np.dtype) -> Any:
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """Return an array's memory."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 

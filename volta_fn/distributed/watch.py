@@ -522,7 +522,6 @@ class Watch:
         return None
 
     def _end(self, kind: str, text: str, rank: int | None) -> NoReturn:
-        """End this process."""
         report(self.connection.rank, kind, text, rank)
         if kind == "failed":
             self.connection.send("failed", text=text)

@@ -24,7 +24,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of, from_host
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
@@ -413,7 +413,6 @@ class _Sites:
         return _State(from_host(np.zeros((), np.int32)), zeros)
 
     def flat(self, state: _State) -> list[Array]:
-        """Return a state as a list of arrays."""
         return [state.code, *[v for values in state.values for v in values]]
 
     def unflat(self, arrays: Sequence[Array]) -> tuple[_State, list[Array]]:
@@ -424,20 +423,16 @@ class _Sites:
 
     def run(self, program: ClosedJaxpr, state: _State, args: Sequence[Array]) -> tuple[_State, list[Array]]:
         """Run a program with checks; return the state and the outputs."""
-        jaxpr = program.jaxpr
-        env: dict[Var, Array] = dict(zip(jaxpr.constvars, program.consts, strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
 
-        def read(atom: Atom) -> Array:
-            return atom.val if isinstance(atom, Literal) else env[atom]
-
-        for eqn in jaxpr.eqns:
-            ins = [read(v) for v in eqn.invars]
+        def step(eqn: Equation, ins: list[Array]) -> Sequence[Array]:
+            nonlocal state
             state, outs = self._step(eqn, state, ins)
-            env.update(zip(eqn.outvars, outs, strict=True))
             for number in self.of_equation[id(eqn)]:
                 state = self._checked(number, state, ins, outs)
-        return state, [read(v) for v in jaxpr.outvars]
+            return outs
+
+        outputs = interpret_jaxpr(program, args, step)
+        return state, outputs
 
     def _checked(self, number: int, state: _State, ins: Sequence[Array], outs: Sequence[Array]) -> _State:
         failed, new = self.checks[number].run(ins, outs)
@@ -447,7 +442,6 @@ class _Sites:
         return _State(select(fails_first, from_host(np.asarray(number + 1, np.int32)), state.code), values)
 
     def _step(self, eqn: Equation, state: _State, ins: list[Array]) -> tuple[_State, Sequence[Array]]:
-        """Do one equation."""
         primitive, params = eqn.primitive, eqn.params
         if primitive is check_p:
             return state, ()

@@ -13,7 +13,7 @@ from typing import Any
 
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, interpret_jaxpr
 from volta_fn.core.primitive import Zero
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
@@ -92,22 +92,10 @@ def _filled(series: Series, order: int) -> Series:
 
 
 def _run(program: ClosedJaxpr, args: Sequence[Series], order: int) -> list[Series]:
-    """Run a program on Taylor series."""
-    jaxpr = program.jaxpr
-    env: dict[Var, Series] = {v: [c] for v, c in zip(jaxpr.constvars, program.consts, strict=True)}
-    env.update(zip(jaxpr.invars, args, strict=True))
-    for eqn in jaxpr.eqns:
-        ins = [_read(env, v) for v in eqn.invars]
-        env.update(zip(eqn.outvars, _step(eqn, ins, order), strict=True))
-    return [_read(env, v) for v in jaxpr.outvars]
-
-
-def _read(env: dict[Var, Series], atom: Atom) -> Series:
-    return [atom.val] if isinstance(atom, Literal) else env[atom]
+    return interpret_jaxpr(program, args, lambda eqn, ins: _step(eqn, ins, order), lambda constant: [constant])
 
 
 def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:
-    """Do one equation on Taylor series."""
     primitive, params = eqn.primitive, eqn.params
     varying = [len(s) > 1 for s in ins]
     if not any(varying):
@@ -125,7 +113,6 @@ def _step(eqn: Equation, ins: Sequence[Series], order: int) -> Sequence[Series]:
 
 
 def _product(multiply: Callable[[Array, Array], Array], left: Series, right: Series, order: int) -> Series:
-    """Multiply power series."""
     out: Series = []
     for k in range(order + 1):
         terms = [multiply(left[i], right[k - i]) for i in range(k + 1) if i < len(left) and k - i < len(right)]

@@ -434,7 +434,6 @@ class _Reader:
         return {"times": number * float(value), "over": number / float(value) if value else math.inf}[kind]
 
     def _substitute_sizes(self, value: Any) -> Any:
-        """Replace symbolic sizes by numbers."""
         if isinstance(value, list):
             return [self._substitute_sizes(item) for item in value]
         if not isinstance(value, dict):

@@ -51,7 +51,6 @@ class _Function(Primitive):
     """A primitive that stands for a function made of others."""
 
     def bind(self, *args: Any, **params: Any) -> Any:
-        """Call the function."""
         return self.impl(*args, **params)  # type: ignore[misc]  # it is given
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import textwrap
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +22,11 @@ from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, LoweredProgram, Pass, RoutineKey, Target
 from volta_fn.core.array import Array, ConcreteArray, array_spec, as_value, host_buffer, wrap
 from volta_fn.core.device import Device, find_device
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, sub_jaxprs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, has_effects, interpret_jaxpr, sub_jaxprs
 from volta_fn.core.memory import device_put
 from volta_fn.core.staging import check_callable
 from volta_fn.inspection.explanation import Attribution, locations_of
-from volta_fn.inspection.reference import Expected, elements, excess, expected, expected_outputs, expected_values
+from volta_fn.inspection.reference import Expected, excess, expected, expected_outputs, expected_values, initial_values
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
@@ -206,14 +207,7 @@ class _Run:
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def program(self, closed: ClosedJaxpr, args: Sequence[Array]) -> list[Array]:
-        """Run a program; return its outputs."""
-        jaxpr = closed.jaxpr
-        env: dict[Var, Array] = dict(zip(jaxpr.constvars, [device_put(c, self.device) for c in closed.consts], strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
-        for eqn in jaxpr.eqns:
-            operands = [device_put(v.val, self.device) if isinstance(v, Literal) else env[v] for v in eqn.invars]
-            env.update(zip(eqn.outvars, self._equation(eqn, operands), strict=True))
-        return [device_put(v.val, self.device) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+        return interpret_jaxpr(closed, args, self._equation, partial(device_put, device=self.device))
 
     def _equation(self, eqn: Equation, operands: Sequence[Array]) -> Sequence[Array]:
         inner = structured_by(self.program, eqn.primitive, eqn.params, self.device, eqn.position)
@@ -362,7 +356,6 @@ class _LoweredPipeline(NamedTuple):
     program: LoweredProgram
 
     def lower(self, closed: ClosedJaxpr, target: Target) -> LoweredProgram:
-        """Return the program."""
         return self.program
 
     def early_routine_keys(self, closed: ClosedJaxpr, target: Target) -> Iterator[RoutineKey]:
@@ -482,20 +475,14 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _in_numpy(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a program's equations in NumPy, each result in separate memory."""
     backend = load("volta_fn.targets.numpy.backend")
-    jaxpr = program.jaxpr
-    values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
-    values.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def step(eqn: Equation, operands: list[np.ndarray]) -> list[np.ndarray]:
+        kernel = backend.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params, PIPELINE)
+        results = kernel(*[x.copy() for x in operands])
+        return list(map(np.asarray, results if eqn.primitive.multiple_results else (results,)))
+
     with np.errstate(all="ignore"):
-        for eqn in program.eqns:
-            kernel = backend.make_kernel(eqn.primitive, tuple([v.aval for v in eqn.invars]), eqn.params, PIPELINE)
-            results = kernel(*[_read(values, v).copy() for v in eqn.invars])
-            many = results if eqn.primitive.multiple_results else (results,)
-            values.update(zip(eqn.outvars, map(np.asarray, many), strict=True))
-    return [_read(values, v) for v in jaxpr.outvars]
-
-
-def _read(values: Mapping[Var, np.ndarray], atom: Atom) -> np.ndarray:
-    return host_buffer(atom.val) if isinstance(atom, Literal) else values[atom]
+        return interpret_jaxpr(program, arguments, step, host_buffer)
 
 
 # kernels
@@ -511,17 +498,14 @@ class _Walk:
         self._wrong: set[int] = set()
 
     def program(self, program: LoweredProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of a lowered program."""
-        jaxpr = program.closed.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
+        values = initial_values(program.closed, arguments)
         for item in program.items:
             if not item.is_needed:
                 values.update({v: np.zeros(v.aval.shape, v.aval.dtype) for v in item.results})
                 continue
             results = self._control_flow(program, item, values) if item.programs else self._item(program, item, values)
             values.update(zip(item.results, results, strict=True))
-        return [self._read(program, values, v) for v in jaxpr.outvars]
+        return [self._read(program, values, v) for v in program.closed.outvars]
 
     def _read(self, program: LoweredProgram, values: Values, atom: Atom) -> np.ndarray:
         value = host_buffer(atom.val) if isinstance(atom, Literal) else values[program.root(atom)]
@@ -584,21 +568,19 @@ class _Walk:
 
         Its memory, or that of its operands, is shared too early.
         """
-        jaxpr = program.closed.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(elements, program.closed.consts), strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
+        values = initial_values(program.closed, arguments)
         items = [item for item in program.items if item.is_needed]
         together = dict(values)
         for item in items:
             together.update(zip(item.results, self.compiled.run_items(program, [item], together, item.results), strict=True))
-        low, high = 0, len(items)  # items[:low] are right together, items[:high] are not
-        while high - low > 1:
-            middle = (low + high) // 2
-            last = items[middle - 1]
-            results = self.compiled.run_items(program, items[:middle], values, last.results)
-            right = all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(results, last.results, strict=True))
-            low, high = (middle, high) if right else (low, middle)
-        equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[high - 1])
+
+        def is_wrong(number: int) -> bool:
+            results = items[number].results
+            computed = self.compiled.run_items(program, items[: number + 1], values, results)
+            return not all(np.array_equal(_bits(a), _bits(together[v])) for a, v in zip(computed, results, strict=True))
+
+        first = bisect_left(range(len(items) - 1), True, key=is_wrong)
+        equations = self._attributions.setdefault(id(program), Attribution(program)).equations(items[first])
         merging = "" if self.compiled.is_native else ", or the merging of dispatches,"
         return _of_memory(f"the assignment of memory{merging} for {program.target.name}", equations, output, mine, other)
 
@@ -694,11 +676,8 @@ def _wrong_pass(compiled: CompiledProgram, arguments: Sequence[np.ndarray]) -> M
 
     if not changes or fault(changes[-1][2]) is None:
         return None
-    low, high = -1, len(changes) - 1  # right after low, wrong after high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fault(changes[middle][2]) is None else (low, middle)
-    one, before, after = changes[high]
+    first = bisect_left(range(len(changes) - 1), True, key=lambda number: fault(changes[number][2]) is not None)
+    one, before, after = changes[first]
     wrong = fault(after)
     assert wrong is not None
     number, off, output = wrong

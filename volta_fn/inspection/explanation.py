@@ -64,7 +64,6 @@ class _Recorder:
         self.changes: list[Change] = []
 
     def run(self, one: Pass, program: Any) -> Any:
-        """Run a pass on a program."""
         before = _census(program)
         result = one.run(program)
         after = _census(result)

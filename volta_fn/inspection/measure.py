@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.array import host_buffer
 from volta_fn.core.device import Device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, interpret_jaxpr
 from volta_fn.errors import ArgumentError, DeviceError
 from volta_fn.inspection.explanation import Attribution, Roofline, Step, aligned, describe, flops_of, locations_of, samples
 from volta_fn.inspection.report import duration
@@ -49,16 +49,15 @@ def _kernel(eqn: Equation, device: Device) -> Callable[..., Sequence[Any]]:
 
 def _timed(program: ClosedJaxpr, runs: Sequence[Callable[..., Sequence[Any]]], buffers: Sequence[Any]) -> list[float]:
     """Run the equations one by one, and return the seconds of each."""
-    constants: Any = program.consts
-    values: dict[Var, Any] = dict(zip(program.constvars, map(host_buffer, constants), strict=True))
-    values.update(zip(program.invars, buffers, strict=True))
-    seconds = []
-    for eqn, run in zip(program.eqns, runs, strict=True):
-        operands = [host_buffer(v.val) if isinstance(v, Literal) else values[v] for v in eqn.invars]
-        start = time.perf_counter()
+    remaining, seconds = iter(runs), []
+
+    def step(_: Equation, operands: list[Any]) -> Sequence[Any]:
+        run, start = next(remaining), time.perf_counter()
         results = run(*operands)
         seconds.append(time.perf_counter() - start)
-        values.update(zip(eqn.outvars, results, strict=True))
+        return results
+
+    interpret_jaxpr(program, buffers, step, host_buffer)
     return seconds
 
 
@@ -338,7 +337,6 @@ class _ObservedProgram:
         self._names: list[tuple[str, str]] = []
 
     def __call__(self, donate: bool, *buffers: Any) -> Any:
-        """Run the program on buffers."""
         recording = current()
         if recording is None:
             return self._run(donate, *buffers)

@@ -88,9 +88,11 @@ def evaluate(eqn: Equation, operands: Sequence[np.ndarray], wanted: Sequence[np.
     return [np.asarray(r) for r in (results if eqn.primitive.multiple_results else (results,))]
 
 
-def elements(array: Any) -> np.ndarray:
-    """Return the elements of an array, on the host."""
-    return host_buffer(array)
+def initial_values(program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> Values:
+    """Return the values of a program's constants and inputs."""
+    jaxpr = program.jaxpr
+    constants: Any = program.consts
+    return dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(host_buffer, constants), *arguments), strict=True))
 
 
 def wide_dtype(dtype: np.dtype) -> np.dtype:
@@ -230,12 +232,8 @@ class _Evaluation:
         self.rng = rng
 
     def program(self, program: ClosedJaxpr, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of a program."""
-        jaxpr = program.jaxpr
-        values: Values = dict(zip(jaxpr.constvars, map(elements, program.consts), strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-        results = self.equations(program.eqns, values)
-        return [self._read(results, v) for v in jaxpr.outvars]
+        results = self.equations(program.eqns, initial_values(program, arguments))
+        return [self._read(results, v) for v in program.outvars]
 
     def equations(self, equations: Sequence[Equation], values: Mapping[Var, np.ndarray]) -> Values:
         """Return the values that equations compute, and those that they read."""

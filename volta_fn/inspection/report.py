@@ -171,7 +171,6 @@ class _LogAxis:
         self.low, self.high, self.start, self.end = low, high, start, end
 
     def at(self, value: float) -> float:
-        """Return the coordinate of a value."""
         share = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return self.start + share * (self.end - self.start)
 

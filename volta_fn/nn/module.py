@@ -169,9 +169,8 @@ class Module:
         >>> y.shape, list(state)
         ((2, 4), ['norm'])
         """
-        split = {name: split_state(value) for name, value in fields.items()}
-        module = cls(**{name: layer for name, (layer, _) in split.items()})
-        states = {name: state for name, (_, state) in split.items() if state is not None}
+        layers, states = split_state(fields)
+        module = cls(**layers)
         return (module, states) if states else module
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from volta_fn import tree
 from volta_fn.core.array import as_value, host_buffer
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, called_program, sub_jaxprs
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, called_program, interpret_jaxpr, sub_jaxprs
 from volta_fn.errors import ArgumentError, ArgumentTypeError, OnnxError
 from volta_fn.io.files import replacing
 from volta_fn.jit import jit
@@ -169,18 +169,7 @@ class GraphWriter:
 
     def program(self, closed: ClosedJaxpr, operands: Sequence[str]) -> list[str]:
         """Add the nodes of a program, and return the names of its results."""
-        jaxpr = closed.jaxpr
-        values: dict[Atom, str] = dict(zip(jaxpr.invars, operands, strict=True))
-        for variable, constant in zip(jaxpr.constvars, closed.consts, strict=True):
-            values[variable] = self.constant(host_buffer(_concrete(constant)))
-
-        def read(atom: Atom) -> str:
-            return self.constant(host_buffer(atom.val)) if isinstance(atom, Literal) else values[atom]
-
-        for eqn in jaxpr.eqns:
-            results = self._equation(eqn, [read(a) for a in eqn.invars])
-            values.update(zip(eqn.outvars, results, strict=True))
-        return [read(a) for a in jaxpr.outvars]
+        return interpret_jaxpr(closed, operands, self._equation, lambda constant: self.constant(host_buffer(_concrete(constant))))
 
     def _equation(self, eqn: Equation, names: list[str]) -> Sequence[str]:
         called = called_program(eqn)

@@ -245,7 +245,6 @@ class _Pipelines:
         self.rows: list[list[Any]] = []
 
     def number(self, run: Run) -> int:
-        """Return the number of a dispatch's pipeline."""
         if run.key not in self._numbers:
             self._numbers[run.key] = len(self.rows)
             self.rows.append([self._shaders.setdefault(run.source, len(self._shaders)), len(run.ranges), sorted(run.written)])
@@ -564,7 +563,6 @@ def _module(path: Path, manifest: Manifest) -> dict[Path, bytes]:
 
 
 def _page(page: Layout | str | os.PathLike[str], manifest: Manifest) -> str:
-    """Return an HTML page."""
     if isinstance(page, Layout):
         return _render_layout(page, manifest)
     try:

@@ -13,7 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal
+from volta_fn.core.jaxpr import Equation, interpret_jaxpr
 from volta_fn.core.staging import FlatFunction, check_callable, function_name, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, ShapeError, UnsupportedError
@@ -402,21 +402,9 @@ def sparsify(f: Callable[..., Any], use_tracer: bool = False) -> Callable[..., A
         avals = [ShapedArray(x.shape, x.dtype) if isinstance(x, BCOO) else aval_of(x) for x in values]
         flat = FlatFunction(f, structure)
         program = trace_to_jaxpr(flat, avals, function_name(f))
-        return tree.unflatten(flat.out_tree, _run(program, values))
+        return tree.unflatten(flat.out_tree, interpret_jaxpr(program, values, _step))
 
     return sparsified
-
-
-def _run(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-    jaxpr = program.jaxpr
-    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *args), strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else env[atom]
-
-    for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, _step(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.outvars]
 
 
 def _step(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
@@ -425,7 +413,7 @@ def _step(eqn: Equation, ins: list[Any]) -> Sequence[Any]:
         outs = bind(primitive, *ins, **params)
         return list(outs) if primitive.multiple_results else [outs]
     if primitive.call_param is not None:
-        return _run(params[primitive.call_param], ins)
+        return interpret_jaxpr(params[primitive.call_param], ins, _step)
     if primitive.name in _LINEAR or primitive.name in _KEEPS_ZERO or (primitive.name == "integer_pow" and params["y"] > 0):
         mat = ins[0] if primitive.name in _LINEAR or ins[0].unique_indices else ins[0].sum_duplicates(ins[0].nse)
         return [mat.replace_data(bind(primitive, mat.data, **params))]

@@ -65,7 +65,6 @@ def _checked(layer: Module, x: Array, reduction: _Reduction) -> Array:
 
 
 def _pool_axis(x: Array, axis: int, size: int, reduction: _Reduction) -> Array:
-    """Reduce `size` windows along `axis`."""
     length = x.shape[axis]
     if length % size == 0:
         return reduction.function(x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :]), axis + 1, None)
@@ -318,7 +317,6 @@ class _FractionalMaxPool(SpatialLayer):
         return (maxima, positions) if self.return_indices else maxima
 
     def _counts(self, sizes: Ints) -> Ints:
-        """Return the number of windows along each axis."""
         counts = self.output_size
         if counts is None:
             counts = tuple([math.floor(size * ratio) for size, ratio in zip(sizes, self.output_ratio or (), strict=True)])

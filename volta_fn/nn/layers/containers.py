@@ -114,9 +114,7 @@ class Sequential(Module):
     def init(cls, *layers: Any, **named: Any) -> Any:
         """Join layers; if some are pairs ``(layer, state)``, the result is such a pair."""
         names = named or {str(i): layer for i, layer in enumerate(layers)}
-        split = {name: split_state(layer) for name, layer in names.items()}
-        states = {name: state for name, (_, state) in split.items() if state is not None}
-        ready = {name: layer for name, (layer, _) in split.items()}
+        ready, states = split_state(names)
         module = cls(**ready) if named else cls(*ready.values())
         return (module, states) if states else module
 

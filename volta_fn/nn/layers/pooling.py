@@ -424,7 +424,6 @@ class _MaxUnpool(SpatialLayer):
         return vnp.put_along_axis(flat, targets, elements, 2, inplace=False).reshape(*value.shape[:2], *sizes)
 
     def _output_sizes(self, sizes: Ints, output_size: Sequence[int] | None) -> Ints:
-        """Return the spatial axes of the output."""
         default = [
             (size - 1) * stride + kernel - 2 * pad
             for size, kernel, stride, pad in zip(sizes, self.kernel_size, self.stride, self.padding, strict=True)

@@ -243,7 +243,6 @@ class _Windows(Module):
         return tuple([(size - reach) // step + 1 for size, reach, step in zip(padded, reaches, self.stride, strict=True)])
 
     def _offsets(self) -> list[Ints]:
-        """Return the offset of each element of a window."""
         return [tuple(map(int.__mul__, taps, self.dilation)) for taps in itertools.product(*map(range, self.kernel_size))]
 
 

@@ -52,6 +52,16 @@ class Window:
             pads.append((low, max(high, (count - 1) * stride + span - size - low)))
         return pads
 
+    def counts(self, sizes: Sequence[int]) -> list[int]:
+        """Return the number of windows along each axis of an array with its padding."""
+        return [(n - span) // stride + 1 for n, span, stride in zip(sizes, self.spans, self.strides, strict=True)]
+
+    def elements(self, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
+        """Yield the position of each element in a window, and the index of that element of all windows."""
+        for position in np.ndindex(*self.kernel):
+            axes = zip(position, self.dilations, counts, self.strides, strict=True)
+            yield position, (slice(None), slice(None), *[slice(p * d, p * d + (c - 1) * s + 1, s) for p, d, c, s in axes])
+
 
 def halves(total: int, more_at_end: bool) -> tuple[int, int]:
     """Split padding between both sides."""
@@ -136,17 +146,10 @@ def _positions(node: Node, x: Any, lowest: Any) -> Any:
         numbers = np.arange(math.prod(x.shape)).reshape(*x.shape[:2], *x.shape[:1:-1]).transpose(0, 1, *range(x.ndim - 1, 1, -1))
     values = vnp.pad(x, [(0, 0), (0, 0), *pads], constant_values=lowest)
     positions = np.pad(numbers, [(0, 0), (0, 0), *pads])
-    counts = [(n - k) // s + 1 for n, k, s in zip(values.shape[2:], window.spans, window.strides, strict=True)]
-    shown, where = [], []
-    for tap in np.ndindex(*window.kernel):
-        index = (slice(None), slice(None), *[
-            slice(t * d, t * d + (c - 1) * s + 1, s)
-            for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
-        ])  # fmt: skip
-        shown.append(values[index])
-        where.append(positions[index])
-    best = vnp.argmax(vnp.stack(shown), axis=0)
-    return vnp.take_along_axis(vnp.asarray(np.stack(where)), best[None], 0)[0].astype(np.int64)
+    indices = [index for _, index in window.elements(window.counts(values.shape[2:]))]
+    best = vnp.argmax(vnp.stack([values[index] for index in indices]), axis=0)
+    where = vnp.asarray(np.stack([positions[index] for index in indices]))
+    return vnp.take_along_axis(where, best[None], 0)[0].astype(np.int64)
 
 
 @operator("MaxUnpool")
@@ -208,16 +211,12 @@ def col_to_image(node: Node, x: Any, image: Any, block: Any) -> Any:
     sizes, kernel = node.ints(image, "image_shape"), node.ints(block, "block_shape")
     window = Window(node, sizes, kernel)
     padded = [size + low + high for size, (low, high) in zip(sizes, window.pads, strict=True)]
-    counts = [(n - k) // s + 1 for n, k, s in zip(padded, window.spans, window.strides, strict=True)]
+    counts = window.counts(padded)
     channels = x.shape[1] // math.prod(kernel)
     columns = x.reshape(x.shape[0], channels, *kernel, *counts)
     images = vnp.zeros((x.shape[0], channels, *padded), x.dtype)
-    for tap in np.ndindex(*kernel):
-        index = (slice(None), slice(None), *[
-            slice(t * d, t * d + (c - 1) * s + 1, s)
-            for t, d, c, s in zip(tap, window.dilations, counts, window.strides, strict=True)
-        ])  # fmt: skip
-        images = images.at[index].add(columns[(slice(None), slice(None), *tap)])
+    for position, index in window.elements(counts):
+        images = images.at[index].add(columns[(slice(None), slice(None), *position)])
     return images[(slice(None), slice(None), *[slice(low, low + n) for (low, _), n in zip(window.pads, sizes, strict=True)])]
 
 
