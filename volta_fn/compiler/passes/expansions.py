@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,21 +13,22 @@ from volta_fn import dtypes
 from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped_gather_p, wrapped_scatter_add_p
 from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
 from volta_fn.core.array import Array, from_host
-from volta_fn.core.aval import Shape
+from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.contraction import batch_matmul, dot_general
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
-from volta_fn.primitives.data_movement.movement import moveaxis, reshape, reshape_p, rev
+from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, reshape_p, rev
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import mul
-from volta_fn.primitives.elementwise.selection import complex, conj, real
+from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.linalg.solvers import swap
+from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, tril, triangular_solve_p
 
 # ------------------------------------------------------------------------------
 # Fourier transforms as products with small matrices.
@@ -127,6 +129,65 @@ def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     distances[:n] = chirp.conj()
     distances[1 - n :] = chirp[:0:-1].conj()
     return chirp.astype(dtype), np.fft.fft(distances).astype(dtype)
+
+
+# ------------------------------------------------------------------------------
+# Cholesky factorisations as panels and products.
+#
+# The matrix that is left after k panels is the next operand: its first columns become a panel of the factor, and the product of that
+# panel's rows with their adjoints is subtracted from its other columns (the right-looking algorithm of LAPACK's potrf).
+# ------------------------------------------------------------------------------
+
+
+def _panel_abstract(x: ShapedArray, *, width: int) -> ShapedArray:
+    return ShapedArray((*x.shape[:-1], width), x.dtype)
+
+
+def _panel(x: np.ndarray, *, width: int) -> np.ndarray:
+    factor = evaluation_rules[cholesky_p](x[..., :width, :width])
+    solve = partial(evaluation_rules[triangular_solve_p], left_side=False, lower=True, transpose_a=True, conjugate_a=True, unit_diagonal=False)
+    return np.concatenate([factor, solve(factor, x[..., width:, :width])], -2)
+
+
+#: The first `width` columns of Cholesky factors, of which the first columns of the matrices are read. They are NaN if the rest need not be.
+cholesky_panel_p = Primitive("cholesky_panel", _panel_abstract, evaluate=_panel, listed=False)
+
+
+def expand_cholesky(closed: ClosedJaxpr, panel_width: Callable[[ShapedArray], int | None]) -> ClosedJaxpr:
+    """Expand a program's Cholesky factorisations to those of panels, and products.
+
+    `panel_width` returns the columns of the panels of a matrix, or None if it is not to be expanded.
+    """
+    if all(eqn.primitive is not cholesky_p for eqn in closed.eqns):
+        return closed
+    eqns = [_by_panels_as_call(eqn, panel_width(eqn.invars[0].aval)) if eqn.primitive is cholesky_p else eqn for eqn in closed.eqns]
+    return closed.replace(eqns=eqns)
+
+
+def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
+    if not width:
+        return eqn
+    program = trace_to_jaxpr(lambda x: [by_panels(x, width)], [v.aval for v in eqn.invars], "cholesky")
+    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "cholesky"), eqn.position)
+
+
+def by_panels(x: Array, width: int) -> Array:
+    """Evaluate the primitive `cholesky` by panels of so many columns."""
+    n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
+    panels: list[Array] = []
+    for start in range(0, n, width):
+        panel = bind(cholesky_panel_p, x, width=min(width, n - start))
+        panels.append(pad(panel, np.zeros((), x.dtype), [(0, 0, 0)] * rows + [(start, 0, 0), (0, 0, 0)]))
+        below = slice_in_dim(panel, width, None, axis=rows)
+        if start + width < n:
+            rest = slice_in_dim(slice_in_dim(x, width, None, axis=rows), width, None, axis=columns)
+            x = rest - batch_matmul(below, adjoint(below), precision="highest")
+    if len(panels) == 1:
+        return panels[0]
+    # A pivot that is not positive makes its panel NaN, and through the products all later ones.
+    last = slice_in_dim(slice_in_dim(panels[-1], n - 1, n, axis=rows), -1, None, axis=columns)
+    good = broadcast_to(is_finite(real_part(last)), (*x.shape[:-2], n, n))
+    return select(good, concatenate(panels, columns), tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), good.shape)))
 
 
 # ------------------------------------------------------------------------------

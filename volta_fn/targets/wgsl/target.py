@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_fourier_transforms, keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, Target, TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.targets.wgsl import attention, matmul
+from volta_fn.targets.wgsl import attention, library, matmul
 from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
@@ -167,6 +167,12 @@ class WgslTarget(Target):
         passes: list[Pass] = [
             ProgramPass(
                 "Fourier transforms", "Expand Fourier transforms to products with small matrices.", expand_fourier_transforms, True
+            ),
+            ProgramPass(
+                "Cholesky factors",
+                "Expand Cholesky factorisations to those of panels, and products.",
+                partial(expand_cholesky, panel_width=partial(library.panel_width, device=device)),
+                True,
             ),
             ProgramPass(
                 "attention",

@@ -7,6 +7,8 @@ Small matrices have a workgroup each; `rotations.LARGEST` and `triangular.LARGES
 - larger matrices, which many workgroups share: `block_rotations` (Jacobi's method by blocks) and `lu`.
 """
 
+from volta_fn.targets.wgsl.library.linalg.cholesky import cholesky_panel as cholesky_panel
+from volta_fn.targets.wgsl.library.linalg.cholesky import panel_width as panel_width
 from volta_fn.targets.wgsl.library.linalg.eigh import eigh as eigh
 from volta_fn.targets.wgsl.library.linalg.qr import qr as qr
 from volta_fn.targets.wgsl.library.linalg.svd import svd as svd
