@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import mul
 from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, tril, triangular_solve_p
+from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 
 # ------------------------------------------------------------------------------
 # Fourier transforms as products with small matrices.
@@ -145,8 +144,8 @@ def _panel_abstract(x: ShapedArray, *, width: int) -> ShapedArray:
 
 def _panel(x: np.ndarray, *, width: int) -> np.ndarray:
     factor = evaluation_rules[cholesky_p](x[..., :width, :width])
-    solve = partial(evaluation_rules[triangular_solve_p], left_side=False, lower=True, transpose_a=True, conjugate_a=True, unit_diagonal=False)
-    return np.concatenate([factor, solve(factor, x[..., width:, :width])], -2)
+    flags = {"left_side": False, "lower": True, "transpose_a": True, "conjugate_a": True, "unit_diagonal": False}
+    return np.concatenate([factor, evaluation_rules[triangular_solve_p](factor, x[..., width:, :width], **flags)], -2)
 
 
 #: The first `width` columns of Cholesky factors, of which the first columns of the matrices are read. They are NaN if the rest need not be.
@@ -174,20 +173,22 @@ def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
 def by_panels(x: Array, width: int) -> Array:
     """Evaluate the primitive `cholesky` by panels of so many columns."""
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
-    panels: list[Array] = []
+    zero, stack = np.zeros((), x.dtype), [(0, 0, 0)] * rows
+    factor: Array | None = None
     for start in range(0, n, width):
-        panel = bind(cholesky_panel_p, x, width=min(width, n - start))
-        panels.append(pad(panel, np.zeros((), x.dtype), [(0, 0, 0)] * rows + [(start, 0, 0), (0, 0, 0)]))
-        below = slice_in_dim(panel, width, None, axis=rows)
-        if start + width < n:
+        end = min(start + width, n)
+        panel = bind(cholesky_panel_p, x, width=end - start)
+        if factor is None and end == n:
+            return panel
+        padded = pad(panel, zero, [*stack, (start, 0, 0), (start, n - end, 0)])
+        factor = padded if factor is None else factor + padded
+        if end < n:
+            below = slice_in_dim(panel, width, None, axis=rows)
             rest = slice_in_dim(slice_in_dim(x, width, None, axis=rows), width, None, axis=columns)
             x = rest - batch_matmul(below, adjoint(below), precision="highest")
-    if len(panels) == 1:
-        return panels[0]
     # A pivot that is not positive makes its panel NaN, and through the products all later ones.
-    last = slice_in_dim(slice_in_dim(panels[-1], n - 1, n, axis=rows), -1, None, axis=columns)
-    good = broadcast_to(is_finite(real_part(last)), (*x.shape[:-2], n, n))
-    return select(good, concatenate(panels, columns), tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), good.shape)))
+    last = broadcast_to(slice_in_dim(slice_in_dim(panel, -1, None, axis=rows), -1, None, axis=columns), factor.shape)
+    return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))
 
 
 # ------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ from volta_fn.targets.wgsl.routine import Routine
 #: registers: of wider tiles of complex numbers they would be too many.
 WIDEST = {4: 64, 8: 32, 16: 32}
 
+#: Columns that are eliminated between two barriers, by the width of tiles.
+PIVOTS = {8: 2, 16: 2, 32: 2, 64: 2}
+
 #: The narrowest tile, which 64 invocations have.
 _NARROWEST = 8
 
@@ -32,7 +35,7 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
     """Return the routine of the primitive `cholesky_panel`.
 
     A workgroup has a tile of the panel's rows. It factors the tile on the diagonal, too, so that none waits for another. An invocation has
-    some rows of one column of both tiles in registers; the column that is eliminated is in workgroup memory.
+    some rows of one column of both tiles in registers, as vectors `V`; the columns that are eliminated are in workgroup memory.
     """
     (x,) = avals
     width = params["width"]
@@ -43,31 +46,43 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
     if not batch * width:
         return Routine(())
     size = max(1 << (width - 1).bit_length(), _NARROWEST)
+    tiles, pivots = -(-m // size), PIVOTS[size]
     invocations = 64 if size <= 16 else 256
     rows = size * size // invocations
     lanes = 4 if rows % 4 == 0 and x.dtype.kind == "f" else 1
-    vectors, column = rows // lanes, size // lanes
-    tiles = -(-m // size)
     names = ("diagonal", "tile") if tiles > 1 else ("diagonal",)
-    result = names[-1]
+    vectors = [(name, k) for name in names for k in range(rows // lanes)]
     shader = field_shader(device, x.dtype, invocations)
     source, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
-    scaled = "times(a, b)" if lanes == 1 else "a * b"
-    shader.helper("vectors", f"alias V = {'T' if lanes == 1 else f'vec{lanes}<T>'};\nfn scaled(a: V, b: T) -> V {{ return {scaled}; }}")
+    shader.helper(
+        "vectors",
+        f"""alias V = {"T" if lanes == 1 else f"vec{lanes}<T>"};
+fn scaled(a: V, b: T) -> V {{ return {"times(a, b)" if lanes == 1 else "a * b"}; }}""",
+    )
     for name in names:
-        shader.workgroup(f"{name}_column", "V", 2 * column)  # of this step and the next, so that a step has one barrier
+        # The columns of this step and of the next one, so that one barrier between them is enough.
+        shader.workgroup(f"{name}_columns", "V", 2 * pivots * size // lanes)
 
-    def vector(name: str, k: int) -> str:
-        first = "0u" if name == "diagonal" else f"block * {size}u"
-        rows = [f"{source}[base + min({first} + row + {k * lanes + lane}u, {m - 1}u) * {n}u + column]" for lane in range(lanes)]
-        return f"var {name}_{k} = V({', '.join(rows)});"
+    def load(name: str, k: int) -> str:
+        indices = [f"({'' if name == 'diagonal' else f'block * {size}u + '}row + {k * lanes + lane}u)" for lane in range(lanes)]
+        loads = [f"select(zero(), {source}[base + min({i}, {m - 1}u) * {n}u + min(c, {width - 1}u)], {i} >= c)" for i in indices]
+        return f"var {name}_{k} = V({', '.join(loads)});"
 
-    def element(row: str) -> str:
-        return f"diagonal_column[parity + {row}]" if lanes == 1 else f"diagonal_column[parity + {row} / {lanes}u][{row} % {lanes}u]"
+    def column(name: str, k: int, q: str) -> str:
+        return f"{name}_columns[(parity + {q}) * {size // lanes}u + lane * {rows // lanes}u + {k}u]"
+
+    def element(q: int, i: str) -> str:
+        columns = f"diagonal_columns[(parity + {q}u) * {size // lanes}u + "
+        return f"{columns}{i}]" if lanes == 1 else f"{columns}{i} / {lanes}u][{i} % {lanes}u]"
+
+    def eliminate(name: str, k: int) -> str:
+        lines = [f"let v{q} = {column(name, k, f'{q}u')}{_minus('scaled', 'v', q)};" for q in range(pivots)]
+        return f"{{ {' '.join(lines)} {name}_{k} -= {' + '.join([f'scaled(v{q}, factor_{q})' for q in range(pivots)])}; }}"
 
     def store(k: int, lane: int) -> str:
-        value = f"{result}_{k}" + (f"[{lane}]" if lanes > 1 else "")
-        return f"""{{ let i = block * {size}u + row + {k * lanes + lane}u;
+        value = f"{names[-1]}_{k}" + (f"[{lane}]" if lanes > 1 else "")
+        return f"""{{
+  let i = block * {size}u + row + {k * lanes + lane}u;
   if (i < {m}u && c < {width}u) {{
     var value = {value} / root;
     if (c == i) {{ value = number(root); }}
@@ -77,9 +92,21 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
   }}
 }}"""
 
-    each = [(name, k) for name in names for k in range(vectors)]
-    at = f"parity + lane * {vectors}u"
-    newline = "\n    "
+    squares, factors = [], []
+    for q in range(pivots):
+        squares += [f"let pivot_{p}_{q} = {element(q, f'(s + {p}u)')}{_minus('times', f'pivot_{p}_', q)};" for p in range(q, pivots)]
+        beyond = f" || s + {q}u >= {width}u" if width % pivots else ""
+        squares.append(
+            f"""let square_{q} = real(pivot_{q}_{q});
+let good_{q} = (square_{q} > R(0) && square_{q} <= {HUGE[real_part(x.dtype).name]}){beyond};
+let inverse_{q} = R(1) / select(R(1), square_{q}, good_{q});
+bad = bad || !good_{q};
+own = select(own, square_{q}, c == s + {q}u);"""
+        )
+        squares += [f"let l_{p}_{q} = conjugate(pivot_{p}_{q} * inverse_{q});" for p in range(q + 1, pivots)]
+        factors.append(f"let top_{q} = {element(q, 'c')}{_minus('times', 'top_', q)};")
+        factors.append(f"let factor_{q} = select(zero(), conjugate(top_{q} * inverse_{q}), c > s + {q}u);")
+    newline = "\n"
     written(
         shader,
         f"""
@@ -89,26 +116,27 @@ let base = matrix * {m * n}u;
 let c = local % {size}u;
 let lane = local / {size}u;
 let row = lane * {rows}u;
-let column = min(c, {width - 1}u);
-{chr(10).join([vector(name, k) for name, k in each])}
+{newline.join([load(name, k) for name, k in vectors])}
 var bad = false;
 var own = R(1);
-for (var s = 0u; s < {width}u; s++) {{
-  let parity = (s & 1u) * {column}u;
-  if (c == s) {{
-    {newline.join([f"{name}_column[{at} + {k}u] = {name}_{k};" for name, k in each])}
+for (var s = 0u; s < {width}u; s += {pivots}u) {{
+  let parity = s % {2 * pivots}u;
+  if (c >= s && c < s + {pivots}u) {{
+    {newline.join([f"{column(name, k, '(c - s)')} = {name}_{k};" for name, k in vectors])}
   }}
   workgroupBarrier();
-  let square = real({element("s")});
-  let good = square > R(0) && square <= {HUGE[real_part(x.dtype).name]};
-  bad = bad || !good;
-  own = select(own, square, c == s);
+  {newline.join(squares)}
   if (c > s) {{
-    let factor = conjugate({element("c")}) / select(R(1), square, good);
-    {newline.join([f"{name}_{k} -= scaled({name}_column[{at} + {k}u], factor);" for name, k in each])}
+    {newline.join(factors)}
+    {newline.join([eliminate(name, k) for name, k in vectors])}
   }}
 }}
 let root = sqrt(own);
-{chr(10).join([store(k, lane) for k in range(vectors) for lane in range(lanes)])}""",
+{newline.join([store(k, lane) for k in range(rows // lanes) for lane in range(lanes)])}""",
     )
     return Routine((shader.dispatch(batch * tiles, rotations.work(batch * tiles, width)),))
+
+
+def _minus(multiply: str, columns: str, q: int) -> str:
+    """Return the subtraction, from pivot column q, of the pivot columns before it."""
+    return "".join([f" - {multiply}({columns}{k}, l_{q}_{k})" for k in range(q)])
