@@ -1,4 +1,6 @@
-"""Compare the Cholesky routine with the program of panels and products: `python -m benchmarks.gpu.cholesky`.
+"""Compare two ways to factor matrices: `python -m benchmarks.gpu.cholesky`.
+
+The routine of the whole factorisation is compared with a program of panels and products.
 
 For each shape: the device's time of the routine; then, by the columns of a panel and how many of these are eliminated between two
 barriers, that of the program, their ratio, and the time of its panels, its products and its last kernel when each kind runs by itself.
@@ -22,6 +24,7 @@ import numpy as np
 
 import volta_fn as vf
 from benchmarks.gpu.bench import WAKING, Bench
+from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from volta_fn import lax
 from volta_fn.compiler.pipeline import lower
@@ -41,7 +44,7 @@ SHAPES = [
 
 
 class Choice(NamedTuple):
-    """The columns of a panel, and how many of them are eliminated between two barriers."""
+    """The columns of a panel, and those eliminated between two barriers."""
 
     width: int
     pivots: int
@@ -77,7 +80,10 @@ class Program(NamedTuple):
 
 
 def as_program(program: LoweredProgram) -> Program:
-    """Return a program of one operand and one result as a routine, every value in a workspace of its own."""
+    """Return a program of one operand and one result as a routine.
+
+    Every intermediate value has a workspace.
+    """
     jaxpr = program.closed.jaxpr
     numbers = {program.root(v): k for k, v in enumerate((*jaxpr.invars, *jaxpr.outvars)) if not isinstance(v, Literal)}
     sizes: list[int] = []
@@ -196,7 +202,7 @@ def row(bench: Bench, shape: tuple[int, ...]) -> str:
 
 
 def calls(shape: tuple[int, ...]) -> str:
-    """Return the first and the later calls of jitted functions, of the routine and the program."""
+    """Return the row of first and later calls of jitted functions."""
     x = vf.numpy.asarray(positive_definite(shape))
     functions: list[Callable[[], Any]] = []
     first: list[float] = []
@@ -206,6 +212,7 @@ def calls(shape: tuple[int, ...]) -> str:
             start = time.perf_counter()
             call().block_until_ready()
             first.append(time.perf_counter() - start)
+            opened_gpu().pipelines.upgrades.settle()
         functions.append(call)
     samples: list[list[float]] = [[], []]
     for _ in range(15):

@@ -2,8 +2,8 @@
 
 Small matrices have a workgroup each; `rotations.LARGEST` and `triangular.LARGEST` limit the sizes of all. In the order in which to read:
 
-- `rotations` (shaders for real and complex numbers, and Jacobi's method), `triangular` (Cholesky, LU, solves), `qr`, `eigh`, `svd` and
-  `small_svd`;
+- `rotations` (shaders for real and complex numbers, and Jacobi's method), `cholesky` (panels), `triangular` (LU, solves), `qr`, `eigh`,
+  `svd` and `small_svd`;
 - larger matrices, which many workgroups share: `block_rotations` (Jacobi's method by blocks) and `lu`.
 """
 
