@@ -148,7 +148,8 @@ def _panel(x: np.ndarray, *, width: int) -> np.ndarray:
     return np.concatenate([factor, evaluation_rules[triangular_solve_p](factor, x[..., width:, :width], **flags)], -2)
 
 
-#: The first `width` columns of Cholesky factors, of which the first columns of the matrices are read. They are NaN if the rest need not be.
+#: The first `width` columns of Cholesky factors. Only these columns of the matrices are read, from the diagonal down. The lower triangle is
+#: NaN where one of these pivots is not positive, whatever the other columns are.
 cholesky_panel_p = Primitive("cholesky_panel", _panel_abstract, evaluate=_panel, listed=False)
 
 
@@ -164,7 +165,7 @@ def expand_cholesky(closed: ClosedJaxpr, panel_width: Callable[[ShapedArray], in
 
 
 def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
-    if not width:
+    if width is None:
         return eqn
     program = trace_to_jaxpr(lambda x: [by_panels(x, width)], [v.aval for v in eqn.invars], "cholesky")
     return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "cholesky"), eqn.position)
@@ -173,19 +174,18 @@ def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
 def by_panels(x: Array, width: int) -> Array:
     """Evaluate the primitive `cholesky` by panels of so many columns."""
     n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
+    panel = bind(cholesky_panel_p, x, width=min(width, n))
+    if n <= width:
+        return panel
     zero, stack = np.zeros((), x.dtype), [(0, 0, 0)] * rows
-    factor: Array | None = None
-    for start in range(0, n, width):
+    factor = pad(panel, zero, [*stack, (0, 0, 0), (0, n - width, 0)])
+    for start in range(width, n, width):
         end = min(start + width, n)
+        below = slice_in_dim(panel, width, None, axis=rows)
+        rest = slice_in_dim(slice_in_dim(x, width, None, axis=rows), width, None, axis=columns)
+        x = rest - batch_matmul(below, adjoint(below), precision="highest")
         panel = bind(cholesky_panel_p, x, width=end - start)
-        if factor is None and end == n:
-            return panel
-        padded = pad(panel, zero, [*stack, (start, 0, 0), (start, n - end, 0)])
-        factor = padded if factor is None else factor + padded
-        if end < n:
-            below = slice_in_dim(panel, width, None, axis=rows)
-            rest = slice_in_dim(slice_in_dim(x, width, None, axis=rows), width, None, axis=columns)
-            x = rest - batch_matmul(below, adjoint(below), precision="highest")
+        factor = factor + pad(panel, zero, [*stack, (start, 0, 0), (start, n - end, 0)])
     # A pivot that is not positive makes its panel NaN, and through the products all later ones.
     last = broadcast_to(slice_in_dim(slice_in_dim(panel, -1, None, axis=rows), -1, None, axis=columns), factor.shape)
     return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))

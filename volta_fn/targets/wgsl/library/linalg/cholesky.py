@@ -14,20 +14,27 @@ from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, field_shader, is_field, real_part, written
 from volta_fn.targets.wgsl.routine import Routine
 
-#: The most columns of a panel, by the bytes of an element. An invocation of 256 holds 16 or 4 elements of two tiles of this width in
-#: registers: of wider tiles of complex numbers they would be too many.
-WIDEST = {4: 64, 8: 32, 16: 32}
-
-#: Columns that are eliminated between two barriers, by the width of tiles.
-PIVOTS = {8: 2, 16: 2, 32: 2, 64: 2}
+#: Columns that are eliminated between two barriers. A panel of 64 takes 13.7 µs on an H200 with one, 11.1 with two and 11.4 with four.
+_PIVOTS = 2
 
 #: The narrowest tile, which 64 invocations have.
 _NARROWEST = 8
 
 
 def panel_width(x: ShapedArray, device: TargetCapabilities) -> int | None:
-    """Return the columns of the panels of matrices; None without a routine for these."""
-    width = min(WIDEST[x.dtype.itemsize], x.shape[-1])
+    """Return the columns of the panels of matrices; None without a routine for these.
+
+    In 32-bit numbers, an invocation of 256 has 16 elements of each of two tiles of 64 columns in registers: of wider numbers they would be
+    too many, so these have panels of 32 columns. The widths for 32-bit numbers are those that were faster on an H200:
+
+    - Up to 64 columns one panel is enough: 64×64 takes 11 µs, and 17 by two panels of 32.
+    - Up to 512 columns the panels take longest, and 32 columns a third less each: 256×256 takes 103 µs by 64 columns and 93 by 32, 512×512
+      takes 369 (290 of them in panels) and 330 (188). A stack of 64 of 256×256 takes 151 and 188.
+    - Beyond, products take longer, each of which reads and writes what is left of the matrix: 4 of 1024×1024 take 1352 µs by 64 columns (513
+      of them in products) and 1403 by 32 (807). A single one takes about as long by either, but 32 columns are twice as many shaders.
+    """
+    n = x.shape[-1]
+    width = 64 if x.dtype.itemsize == 4 and (n <= 64 or n > 512) else 32
     return width if is_field(x.dtype, device, width) else None
 
 
@@ -46,7 +53,7 @@ def cholesky_panel(avals: tuple[ShapedArray, ...], params: dict[str, Any], devic
     if not batch * width:
         return Routine(())
     size = max(1 << (width - 1).bit_length(), _NARROWEST)
-    tiles, pivots = -(-m // size), PIVOTS[size]
+    tiles, pivots = -(-m // size), _PIVOTS
     invocations = 64 if size <= 16 else 256
     rows = size * size // invocations
     lanes = 4 if rows % 4 == 0 and x.dtype.kind == "f" else 1
@@ -101,7 +108,7 @@ fn scaled(a: V, b: T) -> V {{ return {"times(a, b)" if lanes == 1 else "a * b"};
 let good_{q} = (square_{q} > R(0) && square_{q} <= {HUGE[real_part(x.dtype).name]}){beyond};
 let inverse_{q} = R(1) / select(R(1), square_{q}, good_{q});
 bad = bad || !good_{q};
-own = select(own, square_{q}, c == s + {q}u);"""
+diagonal_square = select(diagonal_square, square_{q}, c == s + {q}u);"""
         )
         squares += [f"let l_{p}_{q} = conjugate(pivot_{p}_{q} * inverse_{q});" for p in range(q + 1, pivots)]
         factors.append(f"let top_{q} = {element(q, 'c')}{_minus('times', 'top_', q)};")
@@ -118,7 +125,7 @@ let lane = local / {size}u;
 let row = lane * {rows}u;
 {newline.join([load(name, k) for name, k in vectors])}
 var bad = false;
-var own = R(1);
+var diagonal_square = R(1);
 for (var s = 0u; s < {width}u; s += {pivots}u) {{
   let parity = s % {2 * pivots}u;
   if (c >= s && c < s + {pivots}u) {{
@@ -131,7 +138,7 @@ for (var s = 0u; s < {width}u; s += {pivots}u) {{
     {newline.join([eliminate(name, k) for name, k in vectors])}
   }}
 }}
-let root = sqrt(own);
+let root = sqrt(diagonal_square);
 {newline.join([store(k, lane) for k in range(rows // lanes) for lane in range(lanes)])}""",
     )
     return Routine((shader.dispatch(batch * tiles, rotations.work(batch * tiles, width)),))
