@@ -28,10 +28,10 @@ def panel_width(x: ShapedArray, device: TargetCapabilities) -> int | None:
     too many, so these have panels of 32 columns. The widths for 32-bit numbers are those that were faster on an H200:
 
     - Up to 64 columns one panel is enough: 64×64 takes 11 µs, and 17 by two panels of 32.
-    - Up to 512 columns the panels take longest, and 32 columns a third less each: 256×256 takes 103 µs by 64 columns and 93 by 32, 512×512
-      takes 369 (290 of them in panels) and 330 (188). A stack of 64 of 256×256 takes 151 and 188.
-    - Beyond, products take longer, each of which reads and writes what is left of the matrix: 4 of 1024×1024 take 1352 µs by 64 columns (513
-      of them in products) and 1403 by 32 (807). A single one takes about as long by either, but 32 columns are twice as many shaders.
+    - Up to 512 columns the panels take longest, and those of 32 columns less in all: 256×256 takes 103 µs by 64 columns and 93 by 32,
+      512×512 takes 369 (290 of them in panels) and 330 (188). A stack of 64 of 256×256 takes 151 and 188.
+    - Beyond, products take longer, each of which reads and writes what is left of the matrix: 4 of 1024×1024 take 1352 µs by 64 columns
+      (513 of them in products) and 1403 by 32 (807). A single one takes about as long by either, but 32 columns are twice as many shaders.
     """
     n = x.shape[-1]
     width = 64 if x.dtype.itemsize == 4 and (n <= 64 or n > 512) else 32
