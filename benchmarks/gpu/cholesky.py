@@ -1,7 +1,7 @@
 """Time Cholesky factorisations by phase: `python -m benchmarks.gpu.cholesky`.
 
-Factorisations are programs. For each shape: the device's time of the program, of PyTorch and of NumPy on the host; and that of its panels, of its products and of what
-puts the panels together, when each kind runs by itself. Each result is first compared with NumPy's.
+Factorisations are programs. For each shape: the device's time of the program, of PyTorch, and of NumPy on the host; and that of its panels,
+of its products and of what puts the panels together, when each phase runs by itself. Each result is first compared with NumPy's.
 """
 
 from __future__ import annotations
