@@ -211,8 +211,9 @@ def _unit(problem: Problem) -> float:
 
 def _cholesky(problem: Problem, inputs: list[np.ndarray], results: list[np.ndarray]) -> _Errors:
     a, lower = _wide(inputs[0]), _wide(results[0])
+    width = lower.shape[-1]  # of a panel
     return [
-        ("L Lᴴ - A", _norm(lower @ _adjoint(lower) - a), _unit(problem) * _norm(a)),
+        ("L Lᴴ - A", _norm(lower @ _adjoint(lower[..., :width, :]) - a[..., :width]), _unit(problem) * _norm(a)),
         ("above the diagonal", _norm(np.triu(lower, 1)), 0.0),
     ]
 
@@ -315,7 +316,8 @@ def _like_reference(problem: Problem, inputs: list[np.ndarray], results: list[np
 
 
 _RESIDUALS: dict[str, Callable[[Problem, list[np.ndarray], list[np.ndarray]], _Errors]] = {
-    "cholesky": _cholesky, "triangular_solve": _solve, "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd, "schur": _schur, "eig": _eig,
+    "cholesky": _cholesky, "cholesky_panel": _cholesky, "triangular_solve": _solve,
+    "lu": _lu, "qr": _qr, "eigh": _eigh, "svd": _svd, "schur": _schur, "eig": _eig,
     **dict.fromkeys(("hessenberg", "tridiagonal", "householder_product", "tridiagonal_solve"), _like_reference),
 }  # fmt: skip
 

@@ -140,7 +140,7 @@ FAMILY_OF = {
     **dict.fromkeys(("gather", "wrapped_gather"), "gather"),
     **dict.fromkeys(("scatter", "scatter_add", "wrapped_scatter_add", "scatter_mul", "scatter_min", "scatter_max"), "scatter"),
     **dict.fromkeys(("dynamic_slice", "dynamic_update_slice"), "dynamic_slice"),
-    **dict.fromkeys(("cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"), "linalg"),
+    **dict.fromkeys(("cholesky", "cholesky_panel", "triangular_solve", "lu", "qr", "eigh", "svd"), "linalg"),
     **dict.fromkeys(("attention_routine", "attention_gradient_routine"), "attention"),
     "sort": "sort",
     "top_k": "top_k",

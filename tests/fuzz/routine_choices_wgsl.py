@@ -96,7 +96,8 @@ CHOICES: dict[str, Choices] = {
     ],
     "linalg": [
         *each("library.linalg.rotations", _MULTIPLICATIONS=(64,), _BUDGET_TOGETHER=(1,), _BUDGET_MANY=(1,), _MANY=(256, 1 << 20)),
-        *each("library.linalg.triangular", SMALL=(2, 100), _COLUMNS=(1, 4), _LARGEST=(0,)),
+        *each("library.linalg.triangular", _COLUMNS=(1, 4), _LARGEST=(0,)),
+        *each("library.linalg.cholesky", _PIVOTS=(1, 4), _NARROWEST=(16,)),
         *each("library.linalg.block_rotations", _SIZES=((8,),)),
         *each("library.linalg.lu", _GROUPS=(2,)),
     ],

@@ -15,6 +15,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.ir.nodes import attention_gradient_routine_p, attention_routine_p, result_avals
+from volta_fn.compiler.passes.expansions import cholesky_panel_p
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.primitives.call import Axes, Form
@@ -38,7 +39,7 @@ SIZES = (0, 1, 2, 3, 4, 5, *[n + d for n in (8, 16, 32, 64, 128, 256, 4096, 6553
 
 
 #: Primitives that only a target has.
-_ATTENTION = {p.name: p for p in (attention_routine_p, attention_gradient_routine_p)}
+_INTERNAL = {p.name: p for p in (attention_routine_p, attention_gradient_routine_p, cholesky_panel_p)}
 
 
 class Operand(NamedTuple):
@@ -76,7 +77,7 @@ class Problem(NamedTuple):
     def outputs(self) -> list[tuple[Shape, np.dtype]]:
         """The results' shapes and dtypes."""
         name = self.name.removeprefix("wrapped_")
-        result = (_ATTENTION.get(name) or PRIMITIVES[name]).result_avals(self.avals, self.params)
+        result = (_INTERNAL.get(name) or PRIMITIVES[name]).result_avals(self.avals, self.params)
         return [(r.shape, r.dtype) for r in (result if isinstance(result, tuple | list) else (result,))]
 
     def inputs(self) -> list[np.ndarray]:
@@ -471,13 +472,15 @@ def transforms(rng: Rng, room: int) -> Problem:
 
 def factorisations(rng: Rng, room: int) -> Problem:
     """A factorisation, or a triangular solve."""
-    name = pick(rng, ["cholesky", "triangular_solve", "lu", "qr", "eigh", "svd"])
+    name = pick(rng, ["cholesky", "cholesky_panel", "triangular_solve", "lu", "qr", "eigh", "svd"])
     most = min(room, 1 << 14)
     n = pick(rng, [k for k in (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100) if k * k <= most])
     m = pick(rng, [n, n, max(1, n // 2), n + 1, min(2 * n + 1, 129)])
     stack = shape_of(rng, int(rng.integers(0, 3)), max(1, most // max(1, m * n)))
     dtype = pick(rng, ["float32", "float64", "complex64", "complex128"])
     seed = int(rng.integers(1 << 16))
+    if name == "cholesky_panel":
+        return Problem(name, (Operand((*stack, n, n), dtype, "definite", seed),), {"width": int(rng.integers(min(n, 64) + 1))})
     if name in ("cholesky", "eigh"):
         params: dict[str, Any] = {} if name == "cholesky" else {"lower": bool(rng.integers(2)), "sort_eigenvalues": True}
         return Problem(name, (Operand((*stack, n, n), dtype, "definite", seed),), params)

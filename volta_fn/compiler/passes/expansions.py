@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -13,21 +13,22 @@ from volta_fn.compiler.ir.index import is_elementwise, is_view, reduces, wrapped
 from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.simplify import Rewriter, Rules, Table, listed, literal, numbers_of, rewrite, rule
 from volta_fn.core.array import Array, from_host
-from volta_fn.core.aval import Shape
+from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.device import find_device
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.primitive import Primitive, evaluation_rules
 from volta_fn.core.staging import trace_to_jaxpr
+from volta_fn.core.trace import bind
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.primitives.contraction import dot_general
+from volta_fn.primitives.contraction import batch_matmul, dot_general
 from volta_fn.primitives.data_movement.gather import gather_p, scatter_add_p
-from volta_fn.primitives.data_movement.movement import moveaxis, reshape, reshape_p, rev
+from volta_fn.primitives.data_movement.movement import broadcast_to, moveaxis, reshape, reshape_p, rev
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode, concatenate, pad, slice_in_dim
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.arithmetic import mul
-from volta_fn.primitives.elementwise.selection import complex, conj, real
+from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, real, select
 from volta_fn.primitives.fourier import fft_p
-from volta_fn.primitives.linalg.solvers import swap
+from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 
 # ------------------------------------------------------------------------------
 # Fourier transforms as products with small matrices.
@@ -125,6 +126,67 @@ def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     distances[:n] = chirp.conj()
     distances[1 - n :] = chirp[:0:-1].conj()
     return chirp.astype(dtype), np.fft.fft(distances).astype(dtype)
+
+
+# ------------------------------------------------------------------------------
+# Cholesky factorisations as panels and products.
+#
+# The matrix that is left after k panels is the next operand: its first columns become a panel of the factor, and the product of that
+# panel's rows with their adjoints is subtracted from its other columns (the right-looking algorithm of LAPACK's potrf).
+# ------------------------------------------------------------------------------
+
+
+def _panel_abstract(x: ShapedArray, *, width: int) -> ShapedArray:
+    return ShapedArray((*x.shape[:-1], width), x.dtype)
+
+
+def _panel(x: np.ndarray, *, width: int) -> np.ndarray:
+    factor = evaluation_rules[cholesky_p](x[..., :width, :width])
+    flags = {"left_side": False, "lower": True, "transpose_a": True, "conjugate_a": True, "unit_diagonal": False}
+    return np.concatenate([factor, evaluation_rules[triangular_solve_p](factor, x[..., width:, :width], **flags)], -2)
+
+
+#: The first `width` columns of Cholesky factors. Only these columns of the matrices are read, from the diagonal down. The lower triangle is
+#: NaN where one of these pivots is not positive, whatever the other columns are.
+cholesky_panel_p = Primitive("cholesky_panel", _panel_abstract, evaluate=_panel, listed=False)
+
+
+def expand_cholesky(closed: ClosedJaxpr, panel_width: Callable[[ShapedArray], int | None]) -> ClosedJaxpr:
+    """Expand a program's Cholesky factorisations to those of panels, and products.
+
+    `panel_width` returns the columns of the panels of a matrix, or None if it is not to be expanded.
+    """
+    if all(eqn.primitive is not cholesky_p for eqn in closed.eqns):
+        return closed
+    eqns = [_by_panels_as_call(eqn, panel_width(eqn.invars[0].aval)) if eqn.primitive is cholesky_p else eqn for eqn in closed.eqns]
+    return closed.replace(eqns=eqns)
+
+
+def _by_panels_as_call(eqn: Equation, width: int | None) -> Equation:
+    if width is None:
+        return eqn
+    program = trace_to_jaxpr(lambda x: [by_panels(x, width)], [v.aval for v in eqn.invars], "cholesky")
+    return Equation(jit_p, eqn.invars, eqn.outvars, call_params(program, "cholesky"), eqn.position)
+
+
+def by_panels(x: Array, width: int) -> Array:
+    """Evaluate the primitive `cholesky` by panels of so many columns."""
+    n, rows, columns = x.shape[-1], x.ndim - 2, x.ndim - 1
+    panel = bind(cholesky_panel_p, x, width=min(width, n))
+    if n <= width:
+        return panel
+    zero, stack = np.zeros((), x.dtype), [(0, 0, 0)] * rows
+    factor = pad(panel, zero, [*stack, (0, 0, 0), (0, n - width, 0)])
+    for start in range(width, n, width):
+        end = min(start + width, n)
+        below = slice_in_dim(panel, width, None, axis=rows)
+        rest = slice_in_dim(slice_in_dim(x, width, None, axis=rows), width, None, axis=columns)
+        x = rest - batch_matmul(below, adjoint(below), precision="highest")
+        panel = bind(cholesky_panel_p, x, width=end - start)
+        factor = factor + pad(panel, zero, [*stack, (start, 0, 0), (start, n - end, 0)])
+    # A pivot that is not positive makes its panel NaN, and through the products all later ones.
+    last = broadcast_to(slice_in_dim(slice_in_dim(panel, -1, None, axis=rows), -1, None, axis=columns), factor.shape)
+    return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))
 
 
 # ------------------------------------------------------------------------------

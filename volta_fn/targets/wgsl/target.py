@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
-from volta_fn.compiler.passes.expansions import expand_fourier_transforms, keep_negative_indices
+from volta_fn.compiler.passes.expansions import expand_cholesky, expand_fourier_transforms, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
 from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
@@ -252,6 +252,12 @@ class WgslTarget(Target):
                 "Expand Fourier transforms to products with small matrices.",
                 expand_fourier_transforms,
                 simplify_after=True,
+            ),
+            ProgramPass(
+                "Cholesky factors",
+                "Expand Cholesky factorisations to those of panels, and products.",
+                partial(expand_cholesky, panel_width=partial(library.panel_width, device=device)),
+                True,
             ),
             ProgramPass(
                 "attention",

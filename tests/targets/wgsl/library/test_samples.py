@@ -16,7 +16,7 @@ from volta_fn.targets.wgsl.library import ROUTINES
 #: Others have results that are right with other signs, too.
 _NAMES = [name for name in ROUTINES if name not in ("eigh", "svd")]
 #: What may sum or multiply in another order than NumPy, or has functions of its own.
-_ROUNDS = {"cumsum", "cumlogsumexp", "reduce_window_sum", "select_and_scatter_add", "cholesky", "triangular_solve", "lu", "qr"}
+_ROUNDS = {"cumsum", "cumlogsumexp", "reduce_window_sum", "select_and_scatter_add", "triangular_solve", "lu", "qr"}
 
 
 def dtype_of(sample: Sample) -> str:

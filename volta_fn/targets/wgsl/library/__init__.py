@@ -19,7 +19,8 @@ from typing import Any
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.cumulative import cumulative, reduce_window, select_and_gather_add, select_and_scatter_add
-from volta_fn.targets.wgsl.library.linalg import cholesky, eigh, lu, qr, svd, triangular_solve
+from volta_fn.targets.wgsl.library.linalg import cholesky_panel, eigh, lu, qr, svd, triangular_solve
+from volta_fn.targets.wgsl.library.linalg import panel_width as panel_width
 from volta_fn.targets.wgsl.library.movement import bitcast_convert_type, dynamic_slice, dynamic_update_slice, gather, pad
 from volta_fn.targets.wgsl.library.scatter import scatter
 from volta_fn.targets.wgsl.library.sort import sort
@@ -42,7 +43,7 @@ ROUTINES: dict[str, Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCap
     "select_and_scatter_add": select_and_scatter_add,
     "sort": sort,
     "top_k": top_k,
-    "cholesky": cholesky,
+    "cholesky_panel": cholesky_panel,
     "triangular_solve": triangular_solve,
     "lu": lu,
     "qr": qr,

@@ -47,7 +47,6 @@ def test_windows_of_very_many_elements(reduced: Callable[..., Any]) -> None:
 
 #: Parameters of factorisations of square matrices, and which of their results are determined by the matrix.
 FACTORISATIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "cholesky": ({}, (0,)),
     "lu": ({}, (0, 1, 2)),
     "qr": ({"full_matrices": True, "compute_q": True}, (0, 1)),
     "eigh": ({"lower": True, "sort_eigenvalues": True}, (1,)),

@@ -27,17 +27,6 @@ def close(got: np.ndarray, wanted: np.ndarray) -> None:
     np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance * max(1.0, np.abs(wanted).max(initial=0)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_cholesky(dtype: str) -> None:
-    x = matrices(dtype, (3, 40, 40))
-    x = x @ adjoint(x) + 40 * np.eye(40, dtype=dtype)
-    x[1, 7, 7] = -1
-    expected = np.where(np.arange(3)[:, None, None] == 1, np.tril(np.full((40, 40), np.nan)), 0).astype(dtype)
-    expected[0], expected[2] = np.linalg.cholesky(x[0]), np.linalg.cholesky(x[2])
-    (got,) = results("cholesky", [x], {}, least_capabilities(), [x])
-    np.testing.assert_allclose(got, expected, rtol=1e-4 if dtype in ("float32", "complex64") else 1e-12, atol=1e-5)
-
-
 def test_triangular_solve() -> None:
     dtype = "complex64"
     a = matrices(dtype, (2, 33, 33)) * 0.1 + np.eye(33, dtype=dtype) * 3

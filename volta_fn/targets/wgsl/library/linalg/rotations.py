@@ -547,11 +547,6 @@ def _share(count: int, work: int) -> int:
     return -(-count // invocations(work))
 
 
-def of_cholesky(n: int) -> int:
-    """Return the bound for n columns, each computed from those before it."""
-    return n * (4 + _share(n, n) * (3 + n // 2)) + _share(n * n, n) + 2
-
-
 def of_triangular_solve(n: int, columns: int) -> int:
     """Return the bound for n unknowns, each eliminated from later ones."""
     work = n * columns

@@ -1,4 +1,4 @@
-"""Triangular solves, Cholesky factors, and LU factors of small matrices."""
+"""Triangular solves, and LU factors of small matrices."""
 
 from __future__ import annotations
 
@@ -11,26 +11,9 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
-from volta_fn.targets.wgsl.library.linalg.rotations import (
-    COUNTERS,
-    HUGE,
-    INVOCATIONS,
-    SMALL,
-    begin_count,
-    block_width,
-    count_blocks,
-    element_dispatch,
-    element_shader,
-    field_shader,
-    invocations,
-    is_field,
-    over_elements,
-    real_part,
-    repeated,
-    written,
-)
+from volta_fn.targets.wgsl.library.linalg.rotations import field_shader, invocations, is_field, real_part, written
 from volta_fn.targets.wgsl.loops.reductions import has_rows
-from volta_fn.targets.wgsl.routine import Dispatch, Routine
+from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
 # ------------------------------------------------------------------------------
@@ -138,78 +121,14 @@ def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
 
 
 # ------------------------------------------------------------------------------
-# Cholesky factors, triangular solves and LU factors, column after column.
+# Triangular solves and LU factors, column after column.
 # ------------------------------------------------------------------------------
 
 #: Matrices up to this size: larger ones keep a workgroup busy for too long.
 LARGEST = 1024
 
-
 #: Columns of right-hand sides that a workgroup solves for.
 _COLUMNS = 16
-
-
-def cholesky(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
-    """Return the routine of the primitive.
-
-    The factor of a matrix that is not positive definite is NaN.
-    """
-    (x,) = avals
-    n = x.shape[-1]
-    count = rotations.of_cholesky(n)
-    if not is_field(x.dtype, device, count) or n > LARGEST:
-        return None
-    if not x.size:
-        return Routine(())
-    if n > SMALL:
-        return blocked_cholesky(x, device)
-    shader = field_shader(device, x.dtype, invocations(n))
-    a, out = shader.buffer(0, x.dtype).name, shader.buffer(1, x.dtype, written=True).name
-    written(shader, _factored(a, out, n, real_part(x.dtype).name))
-    batch = x.size // (n * n)
-    return Routine((shader.dispatch(batch, rotations.work(batch, count)),))
-
-
-def _factored(a: str, out: str, n: int, real: str) -> str:
-    """Return statements that write the factor, with zeros above its diagonal.
-
-    It is NaN if a pivot is not positive. The transposed factor is computed first, so that neighbouring invocations access neighbours of a
-    column.
-    """
-    return f"""
-let base = group * {n * n}u;
-var bad = false;
-for (var j = 0u; j < {n}u; j++) {{
-  for (var i = j + local; i < {n}u; i += STEP) {{
-    var total = {a}[base + i * {n}u + j];
-    for (var k = 0u; k < j; k++) {{
-      total -= times({out}[base + k * {n}u + i], conjugate({out}[base + k * {n}u + j]));
-    }}
-    {out}[base + j * {n}u + i] = total;
-  }}
-  sync();
-  let square = real({out}[base + j * {n + 1}u]);
-  sync();
-  let good = square > R(0) && square <= {HUGE[real]};
-  bad = bad || !good;
-  let pivot = sqrt(select(R(1), square, good));
-  for (var i = j + local; i < {n}u; i += STEP) {{
-    let at = base + j * {n}u + i;
-    if (i == j) {{ {out}[at] = number(pivot); }} else {{ {out}[at] = {out}[at] / pivot; }}
-  }}
-  sync();
-}}
-for (var i = local; i < {n * n}u; i += STEP) {{
-  let row = i / {n}u;
-  let column = i % {n}u;
-  if (row < column) {{
-    let below = base + column * {n}u + row;
-    if (bad) {{ {out}[below] = nan(); }} else {{ {out}[below] = {out}[base + i]; }}
-    {out}[base + i] = zero();
-  }} else if (row == column && bad) {{
-    {out}[base + i] = nan();
-  }}
-}}"""
 
 
 def triangular_solve(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -360,155 +279,3 @@ def _eliminate(x: str, m: int, n: int) -> str:
     {x}[base + row * {n}u + column] -= times({x}[base + row * {n}u + j], {x}[base + j * {n}u + column]);
   }}
   sync();"""
-
-
-# ------------------------------------------------------------------------------
-# Cholesky factors by blocks of columns.
-#
-# A block's dispatch has a workgroup for each remaining tile, which subtracts the product of two tiles of the block before. Workgroups of
-# the block's own columns also update the tile on the diagonal, factor it, and solve for their rows, so that none waits for another.
-# ------------------------------------------------------------------------------
-
-#: The operand, the result, and workspaces: the counters, flags of matrices that are not positive definite, and the updated matrices.
-_OPERAND, _FACTOR, _COUNTERS, _BAD, _REST = range(5)
-
-_UINT32 = np.dtype(np.uint32)
-
-
-def blocked_cholesky(x: ShapedArray, device: TargetCapabilities) -> Routine:
-    """Return the routine for matrices of several blocks."""
-    n = x.shape[-1]
-    batch, blocks = x.size // (n * n), -(-n // block_width(x.dtype))
-    begin = element_shader(device, x.dtype, n * n)
-    begin_count(begin, _COUNTERS)
-    source, rest = begin.buffer(_OPERAND, x.dtype).name, begin.buffer(_REST, x.dtype, written=True).name
-    begun = f"if (e == 0u) {{ {begin.buffer(_BAD, _UINT32, written=True).name}[matrix] = 0u; }}"
-    over_elements(begin, n * n, f"{rest}[matrix * {n * n}u + e] = {source}[matrix * {n * n}u + e];\n{begun}")
-    panels = [_block(x, n, device, reads) for reads in (0, 1)]
-    work = rotations.work(batch, n * n)
-    steps = [panels[k % 2].dispatch(batch * (blocks - k) ** 2, work) for k in range(blocks)]
-    return Routine(
-        (element_dispatch(begin, batch, n * n), *steps, _end(x, n, batch, device)), (COUNTERS, 4 * batch, x.size * x.dtype.itemsize)
-    )
-
-
-def _end(x: ShapedArray, n: int, batch: int, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch that clears upper triangles, and fills failures with NaN."""
-    end = element_shader(device, x.dtype, n * n)
-    out, bad = end.buffer(_FACTOR, x.dtype, written=True).name, end.buffer(_BAD, _UINT32).name
-    over_elements(
-        end,
-        n * n,
-        f"""let at = matrix * {n * n}u + e;
-if (e / {n}u < e % {n}u) {{ {out}[at] = zero(); }} else if ({bad}[matrix] != 0u) {{ {out}[at] = nan(); }}""",
-    )
-    return element_dispatch(end, batch, n * n)
-
-
-def _block(x: ShapedArray, n: int, device: TargetCapabilities, reads: int) -> Shader:
-    """Return the shader that factors a block of columns.
-
-    Its number is in the counter that the shader `reads`. Invocations have a column and some rows of each tile, a `V`. Rows and columns
-    after the last are copies of it, which affect nothing else and are not stored.
-    """
-    size = block_width(x.dtype)
-    lanes, blocks, each = INVOCATIONS // size, -(-n // size), size * size // INVOCATIONS
-    shader = field_shader(device, x.dtype, INVOCATIONS)
-    count_blocks(shader, _COUNTERS, reads, 1)
-    rest, out = (shader.buffer(number, x.dtype, written=True).name for number in (_REST, _FACTOR))
-    bad = shader.buffer(_BAD, _UINT32, written=True).name
-    product = "times(a, b)" if each == 1 else "a * b"
-    shader.helper("rows", f"alias V = {'T' if each == 1 else f'vec{each}<T>'};\nfn scaled(a: V, b: T) -> V {{ return {product}; }}")
-    for tile in ("upper", "lower"):
-        shader.workgroup(f"{tile}_tile", "V", size * (lanes + 1))
-        shader.workgroup(f"{tile}_column", "V", 2 * lanes)
-
-    def entries(array: str, block: str, column: str) -> str:
-        rows = [f"{array}[base + min({block} * {size}u + r + {k}u, {n - 1}u) * {n}u + min({column}, {n - 1}u)]" for k in range(each)]
-        return f"V({', '.join(rows)})"
-
-    def row(k: int) -> tuple[str, str]:
-        return f"(block_row * {size}u + r + {k}u)", "lower" if each == 1 else f"lower[{k}]"
-
-    rows = [row(k) for k in range(each)]
-    stored = [f"if ({at} < {n}u && column <= {at}) {{ {rest}[base + {at} * {n}u + column] = {value}; }}" for at, value in rows]
-    solved = [
-        f"""if ({at} < {n}u && column <= {at}) {{
-      {out}[base + {at} * {n}u + column] = select({value} / root, number(root), {at} == column);
-    }}"""
-        for at, value in rows
-    ]
-    newline = "\n    "
-    factor = f"let factor = conjugate({_entry('upper_tile', 't', 'c', lanes + 1, each)});"
-    subtracted = f"lower -= scaled(lower_tile[t * {lanes + 1}u + lane], factor);"
-    written(
-        shader,
-        f"""
-let side = {blocks}u - step;
-let block_row = step + group % (side * side) / side;
-let block_column = step + group % side;
-let isOwn = block_column == step;
-if (block_row >= block_column && (isOwn || step > 0u)) {{
-  let base = group / (side * side) * {n * n}u;
-  let c = local % {size}u;
-  let lane = local / {size}u;
-  let r = lane * {each}u;
-  let column = block_column * {size}u + c;
-  var upper = {entries(rest, "block_column", "column")};
-  var lower = {entries(rest, "block_row", "column")};
-  if (step > 0u) {{
-    let before = (step - 1u) * {size}u + c;
-    upper_tile[c * {lanes + 1}u + lane] = {entries(out, "block_column", "before")};
-    lower_tile[c * {lanes + 1}u + lane] = {entries(out, "block_row", "before")};
-    workgroupBarrier();
-    if (isOwn) {{
-      {repeated(size, f"{factor}{newline}{subtracted}{newline}upper -= scaled(upper_tile[t * {lanes + 1}u + lane], factor);", 8)}
-    }} else {{
-      {repeated(size, f"{factor}{newline}{subtracted}", 8)}
-    }}
-  }}
-  if (isOwn) {{
-    {_eliminated_block(n, size, HUGE[real_part(x.dtype).name])}
-    let root = sqrt(own);
-    {newline.join(solved)}
-    if (isBad && block_row == step && local == 0u) {{ {bad}[group / (side * side)] = 1u; }}
-  }} else {{
-    {newline.join(stored)}
-  }}
-}}""",
-    )
-    return shader
-
-
-def _entry(array: str, number: str, row: str, pitch: int, each: int) -> str:
-    """Return the element in a row of a column in workgroup memory."""
-    return f"{array}[{number} * {pitch}u + {row} / {each}u]" + ("" if each == 1 else f"[{row} % {each}u]")
-
-
-def _eliminated_block(n: int, size: int, huge: str) -> str:
-    """Return statements that eliminate the columns of both tiles.
-
-    They become those of the factor times its diagonal, whose square in an invocation's column is its `own`. `isBad` tells whether a square
-    is not positive.
-    """
-    lanes, each = INVOCATIONS // size, size * size // INVOCATIONS
-    diagonal, top = (_entry("upper_column", "parity", row, lanes, each) for row in ("s", "c"))
-    return f"""var isBad = false;
-    var own = R(1);
-    for (var s = 0u; s < min({size}u, {n}u - step * {size}u); s++) {{
-      let parity = s & 1u;
-      if (c == s) {{
-        upper_column[parity * {lanes}u + lane] = upper;
-        lower_column[parity * {lanes}u + lane] = lower;
-      }}
-      workgroupBarrier();
-      let square = real({diagonal});
-      let good = square > R(0) && square <= {huge};
-      isBad = isBad || !good;
-      own = select(own, square, c == s);
-      if (c > s) {{
-        let factor = conjugate({top}) / select(R(1), square, good);
-        upper -= scaled(upper_column[parity * {lanes}u + lane], factor);
-        lower -= scaled(lower_column[parity * {lanes}u + lane], factor);
-      }}
-    }}"""
