@@ -178,8 +178,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     matchers = self._cache.matchers
                     match = lookup_by_structure(matchers, args) if matchers else None
                     if match is not None:
-                        run, arrays = match
-                        return run(arrays)
+                        program, arrays = match
+                        return program(arrays)
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
@@ -188,8 +188,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                         return run(args)
                 match = self._cache.lookup(args, kwargs) if self._calls else None
                 if match is not None:
-                    run, arrays = match
-                    return run(arrays)
+                    program, arrays = match
+                    return program(arrays)
             elif self._argnums and not kwargs and current_trace() is EVAL:
                 try:
                     run = self._calls.get(call_key(self._argnums, len(args), "_spec")(*args))
@@ -199,8 +199,8 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     return run(args)
                 match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
                 if match is not None:
-                    run, arrays = match
-                    return run(arrays)
+                    program, arrays = match
+                    return program(arrays)
         except OtherMeshError:
             pass  # traced again below
         if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
