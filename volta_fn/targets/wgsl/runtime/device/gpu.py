@@ -152,12 +152,13 @@ _SUBGROUPS = {0x10DE: 32}  # NVIDIA
 
 def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
     one_size = _SUBGROUPS.get(info["vendor_id"])
+    bounds: dict[str, Any] = {field: limits[_native_name(name)] for name, field in LIMITS.items()}
     # Some versions of the package wgpu write "stackgroup" for "subgroup".
     return TargetCapabilities(
         **{fact: name in features for name, fact in _FEATURES.items()},
         subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
         subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
-        **{field: limits[_native_name(name)] for name, field in LIMITS.items()},
+        **bounds,
         adapter=info["device"],
     )
 
