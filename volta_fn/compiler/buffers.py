@@ -457,7 +457,7 @@ class _Planner:
 
     def _buffer(self, var: Var, time: int, written: bool) -> int | None:
         """Assign a result a buffer in the block, if it is large and can be written there."""
-        life = Lifetime(time, self.block_end[var], var.aval.size * var.aval.dtype.itemsize)
+        life = Lifetime(time, self.block_end[var], var.aval.nbytes)
         if written and life.bytes >= _LARGE and life.end < self.end:
             self.homes[var] = len(self.in_block)
             self.in_block.append(var.aval)
@@ -475,11 +475,6 @@ class _Planner:
                 values[homes[var]] = values[homes[var]]._replace(end=self.block_end[var])
 
 
-def bytes_of(aval: ShapedArray) -> int:
-    """Return the bytes of an array."""
-    return aval.size * aval.dtype.itemsize
-
-
 def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], int]) -> int:
     """Return the most bytes of values between arguments and results at a time.
 
@@ -492,6 +487,6 @@ def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], 
     now = most = 0
     for change, step in zip(changes, plan.steps, strict=False):
         now += change
-        inside = [most_temporaries(make(p), make, workspace) + sum(map(bytes_of, p.out_avals)) for p in sub_jaxprs(step.eqn.params)]
+        inside = [most_temporaries(make(p), make, workspace) + sum(a.nbytes for a in p.out_avals) for p in sub_jaxprs(step.eqn.params)]
         most = max(most, now + max(inside, default=workspace(step.eqn)))
     return plan.block + most

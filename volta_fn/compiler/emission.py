@@ -23,7 +23,7 @@ from volta_fn.settings import current as settings
 # The assignment of slots to values is the same for all targets; a target's subclass writes the commands.
 # ------------------------------------------------------------------------------
 
-_MEMORY = deferred("volta_fn.compiler.verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -42,7 +42,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
+        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -98,7 +98,7 @@ class ProgramWriter:
                 source = values.operand(out)
                 if contents is not None:
                     contents.copy(target, source, out)
-                self.copy(target, source, out.aval.size * out.aval.dtype.itemsize, block)
+                self.copy(target, source, out.aval.nbytes, block)
         if contents is not None:
             contents.finish()
 
@@ -158,6 +158,6 @@ class _Values:
                 overwritten.add(old)
                 slot = self.slots[old]
             else:
-                slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
+                slot = self.writer.slots.memory(var.aval.nbytes, self.block)
         self.slots[var] = slot
         return slot

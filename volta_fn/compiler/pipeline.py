@@ -15,7 +15,7 @@ from typing import Any
 
 from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.index import is_lowered, is_product
+from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
 from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
@@ -28,8 +28,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, i
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_PROGRAMS = deferred("volta_fn.compiler.verification")
-_MEMORY = deferred("volta_fn.compiler.verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 
 #: Simplification: these, then the nested programs, again and again until no control flow changes (`simplify`).
 EQUATION_PASSES = (
@@ -115,14 +114,14 @@ def _simplify_nested(closed: ClosedJaxpr, rewrite: Callable[[ClosedJaxpr], Close
 
 def _notify(pass_: Pass, before: Any, after: Any) -> Any:
     if settings.verify:
-        _PROGRAMS.verify_pass(pass_.name, before, after)
+        _VERIFICATION.verify_pass(pass_.name, before, after)
     observer = _observer.get()
     if observer is not None:
         observer(pass_, before, after)
     return after
 
 
-#: Each round of simplification works on the results of the one before; two or three are enough.
+#: A bound only: each round works on the results of the one before, and two or three reach the fixed point.
 _ROUNDS = 8
 
 
@@ -147,11 +146,11 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
     """
     for simplification in EQUATION_PASSES:
         closed = _run(simplification, closed)
-    live = closed
+    before_loops = closed
     for simplification in LOOP_PASSES:
         closed = _run(simplification, closed)
     closed = _simplify_nested(closed, simplify)
-    return closed, closed is live
+    return closed, closed is before_loops
 
 
 @fixed_point_cache
@@ -172,7 +171,7 @@ def plan(closed: ClosedJaxpr, donated: Sequence[bool] = (), writes: Callable[[Eq
     program = _run(OVERLAP, optimize(closed))
     plan = make_plan(program, donated, writes)
     if settings.verify:
-        _MEMORY.verify_plan(plan, program, donated)
+        _VERIFICATION.verify_plan(plan, program, donated)
     return plan
 
 
@@ -205,7 +204,7 @@ def lower(closed: ClosedJaxpr, target: Target, nested: bool = False) -> LoweredP
     last_use.update({fused_program.root(v): len(items) for v in fused_program.outputs if isinstance(v, Var)})
     program = LoweredProgram(target, fused_program.closed, tuple(items), dict(fused_program.roots), last_use, producers)
     if settings.verify:
-        _PROGRAMS.verify_lowered(program)
+        _VERIFICATION.verify_lowered(program)
     return program
 
 
@@ -216,7 +215,7 @@ def _item(node: Node, target: Target) -> Item:
     """
     if isinstance(node, Equation):
         key = _equation_key(node, target)
-        kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
+        kernel = as_kernel(node) if key is None and can_be_kernel(node) and target.computes(node) else None
         if kernel is None:
             programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
@@ -249,6 +248,6 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
     Their code can be compiled while fusion, which takes long, still runs.
     """
     for eqn in optimize(_run(_kept_calls(target), closed)).eqns:
-        key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
+        key = None if is_product(eqn) or can_be_kernel(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key

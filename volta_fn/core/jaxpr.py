@@ -1,4 +1,4 @@
-"""Jaxprs: typed programs in A-normal form, their check, dead-code elimination and inlining.
+"""Jaxprs: typed programs in A-normal form, their check, pruning and inlining.
 
 The check is the executable specification that every transform and pass obeys.
 """
@@ -6,7 +6,7 @@ The check is the executable specification that every transform and pass obeys.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -141,7 +141,7 @@ class ClosedJaxpr:
     It is compared by identity. Results derived from it are kept on it (see `program_cache`).
     """
 
-    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr")
+    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr", "shardings")
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
         self.jaxpr = jaxpr
@@ -150,6 +150,8 @@ class ClosedJaxpr:
         self.derived: dict[Any, Any] = {}
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
+        #: Variables that the traced function splits between devices, with their shardings (`core.placement`).
+        self.shardings: Mapping[Var, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClosedJaxpr, (self.jaxpr, self.consts)
@@ -452,7 +454,7 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Drop unused candidate inputs; also mark the inputs that stay."""
+    """Drop the unused ones of the `candidates` among the inputs; mark those that stay."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import Memory, Plan, bytes_of
+from volta_fn.compiler.buffers import Memory, Plan
 from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
@@ -317,7 +317,7 @@ class _Stage:
     @property
     def _arguments(self) -> list[ShapedArray]:
         avals = self._traced.jaxpr.in_avals[len(self._traced.captured) :]
-        return avals[: len(avals) - len(self._traced.in_full)]
+        return avals[: len(avals) - len(self._traced.wide_inputs)]
 
 
 class Traced(_Stage):
@@ -367,7 +367,7 @@ class Lowered(_Stage):
         1024
         """
         program = self._traced.jaxpr
-        arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
+        arguments, results = (sum(a.nbytes for a in avals) for avals in (program.in_avals, program.out_avals))
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
     def plan(self, limits: str | Mapping[str, int] | Device = "webgpu") -> DevicePlan:
@@ -468,7 +468,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
-        self._run: Callable[..., Any] = compilation.compiled(self._traced, self._device)
+        self._run: Callable[..., Any] = compilation.compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

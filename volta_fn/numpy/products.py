@@ -97,14 +97,14 @@ def array_rmatmul(self: Array, other: Any) -> Any:
 def _plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
     """Return the cached kernel for two matrices or vectors of these types, else None."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray and current_trace() is EVAL:
-        return dot_general_p.eager.get((a._spec, b._spec))
+        return dot_general_p.eager_kernels.get((a._spec, b._spec))
     return None
 
 
 def _remember(a: Any, b: Any, params: SharedParams) -> None:
     """Cache the kernel of a plain product by its operands' types, for `_plain_kernel`."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray:
-        kernels = dot_general_p.eager
+        kernels = dot_general_p.eager_kernels
         run = kernels.get((a._spec, b._spec, params, None))
         if run is not None:
             kernels[a._spec, b._spec] = run

@@ -47,7 +47,7 @@ def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
 
 def _stop_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
     out = bind(stop_gradient_p, *primals)
-    return out, Zero(out.aval.at_least_vspace())
+    return out, Zero(out.aval.tangent_aval())
 
 
 stop_gradient_p: Primitive = Primitive(

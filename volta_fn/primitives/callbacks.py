@@ -87,7 +87,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tu
             "Give the function around it a custom_jvp or custom_vjp, or put stop_gradient on its arguments."
         )
     outs = bind(pure_callback_p, *primals, **params)
-    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
 
 
 def _batch(
@@ -175,7 +175,7 @@ def _io_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) ->
     if any(type(t) is not Zero for t in tangents):
         raise GradientError(f"{params['callback'].name} is an io_callback, which has no derivative; put stop_gradient on its arguments")
     outs = bind(io_callback_p, *primals, **params)
-    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
 
 
 def _io_batch(

@@ -158,7 +158,7 @@ def bilinear_jvp(primitive: Primitive, primals: Sequence[Array], tangents: Seque
     if type(rhs_tangent) is not Zero:
         terms.append(bind(primitive, lhs, rhs_tangent, **params))
     if not terms:
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, terms[0] if len(terms) == 1 else add(*terms)
 
 

@@ -91,7 +91,7 @@ def _threefry_abstract(*operands: ShapedArray) -> tuple[ShapedArray, ShapedArray
 
 def _threefry_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[tuple[Array, ...], list[Any]]:
     outs = bind(threefry2x32_p, *primals)
-    return outs, [Zero(out.aval.at_least_vspace()) for out in outs]
+    return outs, [Zero(out.aval.tangent_aval()) for out in outs]
 
 
 def _threefry_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None]) -> tuple[tuple[Array, ...], tuple[int, int]]:
@@ -160,7 +160,7 @@ def _bits_abstract(key_data: ShapedArray, *, shape: Shape, bit_width: int) -> Sh
 
 def _bits_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
     out = bind(random_bits_p, *primals, **params)
-    return out, Zero(out.aval.at_least_vspace())
+    return out, Zero(out.aval.tangent_aval())
 
 
 def _bits_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, int]:

@@ -41,7 +41,7 @@ def _sort_abstract(*operands: ShapedArray, dimension: int, is_stable: bool, num_
 def _sort_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: int, **params: Any) -> tuple[Sequence[Array], list[Any]]:
     if all(type(t) is Zero for t in tangents):
         outs = bind(sort_p, *primals, dimension=dimension, **params)
-        return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+        return outs, [Zero(o.aval.tangent_aval()) for o in outs]
     indices = broadcasted_iota(_index_dtype(primals[0].shape[dimension]), primals[0].shape, dimension)
     *outs, origins = bind(sort_p, *primals, indices, dimension=dimension, **params)
     permuted = [t if type(t) is Zero else take_along_dim(t, origins, dimension) for t in tangents]
@@ -113,8 +113,8 @@ def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[Sh
 def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dimension: int) -> tuple[tuple[Array, Array], list[Any]]:
     values, indices = bind(top_k_p, *primals, k=k, dimension=dimension)
     (tangent,) = tangents
-    permuted = Zero(values.aval.at_least_vspace()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
-    return (values, indices), [permuted, Zero(indices.aval.at_least_vspace())]
+    permuted = Zero(values.aval.tangent_aval()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
+    return (values, indices), [permuted, Zero(indices.aval.tangent_aval())]
 
 
 def _top_k_batch(
@@ -205,7 +205,7 @@ def _declare_extreme(name: str, value: Primitive) -> Primitive:
 
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
 
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, axes: tuple[int, ...], **params: Any

@@ -90,7 +90,7 @@ def _extremum(name: str, winner: str, combines: Reduction | None) -> Primitive:
         (operand,), (tangent,) = primals, tangents
         out = bind(primitive, operand, **geometry)
         if type(tangent) is Zero:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, bind(select_and_gather_add_p, tangent, operand, select=winner, **geometry)
 
     primitive = Primitive(name, _abstract(name, dtypes.REALS | dtypes.BOOL), jvp=jvp, batch=RuleOf(_batch_of), combines=combines)
@@ -127,7 +127,7 @@ def _moves(
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
         if type(tangents[0]) is Zero:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, bind(primitive, tangents[0], primals[1], **params)
 
     def batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, select: str, **geometry: Any) -> tuple[Array, int]:

@@ -12,8 +12,4 @@ Importing this package registers the rules of calls and control flow, so every t
 - `checkpoint`, which computes again in the backward pass.
 """
 
-from volta_fn.transforms import rules as _attention_rules  # noqa: F401  # completes the primitives of attention
-from volta_fn.transforms import rules as _call_rules  # noqa: F401  # completes the primitive of jit
-from volta_fn.transforms import rules as _cond_rules  # noqa: F401  # completes cond
-from volta_fn.transforms import rules as _scan_rules  # noqa: F401  # completes scan
-from volta_fn.transforms import rules as _while_rules  # noqa: F401  # completes while
+from volta_fn.transforms import rules as _rules  # noqa: F401  # registers the rules of jit, attention, scan, while and cond

@@ -119,7 +119,7 @@ def _gap(a: Array, b: Array) -> Array:
 
 @functools.cache
 def _log2_add_exp2() -> Any:
-    """Return the function of reals that is differentiable to any order, also where a equals b."""
+    """Return the function of reals, differentiable to any order also where a equals b."""
 
     def function(a: Array, b: Array) -> Array:
         return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(_gap(a, b))))), 1.0 / math.log(2.0)))

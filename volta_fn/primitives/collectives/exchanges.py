@@ -239,7 +239,7 @@ def _index_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | Non
 
 def _index_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, axis_names: Names) -> tuple[Array, Any]:
     out = bind(axis_index_p, axis_names=axis_names)
-    return out, Zero(out.aval.at_least_vspace())
+    return out, Zero(out.aval.tangent_aval())
 
 
 axis_index_p = Primitive(
@@ -450,7 +450,7 @@ def _sum_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -
     outs = bind(psum_p, *primals, **params)
     some = [t for t in tangents if type(t) is not Zero]
     totals = iter(bind(psum_p, *some, **params) if some else ())
-    return outs, [Zero(o.aval.at_least_vspace()) if type(t) is Zero else next(totals) for o, t in zip(outs, tangents, strict=True)]
+    return outs, [Zero(o.aval.tangent_aval()) if type(t) is Zero else next(totals) for o, t in zip(outs, tangents, strict=True)]
 
 
 def _sum_transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:
@@ -464,7 +464,7 @@ def _no_jvp(primitive: Primitive) -> Callable[..., Any]:
         if any(type(t) is not Zero for t in tangents):
             raise GradientError(f"{primitive} has no derivative; use all_gather and volta_fn.numpy.max or min")
         outs = bind(primitive, *primals, **params)
-        return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+        return outs, [Zero(o.aval.tangent_aval()) for o in outs]
 
     return jvp
 

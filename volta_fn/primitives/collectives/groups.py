@@ -96,7 +96,7 @@ def linear_jvp(primitive: Primitive) -> Callable[..., Any]:
     def jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
         out = bind(primitive, *primals, **params)
         (tangent,) = tangents
-        return out, Zero(out.aval.at_least_vspace()) if type(tangent) is Zero else bind(primitive, tangent, **params)
+        return out, Zero(out.aval.tangent_aval()) if type(tangent) is Zero else bind(primitive, tangent, **params)
 
     return jvp
 

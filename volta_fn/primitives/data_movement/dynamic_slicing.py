@@ -87,7 +87,7 @@ def _slice_abstract(operand: ShapedArray, *starts: ShapedArray, slice_sizes: Sha
 def _slice_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, slice_sizes: Shape) -> tuple[Array, Any]:
     out = bind(dynamic_slice_p, *primals, slice_sizes=slice_sizes)
     if type(tangents[0]) is Zero:
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, bind(dynamic_slice_p, tangents[0], *primals[1:], slice_sizes=slice_sizes)
 
 
@@ -127,7 +127,7 @@ def _update_abstract(operand: ShapedArray, update: ShapedArray, *starts: ShapedA
 def _update_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
     out = bind(dynamic_update_slice_p, *primals)
     if type(tangents[0]) is Zero and type(tangents[1]) is Zero:
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, bind(dynamic_update_slice_p, instantiate(tangents[0]), instantiate(tangents[1]), *primals[2:])
 
 

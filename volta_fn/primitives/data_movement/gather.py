@@ -68,7 +68,7 @@ def _gather_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any
     (operand, indices), (tangent, _) = primals, tangents
     out = bind(gather_p, operand, indices, **params)
     if type(tangent) is Zero:
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, bind(gather_p, tangent, indices, **(params | {"fill_value": 0}))
 
 
@@ -289,7 +289,7 @@ def _linear_jvp(primitive: Primitive) -> Callable[..., Any]:
         out = bind(primitive, *primals, **params)
         operand_tangent, _, update_tangent = tangents
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, bind(primitive, instantiate(operand_tangent), primals[1], instantiate(update_tangent), **params)
 
     return jvp
@@ -376,7 +376,7 @@ def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params
     operand, indices, updates = primals
     operand_tangent, _, update_tangent = tangents
     out = bind(scatter_mul_p, operand, indices, updates, **params)
-    total: Any = Zero(out.aval.at_least_vspace())
+    total: Any = Zero(out.aval.tangent_aval())
     if type(operand_tangent) is not Zero:
         total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
     if type(update_tangent) is not Zero:
@@ -413,7 +413,7 @@ def _extreme(name: str, combines: Reduction | None) -> Primitive:
         operand_tangent, _, update_tangent = tangents
         out = bind(primitive, operand, indices, updates, **params)
         if type(operand_tangent) is Zero and type(update_tangent) is Zero:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         dtype = dtypes.accumulator(out.dtype)  # the count and the sum may exceed float16
         from_operand = convert_element_type(selection.eq(operand, out), dtype)
         from_update = convert_element_type(selection.eq(updates, _read_windows(out, indices, updates, params)), dtype)

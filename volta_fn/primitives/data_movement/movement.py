@@ -36,7 +36,7 @@ def linear_primitive(
         out = bind(primitive, *primals, **params)
         (tangent,) = tangents
         if type(tangent) is Zero:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, bind(primitive, tangent, **params)
 
     primitive = Primitive(
@@ -357,7 +357,7 @@ def _iota_evaluate(*, dtype: np.dtype, shape: Shape, dimension: int) -> np.ndarr
 
 def _iota_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
     out = bind(iota_p, **params)
-    return out, Zero(out.aval.at_least_vspace())
+    return out, Zero(out.aval.tangent_aval())
 
 
 def _iota_batch(axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any) -> tuple[Array, None]:

@@ -308,7 +308,7 @@ def _concatenate_abstract(*operands: ShapedArray, dimension: int) -> ShapedArray
 def _concatenate_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, dimension: int) -> tuple[Array, Any]:
     out = bind(concatenate_p, *primals, dimension=dimension)
     if all(type(t) is Zero for t in tangents):
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, bind(concatenate_p, *map(instantiate, tangents), dimension=dimension)
 
 
@@ -403,7 +403,7 @@ def _pad_evaluate(
 def _pad_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, padding_config: PaddingConfig) -> tuple[Array, Any]:
     out = bind(pad_p, *primals, padding_config=padding_config)
     if all(type(t) is Zero for t in tangents):
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     return out, bind(pad_p, *map(instantiate, tangents), padding_config=padding_config)
 
 

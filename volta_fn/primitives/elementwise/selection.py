@@ -210,7 +210,7 @@ def _select_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Arra
     out = bind(select_n_p, *primals)
     case_tangents = tangents[1:]
     if all(type(t) is Zero for t in case_tangents):
-        return out, Zero(out.aval.at_least_vspace())
+        return out, Zero(out.aval.tangent_aval())
     zero = as_value(np.zeros((), out.dtype))
     chosen = bind(select_n_p, primals[0], *[zero if type(t) is Zero else t for t in case_tangents])
     return out, broadcast_to(chosen, out.shape)

@@ -67,7 +67,7 @@ def batch_in_front(primitive: Primitive) -> Callable[..., Any]:
 
 def no_tangents(outs: Sequence[Array]) -> tuple[Sequence[Array], list[Zero]]:
     """Return results with symbolic zeros as their tangents."""
-    return outs, [Zero(o.aval.at_least_vspace()) for o in outs]
+    return outs, [Zero(o.aval.tangent_aval()) for o in outs]
 
 
 def no_derivative(primitive: Primitive) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def no_derivative(primitive: Primitive) -> Callable[..., Any]:
         if any(type(t) is not Zero for t in tangents):
             raise GradientError(f"{primitive.name} has no derivative; use lax.stop_gradient if its argument counts as a constant")
         outs = bind(primitive, *primals, **params)
-        return no_tangents(outs) if primitive.multiple_results else (outs, Zero(outs.aval.at_least_vspace()))
+        return no_tangents(outs) if primitive.multiple_results else (outs, Zero(outs.aval.tangent_aval()))
 
     return jvp
 
@@ -179,7 +179,7 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **flags: bool)
     (a, b), (a_tangent, b_tangent) = primals, tangents
     x = bind(triangular_solve_p, a, b, **flags)
     if type(a_tangent) is Zero and type(b_tangent) is Zero:
-        return x, Zero(x.aval.at_least_vspace())
+        return x, Zero(x.aval.tangent_aval())
     right = b_tangent
     if type(a_tangent) is not Zero:
         moved = _operated(a_tangent, **flags)
@@ -268,7 +268,7 @@ def _cholesky_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Ar
     (tangent,) = tangents
     factor = bind(cholesky_p, *primals)
     if type(tangent) is Zero:
-        return factor, Zero(factor.aval.at_least_vspace())
+        return factor, Zero(factor.aval.tangent_aval())
     inner = triangular_solve(factor, hermitian_of(tangent), left_side=True, lower=True)
     inner = triangular_solve(factor, inner, lower=True, transpose_a=True, conjugate_a=True)
     half = as_value(np.asarray(0.5, inner.dtype))
@@ -326,7 +326,7 @@ def _jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]
     for term in terms:
         right = -term if type(right) is Zero else right - term
     if type(right) is Zero:
-        return x, Zero(x.aval.at_least_vspace())
+        return x, Zero(x.aval.tangent_aval())
     return x, bind(tridiagonal_solve_p, *diagonals, right)
 
 

@@ -27,7 +27,7 @@ class CpuTarget(Target):
     """Machine code for the CPU."""
 
     name = "cpu"
-    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, contraction=False, kernel_buffers=48)
+    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, fp_contract=False, kernel_buffers=48)
     equations = ROUTINES
     in_place = IN_PLACE
 
@@ -35,9 +35,9 @@ class CpuTarget(Target):
         """Return True if kernels can do a scalar operation on operands of these dtypes."""
         return supports(op, dtypes, params)
 
-    def contracts(self, kernel: Kernel) -> bool:
+    def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a product is worth being a kernel that reads through its views."""
-        return matmul.contracts(kernel)
+        return matmul.computes_product(kernel)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""

@@ -229,9 +229,9 @@ class WgslTarget(Target):
         """Return True: complex numbers are pairs, which kernels can add and multiply, too."""
         return True
 
-    def contracts(self, kernel: Kernel) -> bool:
+    def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
-        return matmul.contracts(kernel, device=self.capabilities)
+        return matmul.computes_product(kernel, device=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
         """Generate the routine of a kernel."""

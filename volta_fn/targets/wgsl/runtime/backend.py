@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
+from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
@@ -83,7 +83,7 @@ class GpuBackend:
         """Wait until a buffer's elements are computed."""
         self._surviving(lambda: self.gpu.wait(buffer))
 
-    def known(self, buffer: Buffer) -> np.ndarray | None:
+    def host_elements(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
         return buffer.host_values
 
@@ -109,9 +109,9 @@ class GpuBackend:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
-        """Compile a program to a function ``(donate, *buffers) -> buffers``."""
-        return self._compiled(closed, donated, pipeline, reads_ahead=True)
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+        """Compile a program to commands of the device."""
+        return Executable(self._compiled(closed, donated, pipeline, reads_ahead=True))
 
     def _compiled(
         self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool

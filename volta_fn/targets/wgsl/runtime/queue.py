@@ -19,7 +19,7 @@ from volta_fn.core.interned import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import compile_exclusively
+from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.host import may_compile
 from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
@@ -401,7 +401,7 @@ def compiled_replay() -> Replay | None:
     ffi, lib = native().ffi, native().lib
     names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
     functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
-    (address,) = compile_exclusively(lambda: load_object(compile_object(_replay_text(*functions)), ["volta_fn_replay"]))
+    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_replay_text(*functions)), ["volta_fn_replay"]))
     call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
     return lambda compute_pass, first, count: call(compute_pass, first, count)
 

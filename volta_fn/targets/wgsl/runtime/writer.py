@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot, bytes_of
+from volta_fn.compiler.buffers import Block, Slot
 from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.axes import largest, windowed
 from volta_fn.compiler.ir.kernel import interpret
@@ -149,7 +149,7 @@ class Writer(ProgramWriter):
             self.control_flow[item.node.primitive](self, item, operands, results, block)
         elif isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
             for result, operand, var in zip(results, operands, item.results, strict=True):
-                self.copy(result, operand, bytes_of(var.aval), block)
+                self.copy(result, operand, var.aval.nbytes, block)
         else:
             self.emit_host_step(item, operands, results, block)
 
@@ -173,7 +173,7 @@ class Writer(ProgramWriter):
         """Emit a routine's dispatches."""
         workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
         slots = [*operands, *results, *workspaces]
-        sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
+        sizes = [v.aval.nbytes for v in (*item.operands, *item.results)] + list(routine.workspaces)
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
@@ -207,7 +207,7 @@ class Writer(ProgramWriter):
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
         if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.capabilities):
             return None
-        sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
+        sizes = tuple([v.aval.nbytes for v in (*item.operands, *item.results)])
         return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
     def emit_in_chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
@@ -267,8 +267,8 @@ class Writer(ProgramWriter):
         else:
             name, compute = node.primitive.name, _equation(node)
             kinds = [(v.aval.shape, v.aval.dtype) for v in node.invars]
-        sources = tuple([(range_of(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
-        targets = tuple([(range_of(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
+        sources = tuple([(range_of(slot, v.aval.nbytes), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
+        targets = tuple([(range_of(s, v.aval.nbytes), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
         flag = None
         if self.region is not None:
             region, branch = self.region
@@ -393,7 +393,7 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     condition_constants, body_constants = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
     jaxpr = body.closed.jaxpr
     for result, start, out in zip(results, operands[condition_constants + body_constants :], item.results, strict=True):
-        writer.copy(result, start, bytes_of(out.aval), block)
+        writer.copy(result, start, out.aval.nbytes, block)
     region = Region(writer.new_grids(block), 1)
     start_switch = _reserve_switch(writer, region, block, "", (), outer=True)
     around, commands = writer.region, writer.commands
@@ -407,11 +407,11 @@ def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequen
     for position, result in enumerate(results):
         var, next_var = jaxpr.invars[body_constants + position], jaxpr.outvars[position]
         same = next_var is var or body.may_share(var, next_var)
-        targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
+        targets.append(result if same else writer.slots.memory(var.aval.nbytes, inner))
     writer.body(body, [*operands[condition_constants : condition_constants + body_constants], *results], targets, inner)
     for result, target, out in zip(results, targets, item.results, strict=True):
         if target is not None:
-            writer.copy(result, target, bytes_of(out.aval), inner)
+            writer.copy(result, target, out.aval.nbytes, inner)
     writer.touch(inner, region.grids, *results)
     writer.slots.close_block(inner)
     iteration = writer.commands
@@ -449,7 +449,7 @@ class _Scan:
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
         #: The second buffers of the values of the carry that alternate between two, a result and this one.
         self.alternates = [
-            None if out is var or self.body.may_share(var, out) else writer.slots.memory(bytes_of(var.aval), block)
+            None if out is var or self.body.may_share(var, out) else writer.slots.memory(var.aval.nbytes, block)
             for var, out in self.carried
         ]
 
@@ -460,11 +460,11 @@ class _Scan:
         """
         if not self.length:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
-                self.writer.copy(result, start, bytes_of(var.aval), self.block)
+                self.writer.copy(result, start, var.aval.nbytes, self.block)
             return
         for position, (carried, next_var) in enumerate(self.carried):
             if next_var is carried:
-                self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
+                self.writer.copy(self.results[position], self.starts[position], carried.aval.nbytes, self.block)
         self.emit_step(0, 0, None)
         rest = self.length - 1
         steps_per_iteration = 2 if any(other is not None for other in self.alternates) else 1
@@ -531,7 +531,7 @@ class _Scan:
 
     def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
         """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
-        writer, size = self.writer, bytes_of(aval)
+        writer, size = self.writer, aval.nbytes
         number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
         alignment = writer.capabilities.alignment
         strides = () if loop is None else ((loop, by),)
