@@ -6,7 +6,14 @@ import math
 from collections.abc import Sequence
 
 from volta_fn.primitives.formulas.exponential import LN2_SHORT, LOG2_E, exp, expm1_and_power, log, log1p, one_less_exp
-from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values, exact_product, in_float64, in_float64_unless_fused
+from volta_fn.primitives.formulas.values import (
+    BIAS,
+    SIGNIFICAND,
+    Values,
+    exact_product,
+    in_float64_or_pairs,
+    in_float64_unless_fused,
+)
 
 # ------------------------------------------------------------------------------
 # The quantile of the standard normal distribution.
@@ -52,7 +59,7 @@ def _ratio(x: Values, coefficients: _Rational) -> Values:
     return x.polynomial(coefficients[0]) / x.polynomial(coefficients[1])
 
 
-@in_float64
+@in_float64_or_pairs
 def ndtri(p: Values) -> Values:
     """Return the number that a standard normal one does not exceed with probability p."""
     centred = p - 0.5

@@ -99,7 +99,7 @@ def _halved_exp(x: Values, halvings: int) -> Values:
         power = r.polynomial((*_EXPM1[x.bits], 1.0, 1.0))
         return power.ldexp_normal(exponent) if normal else power.ldexp(n - float(halvings) if halvings else n)
 
-    low, high = _NORMAL if normal else (_LOW[x.bits], _HIGH[x.bits] + halvings)
+    low, high = _NORMAL if normal else (_LOW[x.range], _HIGH[x.range] + halvings)
     return x.bounded(low, high, inside, 0.0, math.inf)
 
 
@@ -130,6 +130,9 @@ def expm1(x: Values) -> Values:
 
     Half of a subnormal number is none; of small numbers e^x - 1 is x.
     """
+    if x.is_pair:
+        n, r, _ = _reduced(x.clamped(-0.75 * x.bits, _HIGH[x.range]))
+        return _expm1_reduced(r).ldexp(n) + (x.like(1.0).ldexp(n) - 1.0)
     doubled = (_half_expm1(x.clamped(-0.75 * x.bits, _HIGH[x.bits])) * 2.0).copysign(x)
     return x.abs().below(1e-30).select(x, doubled)
 
@@ -295,6 +298,9 @@ def _logarithm(x: Values, combine: Callable[[Values, Values], Values]) -> Values
 
     Instructions, if there are any, split special x such that its formula is right.
     """
+    if x.is_pair:
+        k = _split_any(x.narrowed()).k.widened()
+        return _finished(combine(k, x.ldexp(-k) - 1.0), x)
     if (by_instructions := x.exponent_and_significand()) is not None:
         k, significand = by_instructions
         return combine(significand.below(1.0).select(k + 1.0, k), significand - 1.0)
@@ -356,6 +362,8 @@ def log1p(x: Values) -> Values:
     The exponent is that of 1 + x rounded, but f = 2^-k x + (2^-k - 1) is made of x itself.
     """
     total = x + 1.0
+    if x.is_pair:
+        return log(total) + (x - (total - 1.0)) / total
     k, _, shift = _split(total)
     one = x.like(1.0).as_bits()
     most = shift.above(one - (1 << SIGNIFICAND[x.bits])).select(one - (1 << SIGNIFICAND[x.bits]), shift)
@@ -422,6 +430,8 @@ def pow(x: Values, y: Values) -> Values:  # the primitive's name
     if x.bits == 32 and x.widens:
         exponent = log2(size.widened()) * y.widened()
         power = exp2(exponent).narrowed()
+    elif x.is_pair:
+        power = exp(y * log(size))
     else:
         power = _power_by_sum(size, y)
     return _special(x, y, power)

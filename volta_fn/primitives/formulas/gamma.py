@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from volta_fn.primitives.formulas.exponential import LOG2_E, exp, exp2_of_sum, log, log1p, log2_as_sum, pow
+from volta_fn.primitives.formulas.exponential import exp, log, log1p, pow
 from volta_fn.primitives.formulas.trigonometric import sin, tan
-from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_unless_fused
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_or_pairs, in_float64_unless_fused
 
 # ------------------------------------------------------------------------------
 # Densities and quotients of gamma functions, without large terms that cancel.
@@ -29,13 +27,8 @@ _ZERO_FROM = {32: 150.0, 64: 1400.0}
 #: From here on exp(-z) over any scale is 0, in every width.
 _END = 1e4
 
-#: Up to here a power over a gamma function has an exponent as a sum of two floats, of which float32 has enough digits.
-_POWERS = 1e6
-#: Of at most this x / a, powers of ten and more are 0.
-_NO_RATIO = 1e-20
-#: The rounding error of log2(e) in float32.
-_LOG2_E_REST = LOG2_E - 1.44269502162933349609375
-
+#: Below it log(1 + z^2) is z^2, which may be subnormal.
+_NO_SQUARE = 2.0**-30
 #: Terms of (atanh(s) - s) / s^3 for |s| <= 1/4, by width.
 _ATANH_TERMS = {32: 5, 64: 13}
 
@@ -64,31 +57,14 @@ def power_over_gamma(a: Values, x: Values) -> Values:
     far = a.compare("oge", LEAST)
     base, argument = far.select(a, LEAST), far.select(x, LEAST)
     mu = (argument - base) / base
-    by_series = exp(-(base * excess(mu, argument / base) + remainder(base))) / (base.sqrt() * math.sqrt(2.0 * math.pi))
-    if x.bits == 32:
-        moderate = base.below(_POWERS) & argument.below(_POWERS)
-        by_series = moderate.select(_power_by_sums(moderate.select(base, LEAST), moderate.select(argument, LEAST)), by_series)
-    shape, point = far.select(1.0, a), far.select(1.0, x.min_keep_nan(_ZERO_FROM[x.bits]))
+    exponent = -(base * excess(mu, argument / base) + remainder(base))
+    scale = 1.0 / (base.sqrt() * math.sqrt(2.0 * math.pi))
+    shape, point = far.select(1.0, a), far.select(1.0, x.min_keep_nan(_ZERO_FROM[x.range]))
+    if x.is_pair:
+        return exp(far.select(exponent, shape * log(point) - point - _lgamma_positive(shape + 1.0))) * far.select(scale, 1.0)
     root = exp(point * -0.5)
     direct = point.outline("pow", pow, shape) * root / gamma_one_more(shape) * root
-    return far.select(by_series, direct)
-
-
-def _power_by_sums(a: Values, x: Values) -> Values:
-    """Return x^a e^-x / gamma(a + 1) for a >= LEAST in float32.
-
-    It is 2^(a log2(x / a) + (a - x) log2(e)) / sqrt(2 pi a) and Stirling's series, where both terms of the exponent are sums of two floats.
-    """
-    ratio = (x / a).max_keep_nan(_NO_RATIO)
-    high, low = log2_as_sum(ratio)
-    low = low + (-ratio).fma(a, x) / x * LOG2_E
-    first, first_error = exact_product(high, a)
-    distance, lost = exact_sum(a, -x)
-    second, second_error = exact_product(distance, LOG2_E)
-    total, error = exact_sum(first, second)
-    rest = error + first_error + second_error + (a * low + distance * _LOG2_E_REST + lost * LOG2_E) - remainder(a) * LOG2_E
-    large, small = exact_sum(total, rest)
-    return exp2_of_sum(large, small) / (a.sqrt() * math.sqrt(2.0 * math.pi))
+    return far.select(exp(exponent) * scale, direct)
 
 
 def log_rise(a: Values, b: Values) -> Values:
@@ -118,10 +94,12 @@ def log_rise_of_less_than_one(a: Values, b: Values) -> Values:
     """
     far = a.compare("oge", LEAST)
     near = far.select(LEAST, a)
-    product = b.like(0.0)  # less 1
-    for k in range(int(LEAST)):
-        term = b / (near + float(k))
-        product = product + term + product * term
+
+    def multiply(k: Values, product: Values) -> Sequence[Values]:
+        term = b / (near + k)
+        return [product + term + product * term]
+
+    (product,) = b.repeated([range(int(LEAST))], multiply, b.like(0.0))  # less 1
     by_series = log_rise(far.select(a, a + LEAST), b)
     return far.select(by_series, by_series - log1p(product))
 
@@ -182,7 +160,7 @@ def cauchy_pdf(x: Values, loc: Values, scale: Values) -> Values:
     return large.select(ratio * ratio, 1.0) / (ratio * ratio + 1.0) * (1.0 / math.pi) / scale
 
 
-@in_float64
+@in_float64_or_pairs
 def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
     """Return the density of Student's t distribution.
 
@@ -195,7 +173,9 @@ def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
     near = large.select(1.0 / large.select(size, 1.0), size)
     growth = log1p(near * near) + large.select(2.0 * log(large.select(size, 1.0)), 0.0)
     rise = log_rise_of_less_than_one(degrees * 0.5, x.like(0.5))
-    student = exp(rise - 0.5 * (log(degrees) + math.log(math.pi)) - (degrees + 1.0) * 0.5 * growth) / scale
+    half = (degrees + 1.0) * 0.5
+    loss = (size.below(_NO_SQUARE)).select(half * near * near, half * growth)
+    student = exp(rise - 0.5 * (log(degrees) + math.log(math.pi)) - loss) / scale
     return infinite.select(normal_pdf(x, loc, scale), student)
 
 
@@ -207,9 +187,6 @@ def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
 
 #: Positive numbers below it have gamma functions, and products of them, that do not overflow.
 _MODERATE = 14.0
-
-#: In float32 from here on binomial coefficients of ten and more are infinite, gamma functions, and rising factorials that end here.
-_LARGEST_THINGS, _LARGEST_STEP, _LARGEST_END = 1e5, 35.0, 40.0
 
 #: Rising factorials of fewer factors are products.
 _SHORT = 200.0
@@ -229,19 +206,21 @@ def _sign_of_power(n: Values) -> Values:
     return half.floor().compare("one", half).select(-1.0, n.like(1.0))
 
 
-def _lgamma(x: Values) -> Values:
-    return x.outline("lgamma", lgamma)
+def _log_gammas(*numbers: Values) -> Sequence[Values]:
+    return numbers[0].outline_each("lgamma", lgamma, [(x,) for x in numbers])
 
 
-def _log_rise_positive(a: Values, b: Values) -> Values:
-    """Return log(gamma(a + b) / gamma(a)) for a > 0, a + b > 0."""
+def _log_rise_positive(a: Values, b: Values, other: Values) -> Sequence[Values]:
+    """Return log(gamma(a + b) / gamma(a)) and lgamma(other).
+
+    a and a + b are positive.
+    """
     far = a.compare("oge", LEAST) & (a + b).compare("oge", LEAST)
-    step = far.select(b, 1.0)
-    plain = _lgamma(far.select(1.0, a + b)) - _lgamma(far.select(1.0, a))
-    return far.select(log_rise(far.select(a, LEAST), step), plain)
+    end, start, logarithm = _log_gammas(far.select(1.0, a + b), far.select(1.0, a), other)
+    return far.select(log_rise(far.select(a, LEAST), far.select(b, 1.0)), end - start), logarithm
 
 
-def _log_beta_and_sign(a: Values, b: Values) -> tuple[Values, Values]:
+def log_beta_and_sign(a: Values, b: Values) -> tuple[Values, Values]:
     """Return log |B(a, b)| and B's sign.
 
     At a pole of gamma(a), an integer, B is infinite, unless b is an integer that makes a + b another one: then it is ±B(1 - a - b, b).
@@ -252,161 +231,86 @@ def _log_beta_and_sign(a: Values, b: Values) -> tuple[Values, Values]:
     other = 1.0 - least - most
     finite = pole & _is_integer(most) & other.above(0.0) & most.above(0.0)
     sign = finite.select(_sign_of_power(most), sign)
-    first, second = finite.select(other.at_most(most), least), finite.select(other.at_least(most), most)
-    positive = first.above(0.0) | ((first + second).compare("oge", LEAST) & ~_is_pole(first))
-    p, q = positive.select(first, 1.0), positive.select(second, 1.0)
-    regular = _lgamma(p) - _log_rise_positive(q, p)
-    x, y = positive.select(0.5, first), positive.select(0.5, second)
+    x, y = finite.select(other.at_most(most), least), finite.select(other.at_least(most), most)
     total = x + y
-    reflected = _lgamma(x) + _lgamma(y) - _lgamma(total)
+    far = y.compare("oge", LEAST) & total.compare("oge", LEAST) & ~_is_pole(x)
+    of_x, of_y, of_total = _log_gammas(x, far.select(1.0, y), far.select(1.0, total))
+    rise = far.select(log_rise(far.select(y, LEAST), far.select(x, 1.0)), of_total - of_y)
+    positive = x.above(0.0) | far
     zero = ~positive & _is_pole(total) & ~_is_pole(x) & ~_is_pole(y)
     infinite = ~positive & (_is_pole(x) | _is_pole(y))
     signs = gamma_sign(x) * gamma_sign(y) * gamma_sign(total)
-    logarithm = infinite.select(float("inf"), zero.select(float("-inf"), positive.select(regular, reflected)))
-    sign = sign * first.above(0.0).select(1.0, infinite.select(1.0, positive.select(gamma_sign(p), signs)))
+    logarithm = infinite.select(float("inf"), zero.select(float("-inf"), of_x - rise))
+    sign = sign * x.above(0.0).select(1.0, infinite.select(1.0, far.select(gamma_sign(x), signs)))
     return (a.is_nan() | b.is_nan()).select(float("nan"), logarithm), sign
 
 
-@in_float64
+@in_float64_or_pairs
 def betaln(a: Values, b: Values) -> Values:
     """Return log |B(a, b)|."""
-    return _log_beta_and_sign(a, b)[0]
+    return log_beta_and_sign(a, b)[0]
 
 
-@in_float64
+@in_float64_or_pairs
 def beta(a: Values, b: Values) -> Values:
     """Return B(a, b) = gamma(a) gamma(b) / gamma(a + b)."""
-    logarithm, sign = _log_beta_and_sign(a, b)
+    logarithm, sign = log_beta_and_sign(a, b)
+    by_logarithm = sign * exp(logarithm)
+    if a.is_pair:
+        return by_logarithm
     direct = a.above(0.0) & b.above(0.0) & a.below(_MODERATE) & b.below(_MODERATE)
     p, q = direct.select(a, 1.0), direct.select(b, 1.0)
     least, most = p.at_most(q), p.at_least(q)
-    plain = gamma_one_more(p) / _gamma_of_sum(p, q) * gamma_one_more(q) * (1.0 + least / most) / least
-    other = sign * exp(logarithm)
-    if a.bits == 32:
-        least, most = a.at_most(b), a.at_least(b)
-        far = least.above(0.0) & most.compare("oge", LEAST)
-        other = far.select(_beta_by_powers(far.select(least, 1.0), far.select(most, LEAST)), other)
-    return direct.select(plain, other)
+    plain = gamma_one_more(p) / gamma_one_more(p + q) * gamma_one_more(q) * (1.0 + least / most) / least
+    return direct.select(plain, by_logarithm)
 
 
-# in float32, where an exponential of a large logarithm loses digits
-
-
-def _beta_by_powers(p: Values, q: Values) -> Values:
-    """Return B(p, q) for 0 < p <= q and q >= LEAST."""
-    large = p.compare("oge", LEAST)
-    few, many = large.select(1.0, p), large.select(p, LEAST)
-    first, second, factor = _beta_of_large(many, q)
-    root, rest = _rise_of_large(q, few)
-    return large.select(first * second * factor, gamma_one_more(few) / few / root / rest / root)
-
-
-def _beta_of_large(p: Values, q: Values) -> tuple[Values, Values, Values]:
-    """Return (p / s)^p, (q / s)^q, and sqrt(2 pi s / (p q)) times Stirling's series.
-
-    s = p + q is at least 2 LEAST.
-    """
-    total, lost = exact_sum(p, q)
-    y, z = p / total, q / total
-    rest = -((y.fma(total, -p) + y * lost) + (z.fma(total, -q) + z * lost))
-    series = remainder(p) + remainder(q) - remainder(total)
-    factor = exp(rest.clamped(-80.0, 80.0) + series) * (2.0 * math.pi / (p * z)).sqrt()
-    return y.outline("pow", pow, p), z.outline("pow", pow, q), factor
-
-
-def _rise_of_large(a: Values, b: Values) -> tuple[Values, Values]:
-    """Return r and s, r s r being gamma(a + b) / gamma(a).
-
-    a >= LEAST, and b is at most some ten.
-    """
-    total, lost = exact_sum(a, b)
-    step = b / a
-    series = remainder(total) - remainder(a) - a * excess(step, step + 1.0) - 0.5 * log1p(step)
-    return total.outline("pow", pow, b * 0.5), exp(series + b * (lost / total))
-
-
-def _change_of_gamma(total: Values, lost: Values) -> Values:
-    """Return gamma(total + lost) / gamma(total) for a rounding error."""
-    large = total.above(1.0)
-    safe = large.select(total, 1.0)
-    return large.select(1.0 + lost * (log(safe) - 0.5 / safe), 1.0)
-
-
-def _gamma_of_sum(p: Values, q: Values) -> Values:
-    """Return gamma(p + q + 1) for p + q > 0, in float32 without the error of the sum."""
-    if p.bits == 64:
-        return gamma_one_more(p + q)
-    total, lost = exact_sum(p, q)
-    return gamma_one_more(total) * _change_of_gamma(total + 1.0, lost)
-
-
-@in_float64
+@in_float64_or_pairs
 def comb(n: Values, k: Values) -> Values:
     """Return gamma(n + 1) / (gamma(k + 1) gamma(n - k + 1)) for 0 <= k <= n, else 0."""
     possible = k.compare("ole", n) & k.compare("oge", 0.0)
     things, chosen = possible.select(n, 1.0), possible.select(k, 0.0)
     rest = things - chosen
-    direct = things.below(2.0 * _MODERATE)
     fewer = chosen.at_most(rest)
-    by_logarithm = exp(_log_rise_positive(things - fewer + 1.0, fewer) - _lgamma(fewer + 1.0))
-    total, first = direct.select(things, 0.0), direct.select(chosen, 0.0)
-    plain = gamma_one_more(total) / gamma_one_more(first) / _gamma_of_sum(total, -first)
-    if n.bits == 32:
-        few, large = ~direct & fewer.below(LEAST), ~direct & fewer.compare("oge", LEAST) & things.below(_LARGEST_THINGS)
-        left, right, factor = _beta_of_large(*(large.select(v + 1.0, LEAST) for v in (fewer, things - fewer)))
-        by_beta = 1.0 / left / factor / (things + 1.0) / right
-        step = few.select(fewer, 1.0)
-        root, rest = _rise_of_large(few.select(things - fewer + 1.0, LEAST), step)
-        by_logarithm = few.select(root * (rest / gamma_one_more(step)) * root, large.select(by_beta, by_logarithm))
-    out = direct.select(plain, by_logarithm)
+    rise, log_factorial = _log_rise_positive(things - fewer + 1.0, fewer, fewer + 1.0)
+    out = exp(rise - log_factorial)
+    if not n.is_pair:
+        direct = things.below(2.0 * _MODERATE)
+        total, first = direct.select(things, 0.0), direct.select(chosen, 0.0)
+        out = direct.select(gamma_one_more(total) / gamma_one_more(first) / gamma_one_more(total - first), out)
     return (n.is_nan() | k.is_nan()).select(float("nan"), possible.select(out, 0.0))
 
 
-@in_float64
+@in_float64_or_pairs
 def poch(z: Values, m: Values) -> Values:
     """Return gamma(z + m) / gamma(z).
 
     Where both are poles it is (-1)^m gamma(1 - z) / gamma(1 - z - m); 0 where only the lower one is. For small integers m it is a product.
     """
     pole, integral = _is_pole(z), _is_integer(m)
-    end, lost = exact_sum(z, m)
+    end = z + m
     mirrored = pole & integral & end.compare("ole", 0.0)
     start, stop = mirrored.select(1.0 - end, z), mirrored.select(1.0 - z, end)
     positive = start.above(0.0) & stop.above(0.0)
     up = m.compare("oge", 0.0)
     low, high = positive.select(start.at_most(stop), 1.0), positive.select(start.at_least(stop), 1.0)
     step = positive.select(m.abs(), 0.0)
-    direct = high.below(2.0 * _MODERATE)
-    p, q = direct.select(low, 1.0), direct.select(high, 1.0)
-    plain = gamma_one_more(q) / gamma_one_more(p) * (p / q)
-    by_logarithm = exp(_log_rise_positive(direct.select(1.0, low), direct.select(1.0, step)))
-    if z.bits == 32:
-        plain = plain * _change_of_gamma(direct.select(end, 0.0), up.select(lost, -lost))
-        by_logarithm = _rise_by_powers(direct, low, high, step, by_logarithm)
-    rise = direct.select(plain, by_logarithm)
+    far = positive & low.compare("oge", LEAST)
+    x, y = positive.select(far.select(1.0, low), z), positive.select(far.select(1.0, high), end)
+    of_x, of_y = _log_gammas(x, y)
+    growth = exp(far.select(log_rise(far.select(low, LEAST), far.select(step, 1.0)), of_y - of_x))
+    rise = growth
+    if not z.is_pair:
+        direct = positive & high.below(2.0 * _MODERATE)
+        p, q = direct.select(low, 1.0), direct.select(high, 1.0)
+        rise = direct.select(gamma_one_more(q) / gamma_one_more(p) * (p / q), growth)
     ratio = up.select(rise, 1.0 / rise) * mirrored.select(_sign_of_power(m), m.like(1.0))
-    x, y = positive.select(1.0, z), positive.select(1.0, end)
-    reflected = gamma_sign(x) * gamma_sign(y) * exp(_lgamma(y) - _lgamma(x))
+    reflected = gamma_sign(x) * gamma_sign(y) * growth
     zero = pole & ~mirrored
-    out = zero.select(0.0, positive.select(ratio, _is_pole(y).select(float("inf"), reflected)))
+    out = zero.select(0.0, positive.select(ratio, _is_pole(end).select(float("inf"), reflected)))
     short = integral & m.abs().below(_SHORT)
     out = short.select(_product(short.select(z, 1.0), short.select(m, 0.0)), out)
     return (z.is_nan() | m.is_nan()).select(float("nan"), m.equals(0.0).select(1.0, out))
-
-
-def _rise_by_powers(direct: Values, low: Values, high: Values, step: Values, other: Values) -> Values:
-    """Return gamma(low + step) / gamma(low) where powers give it, else `other`."""
-    large = ~direct & low.compare("oge", LEAST)
-    few, many = large & step.below(LEAST), large & step.compare("oge", LEAST) & step.below(_LARGEST_STEP)
-    moderate = ~direct & ~large & high.below(_LARGEST_END)
-    root, rest = _rise_of_large(few.select(low, LEAST), few.select(step, 1.0))
-    left, right, factor = _beta_of_large(many.select(low, LEAST), many.select(step, LEAST))
-    by_beta = many.select(step, 1.0).outline("gamma_positive", gamma_positive) / left / factor / right
-    start = moderate.select(low, 1.0)
-    total, lost = exact_sum(start, moderate.select(step, 1.0))
-    power, scale = gamma_factors(total)
-    by_gamma = power * scale * _change_of_gamma(total, lost) / start.outline("gamma_positive", gamma_positive) * power
-    return few.select(root * rest * root, many.select(by_beta, moderate.select(by_gamma, other)))
 
 
 def _product(z: Values, m: Values) -> Values:
@@ -420,10 +324,11 @@ def _product(z: Values, m: Values) -> Values:
     return up.select(product, 1.0 / product)
 
 
-@in_float64
+@in_float64_or_pairs
 def digamma_rise(a: Values, b: Values) -> Values:
     """Return digamma(a + b) - digamma(a)."""
-    return (a + b).outline("digamma", digamma) - a.outline("digamma", digamma)
+    end, start = a.outline_each("digamma", digamma, [(a + b,), (a,)])
+    return end - start
 
 
 @in_float64
@@ -478,12 +383,11 @@ DIGAMMA = (
 #: log x - 1/(2x) - digamma(x), in powers of 1/x^2, times x^2.
 DIGAMMA_FAR = tuple(b / (2 * k) for k, b in reversed([*enumerate(BERNOULLI[:10], 1)]))
 
+#: The coefficients of the Euler-Maclaurin formula.
+_EULER_MACLAURIN = tuple(b / math.factorial(2 * k) for k, b in enumerate(BERNOULLI, 1))
+
 #: Terms summed one by one before the Euler-Maclaurin formula gives the rest.
 DIRECT_TERMS = 10
-
-_NEAR = float(np.float32(DIGAMMA_ZERO))
-#: digamma's positive zero as a sum of two floats, by width.
-_DIGAMMA_ZERO = {32: (_NEAR, DIGAMMA_ZERO - _NEAR), 64: (DIGAMMA_ZERO, DIGAMMA_ZERO_REST)}
 
 
 def _fraction_from_integer(x: Values) -> Values:
@@ -495,7 +399,7 @@ def _unit_base(x: Values) -> Values:
     return x - (x.ceil() - 2.0).max_keep_nan(0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def lgamma(x: Values) -> Values:
     """Return log |gamma(x)|.
 
@@ -527,10 +431,11 @@ def _lgamma_positive(x: Values) -> Values:
 
 def _factors_above_two(x: Values) -> Values:
     """Return gamma(x) / gamma(t) for x >= 1 and t = x - n in [1, 2], n an integer."""
-    product = x.like(1.0)
-    for k in range(1, int(FAR) - 1):
-        product = product * (x - float(k)).max_keep_nan(1.0)
-    return product
+
+    def multiply(k: Values, product: Values) -> Sequence[Values]:
+        return [product * (x - k).max_keep_nan(1.0)]
+
+    return x.repeated([range(1, int(FAR) - 1)], multiply, x.like(1.0))[0]
 
 
 def _lgamma_near(x: Values, logarithm: Values) -> Values:
@@ -555,7 +460,7 @@ def _stirling(x: Values) -> Values:
     return inverse * (inverse * inverse).polynomial(STIRLING)
 
 
-@in_float64
+@in_float64_or_pairs
 def digamma(x: Values) -> Values:
     """Return the derivative of lgamma.
 
@@ -590,12 +495,13 @@ def _digamma_positive(x: Values) -> Values:
 def _digamma_near(x: Values, inverse: Values) -> Values:
     """Return 1/(x - 1) + … + 1/(x - n) + digamma(x - n), x - n in [1, 2]."""
     is_small = x.below(1.0)
-    total = is_small.select(-inverse, 0.0)
-    for k in range(1, int(FAR) - 1):
-        total = total + x.above(k + 1.0).select(1.0 / (x - float(k)).max_keep_nan(1.0), 0.0)
+
+    def add(k: Values, total: Values) -> Sequence[Values]:
+        return [total + x.above(k + 1.0).select(1.0 / (x - k).max_keep_nan(1.0), 0.0)]
+
+    (total,) = x.repeated([range(1, int(FAR) - 1)], add, is_small.select(-inverse, 0.0))
     base = is_small.select(x + 1.0, _unit_base(x))
-    zero, rest = _DIGAMMA_ZERO[x.bits]
-    return total + ((base - zero).opaque() - rest) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
+    return total + ((base - DIGAMMA_ZERO) - DIGAMMA_ZERO_REST) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
 
 
 def _digamma_far(x: Values, inverse: Values) -> Values:
@@ -645,7 +551,7 @@ def gamma_factors(x: Values) -> tuple[Values, Values]:
 
     It may overflow, but not r.
     """
-    near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.bits])
+    near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.range])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 
 
@@ -673,7 +579,7 @@ def gamma_sign(x: Values) -> Values:
 # zeta and polygamma
 
 
-@in_float64
+@in_float64_or_pairs
 def zeta(s: Values, q: Values) -> Values:
     """Return Hurwitz's zeta function, the sum of (q + k)^-s over k >= 0, for s > 1.
 
@@ -723,17 +629,19 @@ def _zeta_positive(s: Values, q: Values, log_factor: Values | None = None) -> Va
     if log_factor is not None:
         head = exp(log_factor - (s - 1.0) * log(start))  # the last term may be subnormal
     else:
-        head = last * start if s.bits == 64 else start.outline("pow", pow, 1.0 - s)
-    rest, factor, square = s.like(0.5), s / start, start * start
-    for number, bernoulli in enumerate(BERNOULLI, 1):
-        rest = factor.mad(bernoulli / math.factorial(2 * number), rest)
-        factor = factor * ((s + (2.0 * number - 1.0)) * (s + 2.0 * number)) / square
+        head = last * start if s.range == 64 else start.outline("pow", pow, 1.0 - s)
+    square = start * start
+
+    def correct(coefficient: Values, twice: Values, rest: Values, factor: Values) -> Sequence[Values]:
+        return [factor.mad(coefficient, rest), factor * ((s + (twice - 1.0)) * (s + twice)) / square]
+
+    rest, _ = s.repeated([_EULER_MACLAURIN, range(2, 2 * len(BERNOULLI) + 2, 2)], correct, s.like(0.5), s / start)
     at_end = last.equals(0.0) | last.equals(math.inf)
     out = total + (head / (s - 1.0) + at_end.select(last, last * rest))
     return total.equals(math.inf).select(total, out)
 
 
-@in_float64
+@in_float64_or_pairs
 def polygamma(n: Values, x: Values) -> Values:
     """Return the n-th derivative of digamma, for integers n >= 0; else NaN.
 
@@ -742,10 +650,10 @@ def polygamma(n: Values, x: Values) -> Values:
     is_integer = n.compare("oge", 0.0) & n.below(math.inf) & n.floor().equals(n)
     order = (is_integer & n.above(0.0)).select(n, 1.0)
     size = order.outline("factorial", _factorial) * (order + 1.0).outline("zeta", zeta, x)
-    if n.bits == 32:
+    if n.is_pair:
         large = x.above(0.0) & (order.above(_MOST_FACTORS) | (order * log(x)).above(_SMALLEST_LOG))
         s, start = large.select(order + 1.0, 2.0), large.select(x, 1.0)
-        size = large.select(_zeta_positive(s, start, s.outline("lgamma", lgamma)), size)
+        size = large.select(_zeta_positive(s, start, lgamma(s)), size)
     half = order * 0.5
     out = half.floor().equals(half).select(-size, size)
     out = n.equals(0.0).if_any("digamma", digamma, [x], out)
@@ -754,7 +662,7 @@ def polygamma(n: Values, x: Values) -> Values:
 
 def _factorial(n: Values) -> Values:
     """Return n! of an integer, as long as it is finite."""
-    most = {32: 35.0, 64: 171.0}[n.bits]
+    most = {32: 35.0, 64: 171.0}[n.range]
 
     def multiply(k: Values, product: Values) -> list[Values]:
         return [product * k.above(n).select(1.0, k.at_least(1.0))]

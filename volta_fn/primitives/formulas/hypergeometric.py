@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from volta_fn.primitives.formulas.error import ERFC_LIMITS, erfc_scaled
 from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
 from volta_fn.primitives.formulas.gamma import digamma, gamma_sign, lgamma
-from volta_fn.primitives.formulas.values import Values, exact_sum, in_float64
+from volta_fn.primitives.formulas.values import Values, exact_sum, in_float64, in_float64_or_pairs
 
 # ------------------------------------------------------------------------------
 # The confluent and Gauss's hypergeometric function of real arguments.
@@ -197,8 +197,9 @@ def _logarithmic_sum(a: Values, b: Values, m: Values, y: Values) -> Values:
 # Exponential integrals, and the scaled complementary error function.
 # ------------------------------------------------------------------------------
 
-#: From here on Ei's asymptotic series is exact to the last bit of float64.
+#: From here on Ei's asymptotic series is exact to the last bit of float64; its terms by width.
 _FAR_INTEGRAL = 40.0
+_ASYMPTOTIC_TERMS = {32: 10, 64: 38}
 
 
 #: Terms of En's power series up to 1, levels of its fraction c0 + c1 / x beyond, and terms of Ei's power series c0 + c1 x, by width.
@@ -207,7 +208,7 @@ _LEVELS = {32: (4.0, 24.0), 64: (6.0, 90.0)}
 _EI_TERMS = {32: (14.0, 1.9), 64: (22.0, 2.6)}
 
 
-@in_float64
+@in_float64_or_pairs
 def expn(n: Values, x: Values) -> Values:
     """Return En(x), the integral of exp(-x t) / t^n from t = 1 to infinity.
 
@@ -234,7 +235,7 @@ def _power_series(n: Values, x: Values) -> Values:
     """
     total, power = x.like(0.0), x.like(1.0)
     logarithm = n.outline("digamma", digamma) - log(x)
-    for k in range(_POWER_TERMS[x.bits]):
+    for k in range(_POWER_TERMS[x.range]):
         single = n.equals(k + 1.0)
         total = total + power * single.select(logarithm, 1.0 / single.select(1.0, n - (k + 1.0)))
         power = power * (x * (-1.0 / (k + 1.0)))
@@ -246,7 +247,7 @@ def _fraction(n: Values, x: Values) -> Values:
 
     It is for x > 1 (Abramowitz & Stegun 5.1.22).
     """
-    first, factor = _LEVELS[x.bits]
+    first, factor = _LEVELS[x.range]
     last = (first + factor / x).ceil()
     base = x + n
 
@@ -257,7 +258,7 @@ def _fraction(n: Values, x: Values) -> Values:
     return x.iterated(last, level, base + 2.0 * last)[0]
 
 
-@in_float64
+@in_float64_or_pairs
 def expi(x: Values) -> Values:
     """Return Ei(x), the principal value of the integral of exp(t) / t from -inf to x.
 
@@ -275,7 +276,7 @@ def expi(x: Values) -> Values:
 
 def _positive_series(where: Values, x: Values) -> Values:
     """Return x + x^2 / (2 2!) + x^3 / (3 3!) + …."""
-    first, factor = _EI_TERMS[x.bits]
+    first, factor = _EI_TERMS[x.range]
 
     def add(n: Values, power: Values, total: Values) -> Sequence[Values]:
         k = n + 2.0
@@ -289,7 +290,7 @@ def _asymptotic(x: Values) -> Values:
     """Return e^x / x (1 + 1/x + 2!/x^2 + …) for x >= _FAR, finite where e^x is not."""
     inverse = 1.0 / x
     total = x.like(1.0)
-    for k in range(int(_FAR_INTEGRAL) - 2, 0, -1):
+    for k in range(_ASYMPTOTIC_TERMS[x.range], 0, -1):
         total = total * (inverse * float(k)) + 1.0
     root = exp(0.5 * x)
     return root * (total * inverse) * root
@@ -329,7 +330,7 @@ def boxcox(x: Values, power: Values) -> Values:
     return _transform(log(x), power, x, x.like(0.0))
 
 
-@in_float64
+@in_float64_or_pairs
 def boxcox1p(x: Values, power: Values) -> Values:
     """Return `boxcox` of 1 + x."""
     return _transform(log1p(x), power, *exact_sum(x.like(1.0), x))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from volta_fn.primitives.formulas.error import erfc
 from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
@@ -21,11 +22,12 @@ from volta_fn.primitives.formulas.gamma import (
     excess,
     gamma_one_more,
     lgamma_unit,
+    log_beta_and_sign,
     log_rise,
     log_rise_of_less_than_one,
     remainder,
 )
-from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64
+from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64_or_pairs
 
 #: From here on both parameters are large.
 _LARGE = 1e4
@@ -41,8 +43,8 @@ _TERMS = {32: (11.0, 18.0), 64: (18.0, 39.0)}
 #: From this p on there are no more levels for small q.
 _MOST_LEVELS_FROM = 120.0
 
-#: (u - log(1 + u) - u^2 / 2) / u^3 near 0: so many terms, by width.
-_CUBIC_TERMS = {32: 8, 64: 17}
+#: (u - log(1 + u) - u^2 / 2) / u^3 near 0: so many terms.
+_CUBIC_TERMS = 17
 
 
 class _Unit:
@@ -54,7 +56,7 @@ class _Unit:
     def __init__(self, a: Values, b: Values, x: Values, upper: bool = False) -> None:
         self.inside = a.above(0.0) & a.below(math.inf) & b.above(0.0) & b.below(math.inf) & x.above(0.0) & x.below(1.0)
         a, b, x = (self.inside.select(v, default) for v, default in ((a, 1.0), (b, 1.0), (x, 0.5)))
-        if a.bits == 32:  # squares of parameters would overflow; the tail is 0 long before
+        if a.range == 32:  # squares of parameters would overflow; the tail is 0 long before
             a, b = b.below(_LARGE).select(a.min_keep_nan(_ENOUGH), a), a.below(_LARGE).select(b.at_most(_ENOUGH / x), b)
         quarter = a * 0.25 + 0.25
         self.beyond = x.above(quarter / (quarter + b * 0.25 + 0.25))
@@ -74,15 +76,24 @@ class _Unit:
         self.large = self.least.compare("oge", _LARGE)
         self.opposite = ~self.beyond if upper else self.beyond  # 1 less the tail that is computed
         self.single = self.opposite & ~self.large & self.p.below(1.0)
+        self.both = self.least.compare("oge", LEAST)
+
+    @cached_property
+    def deviance(self) -> Values:
+        """-log of (y (p + q) / p)^p (z (p + q) / q)^q, where p and q are at least LEAST."""
+        p, q = self.both.select(self.p, LEAST), self.both.select(self.q, LEAST)
+        y, z, distance = self.both.select(self.y, 0.5), self.both.select(self.z, 0.5), self.both.select(self.distance, 0.0)
+        first, second = p.outline_each("excess", excess, [(distance / p, y + y * (q / p)), (-distance / q, z + z * (p / q))])
+        return p * first + q * second
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc(a: Values, b: Values, x: Values) -> Values:
     """Return the regularised incomplete beta function of x."""
     return _value(a, b, x, upper=False)
 
 
-@in_float64
+@in_float64_or_pairs
 def betaincc(a: Values, b: Values, x: Values) -> Values:
     """Return 1 less the incomplete beta function, precise if small."""
     return _value(a, b, x, upper=True)
@@ -100,7 +111,7 @@ def _value(a: Values, b: Values, x: Values, upper: bool) -> Values:
     return u.inside.select(value, valid.select(edge, math.nan))
 
 
-@in_float64
+@in_float64_or_pairs
 def beta_density(a: Values, b: Values, x: Values) -> Values:
     """Return x^(a - 1) (1 - x)^(b - 1) / B(a, b), the derivative by x.
 
@@ -112,38 +123,23 @@ def beta_density(a: Values, b: Values, x: Values) -> Values:
         value = power.below(1.0).select(math.inf, power.above(1.0).select(0.0, other))
         end = x.equals(point).select(value, end)
     proper = a.above(0.0) & b.above(0.0) & a.below(math.inf) & b.below(math.inf)
-    weight = _weight(u)
-    density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
-    if a.bits == 32:
-        density = u.least.compare("oge", LEAST).select(density, _density_in_float32(u))
+    if a.is_pair:
+        exponent, factor = _weight_as_exponent(u)
+        root = exp((exponent - u.log_y - u.log_z) * 0.5)  # its square may be 0 where the density is not
+        density = root * factor * u.p * root
+    else:
+        weight = _weight(u)
+        density = weight.equals(0.0).select(0.0, weight * (u.p / u.y / u.z))  # the factor may overflow
     return u.inside.select(density, _outside(a, b, x, proper.select(end, 0.0)))
 
 
-def _density_in_float32(u: _Unit) -> Values:
-    """Return y^(p - 1) z^(q - 1) / B(p, q) for p < LEAST or q < LEAST.
-
-    y^p z^q may be 0 where that is not.
-    """
-    below_one = u.p.below(1.0), u.q.below(1.0)
-    p, q = (less.select(v, v - 1.0) for less, v in zip(below_one, (u.p, u.q), strict=True))
-    factor = u.p * below_one[0].select(1.0 / u.y, 1.0) * below_one[1].select(1.0 / u.z, 1.0)
-    direct = u.most.below(_DIRECT)
-    powers = _power(u.y, u.y_rest, direct.select(p, 1.0)) * _power(u.z, u.z_rest, direct.select(q, 1.0))
-    plain = powers * beta_quotient(direct.select(u.p, 1.0), direct.select(u.q, 1.0))
-    least, most = direct.select(1.0, u.least), direct.select(LEAST, u.most)
-    scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
-    mixed = exp(direct.select(0.0, p * u.log_y + q * u.log_z) + log_rise(most, least)) * scale
-    value = direct.select(plain, mixed)
-    return value.equals(0.0).select(0.0, value * factor)
-
-
-@in_float64
+@in_float64_or_pairs
 def beta_pdf(x: Values, a: Values, b: Values, loc: Values, scale: Values) -> Values:
     """Return the density of the beta distribution, moved and stretched."""
     return beta_density(a, b, (x - loc) / scale) / scale
 
 
-@in_float64
+@in_float64_or_pairs
 def nbinom_pmf(k: Values, n: Values, p: Values) -> Values:
     """Return gamma(k + n) / (k! gamma(n)) p^n (1 - p)^k."""
     return beta_density(n, k + 1.0, p) * p / (n + k)
@@ -157,25 +153,35 @@ def _outside(a: Values, b: Values, x: Values, value: Values) -> Values:
 
 def _weight(u: _Unit) -> Values:
     """Return y^p z^q / (p B(p, q))."""
-    both = u.least.compare("oge", LEAST)
-    p, q = both.select(u.p, LEAST), both.select(u.q, LEAST)
-    change = remainder(p) + remainder(q) - remainder(p + q)
-    by_series = exp(-(_deviance(u, p, q) + change)) * (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+    if u.p.is_pair:
+        exponent, factor = _weight_as_exponent(u)
+        root = exp(exponent * 0.5)
+        return root * factor * root
+    exponent, factor = _weight_by_series(u)
+    by_series = exp(exponent) * factor
     direct = u.most.below(_DIRECT)
     p, q = direct.select(u.p, 1.0), direct.select(u.q, 1.0)
     plain = _power(u.y, u.y_rest, p) * _power(u.z, u.z_rest, q) * beta_quotient(p, q)
-    mixed = ~(both | direct)
+    mixed = ~(u.both | direct)
     least, most = mixed.select(u.least, 1.0), mixed.select(u.most, LEAST)
     exponent = mixed.select(u.p, 1.0) * u.log_y + mixed.select(u.q, 1.0) * u.log_z + log_rise(most, least)
     scale = u.p.above(u.q).select(least / most, 1.0) / gamma_one_more(least)
-    return both.select(by_series, direct.select(plain, exp(exponent) * scale))
+    return u.both.select(by_series, direct.select(plain, exp(exponent) * scale))
 
 
-def _deviance(u: _Unit, p: Values, q: Values) -> Values:
-    """Return -log of (y (p + q) / p)^p (z (p + q) / q)^q."""
-    near = u.least.compare("oge", LEAST)
-    y, z, distance = near.select(u.y, 0.5), near.select(u.z, 0.5), near.select(u.distance, 0.0)
-    return p * excess(distance / p, y + y * (q / p)) + q * excess(-distance / q, z + z * (p / q))
+def _weight_by_series(u: _Unit) -> tuple[Values, Values]:
+    """Return an exponent and a factor: the weight for p and q >= LEAST."""
+    p, q = u.both.select(u.p, LEAST), u.both.select(u.q, LEAST)
+    change = remainder(p) + remainder(q) - remainder(p + q)
+    return -(u.deviance + change), (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
+
+
+def _weight_as_exponent(u: _Unit) -> tuple[Values, Values]:
+    """Return the weight as an exponent and a factor."""
+    exponent, factor = _weight_by_series(u)
+    p, q = u.both.select(1.0, u.p), u.both.select(1.0, u.q)
+    logarithm = p * u.log_y + q * u.log_z - log_beta_and_sign(p, q)[0]
+    return u.both.select(exponent, logarithm), u.both.select(factor, 1.0 / p)
 
 
 def _power(base: Values, rest: Values, power: Values) -> Values:
@@ -185,7 +191,7 @@ def _power(base: Values, rest: Values, power: Values) -> Values:
 
 def _levels(u: _Unit, skip_single: bool = False) -> tuple[Values, Values, Values, Values, Values]:
     """Return how many levels the fraction needs, and its arguments."""
-    first, root, few, many = _LEVELS[u.p.bits]
+    first, root, few, many = _LEVELS[u.p.range]
     unused = u.large | (u.single if skip_single else u.large)
     p, q, y, distance = (unused.select(default, v) for v, default in ((u.p, 1.0), (u.q, 1.0), (u.y, 0.25), (u.distance, -0.5)))
     more = q.below(1.0).select(many, q.below(LEAST).select(few, q.like(0.0))) * (p * (1.0 / _MOST_LEVELS_FROM)).min_keep_nan(1.0).sqrt()
@@ -228,7 +234,7 @@ def _complement(u: _Unit) -> Values:
         return [power, total + power / (p + n)]
 
     log_y = u.single.select(u.log_y, -1.0)
-    first, factor = _TERMS[y.bits]
+    first, factor = _TERMS[y.range]
     total = y.iterated(u.single.select((first - factor / log_y).ceil(), 1.0), add, y.like(1.0), y.like(0.0))[1]
     exponent = p * log_y - lgamma_unit(p) + log_rise_of_less_than_one(q, p)
     less = expm1(exponent)
@@ -247,7 +253,7 @@ class _Deviation:
     def __init__(self, u: _Unit) -> None:
         p, q = u.large.select(u.p, _LARGE), u.large.select(u.q, _LARGE)
         distance = u.large.select(u.distance, 0.0)
-        self.half = u.large.select(_deviance(u, p, q), 0.0)
+        self.half = u.large.select(u.deviance, 0.0)
         self.h = (2.0 * self.half).sqrt().copysign(distance)
         self.share_p, self.share_q = 1.0 / (1.0 + q / p), 1.0 / (1.0 + p / q)
         self.variance = p * self.share_q
@@ -260,8 +266,9 @@ class _Deviation:
         s3 = 0.5 * e3 - 0.5 * s1 * e2 + 0.5 * s1 * s1 * s1
         self.k1, self.k2 = s1 * s1 - s2, 3.0 * s1 * s2 - s3 - 2.0 * s1 * s1 * s1
         # 1/H - 1/Y without cancellation: H^2 / Y^2 - 1 is small.
-        first, second = (v.clamped(-0.9, 1.0) for v in (distance / p, -distance / q))
-        bracket = _cubic(first) * (a * a) - _cubic(second) * (b * b)
+        steps = [(v.clamped(-0.9, 1.0),) for v in (distance / p, -distance / q)]
+        first, second = p.outline_each("cubic", _cubic, steps)
+        bracket = first * (a * a) - second * (b * b)
         ratio = 1.0 + 2.0 * (distance.clamped(-1e30, 1e30) * inverse * inverse) * bracket
         root = ratio.max_keep_nan(0.01).sqrt()
         self.k = -2.0 * inverse * bracket / (root * (1.0 + root))
@@ -271,7 +278,7 @@ def _cubic(u: Values) -> Values:
     """Return (u - log(1 + u) - u^2 / 2) / u^3."""
     close = u.abs().below(0.1)
     near, far = close.select(u, 0.0), close.select(1.0, u)
-    terms = [(-1.0) ** (k + 1) / (k + 3) for k in range(_CUBIC_TERMS[u.bits])]
+    terms = [(-1.0) ** (k + 1) / (k + 3) for k in range(_CUBIC_TERMS)]
     return close.select(near.polynomial(terms[::-1]), (excess(far, far + 1.0) - 0.5 * far * far) / (far * far * far))
 
 
@@ -287,7 +294,7 @@ def _expansion(u: _Unit) -> Values:
 # derivatives by a and b
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc_grad_a(a: Values, b: Values, x: Values) -> Values:
     """Return the derivative of the incomplete beta function by a."""
     u = _Unit(a, b, x)
@@ -295,7 +302,7 @@ def betainc_grad_a(a: Values, b: Values, x: Values) -> Values:
     return u.inside.select(u.beyond.select(-by_q, by_p), _outside(a, b, x, x.like(0.0)))
 
 
-@in_float64
+@in_float64_or_pairs
 def betainc_grad_b(a: Values, b: Values, x: Values) -> Values:
     """Return the derivative of the incomplete beta function by b."""
     u = _Unit(a, b, x)
@@ -307,7 +314,7 @@ def _slopes(u: _Unit) -> tuple[Values, Values]:
     """Return the derivatives of the tail that is computed by p and q."""
     value, by_p, by_q = _fraction_slopes(u)
     small = _weight(u) / value
-    psi, psi_p, psi_q = (v.outline("digamma", digamma) for v in (u.p + u.q, u.p + 1.0, u.q))
+    psi, psi_p, psi_q = u.p.outline_each("digamma", digamma, [(u.p + u.q,), (u.p + 1.0,), (u.q,)])
     first, second = u.log_y + (psi - psi_p) - by_p / value, u.log_z + (psi - psi_q) - by_q / value
     far_p, far_q = _expansion_slopes(u)
     none = small.equals(0.0)

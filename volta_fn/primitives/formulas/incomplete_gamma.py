@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from volta_fn.primitives.formulas.error import erfc
 from volta_fn.primitives.formulas.exponential import exp, expm1, log
 from volta_fn.primitives.formulas.gamma import digamma, excess, lgamma_unit, power_over_gamma
-from volta_fn.primitives.formulas.values import Values, in_float64
+from volta_fn.primitives.formulas.values import Values, in_float64, in_float64_or_pairs
 
 #: From here on Temme's expansion is used.
 _LARGE = 1e4
@@ -66,13 +66,13 @@ class _Quadrant:
         return self.inside.select(value, ends)
 
 
-@in_float64
+@in_float64_or_pairs
 def gammainc(a: Values, x: Values) -> Values:
     """Return the regularised lower incomplete gamma function."""
     return _value(a, x, upper=False)
 
 
-@in_float64
+@in_float64_or_pairs
 def gammaincc(a: Values, x: Values) -> Values:
     """Return the regularised upper incomplete gamma function."""
     return _value(a, x, upper=True)
@@ -96,7 +96,7 @@ def _count(where: Values, count: Values) -> Values:
 
 def _series(q: _Quadrant) -> Values:
     """Return Σ_n x^n / ((a + 1) … (a + n)) (Abramowitz & Stegun 6.5.29)."""
-    first, root = _SERIES_TERMS[q.x.bits]
+    first, root = _SERIES_TERMS[q.x.range]
     a, x = q.a, q.before.select(q.x, 0.5)
 
     def add(n: Values, term: Values, total: Values) -> Sequence[Values]:
@@ -116,7 +116,7 @@ def _upper_series(q: _Quadrant) -> Values:
         return [power, total + power / (a + (n + 1.0))]
 
     exponent = a * log(x) - lgamma_unit(a)
-    total = x.iterated(_count(q.small, x.like(_UPPER_TERMS[x.bits])), add, x.like(1.0), x.like(0.0))[1]
+    total = x.iterated(_count(q.small, x.like(_UPPER_TERMS[x.range])), add, x.like(1.0), x.like(0.0))[1]
     less = expm1(exponent)
     return -(less + (less + 1.0) * a * total)
 
@@ -137,7 +137,7 @@ def _fraction(q: _Quadrant) -> Values:
 
 
 def _levels(q: _Quadrant, a: Values, x: Values) -> Values:
-    first, root, inverse = _LEVELS[x.bits]
+    first, root, inverse = _LEVELS[x.range]
     return _count(q.beyond, a.sqrt() * root + first + inverse / x)
 
 
@@ -180,14 +180,14 @@ def random_gamma_grad(a: Values, x: Values) -> Values:
     return q.at_ends(a, x, _slope(q), 0.0, 0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gammainc_grad_a(a: Values, x: Values) -> Values:
     """Return the derivative of the lower incomplete gamma function by a."""
     q = _Quadrant(a, x)
     return q.at_ends(a, x, -(_slope(q) * _density(q)), 0.0, 0.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gamma_density(a: Values, x: Values) -> Values:
     """Return x^(a-1) e^-x / gamma(a), the derivative of the lower function by x."""
     q = _Quadrant(a, x)
@@ -202,7 +202,7 @@ def _density(q: _Quadrant) -> Values:
     return power_over_gamma(below_one.select(q.a, q.a - 1.0), q.x) * below_one.select(q.a / q.x, 1.0)
 
 
-@in_float64
+@in_float64_or_pairs
 def gamma_pdf(x: Values, a: Values, loc: Values, scale: Values) -> Values:
     """Return the density of the gamma distribution, moved and stretched."""
     return gamma_density(a, (x - loc) / scale) / scale
@@ -213,7 +213,7 @@ def _slope(q: _Quadrant) -> Values:
 
 
 def _slope_by_series(q: _Quadrant) -> Values:
-    first, root = _SERIES_TERMS[q.x.bits]
+    first, root = _SERIES_TERMS[q.x.range]
     a, x = q.before.select(q.a, 1.0), q.before.select(q.x, 0.5)
 
     def add(n: Values, term: Values, inverses: Values, total: Values, change: Values) -> Sequence[Values]:

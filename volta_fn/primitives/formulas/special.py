@@ -13,7 +13,7 @@ from volta_fn.primitives.formulas.error import erfc_scaled, exp_minus_square, nd
 from volta_fn.primitives.formulas.exponential import exp, log, log1p, sinh
 from volta_fn.primitives.formulas.gamma import BERNOULLI
 from volta_fn.primitives.formulas.trigonometric import cos, sin
-from volta_fn.primitives.formulas.values import Values, exact_product, in_float64
+from volta_fn.primitives.formulas.values import Values, exact_product, in_float64, in_float64_or_pairs
 
 # ------------------------------------------------------------------------------
 # The modified Bessel functions I0 and I1, scaled by exp(-|x|).
@@ -84,21 +84,21 @@ SHORT_I1_FAR = (
 
 def bessel_i0e(x: Values) -> Values:
     """Return exp(-|x|) I0(x)."""
-    return _i0e(x) if _is_full(x) else _short_i0e(x)
+    return _i0e(x) if x.bits == 64 else _short_i0e(x)
 
 
 def bessel_i1e(x: Values) -> Values:
     """Return exp(-|x|) I1(x), an odd function."""
-    return _i1e(x) if _is_full(x) else _short_i1e(x)
+    return _i1e(x) if x.bits == 64 else _short_i1e(x)
 
 
-@in_float64
+@in_float64_or_pairs
 def bessel_i0(x: Values) -> Values:
     """Return I0(x)."""
     return _grown(x.abs(), _i0e(x))
 
 
-@in_float64
+@in_float64_or_pairs
 def bessel_i1(x: Values) -> Values:
     """Return I1(x), an odd function."""
     return _grown(x.abs(), _i1e(x))
@@ -111,11 +111,6 @@ def _grown(size: Values, scaled: Values) -> Values:
     return infinite.select(size, infinite.select(0.0, root) * scaled * root).copysign(scaled)
 
 
-def _is_full(x: Values) -> bool:
-    """Return True if a result of float32 or less is not computed in float64."""
-    return x.bits == 64 or not x.widens
-
-
 def _i0e(x: Values, near: Sequence[float] = I0_NEAR, far: Sequence[float] = I0_FAR) -> Values:
     size = x.abs()
     return _far(size, _near(size, near), far)
@@ -126,8 +121,8 @@ def _i1e(x: Values, near: Sequence[float] = I1_NEAR, far: Sequence[float] = I1_F
     return _far(size, size * _near(size, near), far).copysign(x)
 
 
-_short_i0e = in_float64(functools.partial(_i0e, near=SHORT_I0_NEAR, far=SHORT_I0_FAR))
-_short_i1e = in_float64(functools.partial(_i1e, near=SHORT_I1_NEAR, far=SHORT_I1_FAR))
+_short_i0e = in_float64_or_pairs(functools.partial(_i0e, near=SHORT_I0_NEAR, far=SHORT_I0_FAR))
+_short_i1e = in_float64_or_pairs(functools.partial(_i1e, near=SHORT_I1_NEAR, far=SHORT_I1_FAR))
 
 
 def _near(size: Values, coefficients: Sequence[float]) -> Values:
@@ -167,7 +162,7 @@ DAWSON_FAR = (
 )  # fmt: skip
 
 
-@in_float64
+@in_float64_or_pairs
 def dawsn(x: Values) -> Values:
     """Return D(x), exp(-x^2) times the integral of exp(t^2) from 0 to x."""
     size = x.abs()
@@ -262,7 +257,7 @@ _CONSTANT = 1e17
 _EVEN = {32: 2.0**25, 64: 2.0**54}
 
 
-@in_float64
+@in_float64_or_pairs
 def fresnel_sin(x: Values) -> Values:
     """Return S(x), the integral of sin(pi t^2 / 2) from 0 to x."""
     size, near, amplitude_f, amplitude_g, sine, cosine = _fresnel(x)
@@ -271,7 +266,7 @@ def fresnel_sin(x: Values) -> Values:
     return near.select(inside, 0.5 - amplitude_f * cosine - amplitude_g * sine).copysign(x)
 
 
-@in_float64
+@in_float64_or_pairs
 def fresnel_cos(x: Values) -> Values:
     """Return C(x), the integral of cos(pi t^2 / 2) from 0 to x."""
     size, near, amplitude_f, amplitude_g, sine, cosine = _fresnel(x)
@@ -315,13 +310,13 @@ def _sine_and_cosine(x: Values) -> tuple[Values, Values]:
 @in_float64
 def fresnel_sin_slope(x: Values) -> Values:
     """Return sin(pi x^2 / 2), NaN at infinity."""
-    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.bits]))[0])
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.range]))[0])
 
 
 @in_float64
 def fresnel_cos_slope(x: Values) -> Values:
     """Return cos(pi x^2 / 2), NaN at infinity."""
-    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.bits]))[1])
+    return x.abs().equals(math.inf).select(math.nan, _sine_and_cosine(x.abs().min_keep_nan(_EVEN[x.range]))[1])
 
 
 @in_float64
@@ -333,7 +328,7 @@ def sin_integral(x: Values) -> Values:
     return near.select(inside, 0.5 * math.pi - amplitude_f * cos(far) - amplitude_g * sin(far)).copysign(x)
 
 
-@in_float64
+@in_float64_or_pairs
 def cos_integral(x: Values) -> Values:
     """Return Ci(|x|), the cosine integral; NaN at -infinity.
 
@@ -351,7 +346,7 @@ def _sici(x: Values) -> tuple[Values, ...]:
     """Return |x|, whether it is near, both amplitudes, and |x| where it is not near."""
     size = x.abs()
     near = size.below(SICI_BORDER)
-    far = near.select(SICI_BORDER, size.min_keep_nan(_LARGEST_INTEGRAL[x.bits]))
+    far = near.select(SICI_BORDER, size.min_keep_nan(_LARGEST_INTEGRAL[x.range]))
     inverse = 1.0 / far
     variable = inverse.mad(2.0 * SICI_BORDER, -1.0)
     return size, near, inverse * variable.polynomial(SICI_F), inverse * inverse * variable.polynomial(SICI_G), far
@@ -384,16 +379,16 @@ _REACH = 9.0
 _LARGEST_OWENS_T = {32: 3.4028234e38, 64: 1.7976931348623157e308}
 
 
-@in_float64
+@in_float64_or_pairs
 def owens_t(h: Values, a: Values) -> Values:
     """Return the integral of exp(-h^2 (1 + t^2) / 2) / (1 + t^2) / (2 pi) from 0 to a.
 
     Beyond a = 1 it follows from T(a h, 1/a) (Owen 1956); up to 1 it is computed by quadrature (method T5 of Patefield and Tandy, "Fast and
     accurate calculation of Owen's T function", 2000, with as many nodes as make it exact everywhere).
     """
-    size, slope = h.abs(), a.abs().min_keep_nan(_LARGEST_OWENS_T[a.bits])
+    size, slope = h.abs(), a.abs().min_keep_nan(_LARGEST_OWENS_T[a.range])
     beyond = slope.above(1.0)
-    scaled = size.min_keep_nan(_LARGEST_OWENS_T[a.bits]) * slope
+    scaled = size.min_keep_nan(_LARGEST_OWENS_T[a.range]) * slope
     inner = _quadrature(beyond.select(scaled, size), beyond.select(1.0 / beyond.select(slope, 1.0), slope))
     first, second = ndtr(-size), ndtr(-scaled)
     out = beyond.select((first + second) * 0.5 - first * second - inner, inner)
@@ -406,9 +401,11 @@ def _quadrature(h: Values, a: Values) -> Values:
     product = (bounded * a).min_keep_nan(_REACH)
     end = (bounded * a).above(_REACH).select(_REACH / bounded.max_keep_nan(1.0), a)
     exponent, square = product * product * -0.5, end * end
-    total = h.like(0.0)
-    for node, weight in zip(_SQUARES, _WEIGHTS, strict=True):
-        total = total + weight * exp(exponent * node) / square.mad(node, 1.0)
+
+    def add(node: Values, weight: Values, total: Values) -> Sequence[Values]:
+        return [total + weight * exp(exponent * node) / square.mad(node, 1.0)]
+
+    (total,) = h.repeated([_SQUARES, _WEIGHTS], add, h.like(0.0))
     return h.above(_ZERO_FROM).select(0.0, total * exp_minus_square(bounded, 0.5) * end * (0.5 / math.pi))
 
 
@@ -462,13 +459,13 @@ _LARGEST_FADDEEVA = {32: 3.4028234e38, 64: 1.7976931348623157e308}
 Pair = tuple[Values, Values]
 
 
-@in_float64
+@in_float64_or_pairs
 def faddeeva_real(x: Values, y: Values) -> Values:
     """Return the real part of w(x + i y)."""
     return _faddeeva(x, y)[0]
 
 
-@in_float64
+@in_float64_or_pairs
 def faddeeva_imag(x: Values, y: Values) -> Values:
     """Return the imaginary part of w(x + i y)."""
     return _faddeeva(x, y)[1]
@@ -478,7 +475,7 @@ def _faddeeva(x: Values, y: Values) -> Pair:
     """Lead to the first quadrant: w(-z) = 2 exp(-z^2) - w(z), w(-conj z) = conj w(z)."""
     below = y.below(0.0)
     real, imaginary = _first_quadrant(x.abs(), y.abs())
-    depth = below.select((-y).min_keep_nan(_LARGEST_FADDEEVA[x.bits]), 0.0)
+    depth = below.select((-y).min_keep_nan(_LARGEST_FADDEEVA[x.range]), 0.0)
     size = 2.0 * exp((depth - x.abs()) * (depth + x.abs()))
     angle = size.equals(0.0).select(0.0, 2.0 * x * depth)
     sine = angle.equals(0.0).select(0.0, size * sin(angle))
@@ -493,7 +490,7 @@ def _first_quadrant(x: Values, y: Values) -> Pair:
     close = close & y.compare("ole", 7.0)
     sums = _sums(close.select(x, 1.0), close.select(y, 1.0))
     fraction = _fraction(
-        close.select(10.0, x.min_keep_nan(_LARGEST_FADDEEVA[x.bits])), close.select(10.0, y.min_keep_nan(_LARGEST_FADDEEVA[x.bits]))
+        close.select(10.0, x.min_keep_nan(_LARGEST_FADDEEVA[x.range])), close.select(10.0, y.min_keep_nan(_LARGEST_FADDEEVA[x.range]))
     )
     return close.select(sums[0], fraction[0]), close.select(sums[1], fraction[1])
 
@@ -541,17 +538,22 @@ def _gaussian_sums(x: Values, square: Values) -> tuple[Values, Values, Values]:
     decay = exp(-(rest * rest))
     growth, shrinking = exp(rest * (2.0 * STEP)), exp(rest * (-2.0 * STEP))
     even, odd = _both(start, square, _GAUSSIAN[0])
-    up = down = x.like(1.0)
-    for j in range(1, TERMS + 1):
+
+    def add(j: Values, gaussian: Values, *values: Values) -> Sequence[Values]:
+        up, down, even, odd = values
         up, down = up * growth, down * shrinking
-        for n, weight in ((start + float(j), up), (start - float(j), down)):
-            more_even, more_odd = _both(n, square, _GAUSSIAN[j])
+        for n, weight in ((start + j, up), (start - j, down)):
+            more_even, more_odd = _both(n, square, gaussian)
             even, odd = even + weight * more_even, odd + weight * more_odd
+        return [up, down, even, odd]
+
+    one = x.like(1.0)
+    _, _, even, odd = x.repeated([range(1, TERMS + 1), _GAUSSIAN[1:]], add, one, one, even, odd)
     plain, by_sines = _sums_at_zero(rest, (growth + shrinking), square)
     return decay * even, decay * start.equals(0.0).select(by_sines, odd), plain
 
 
-def _both(n: Values, square: Values, gaussian: float) -> Pair:
+def _both(n: Values, square: Values, gaussian: Values | float) -> Pair:
     """Return the terms of the even and the odd sum for n, which are 0 for n = 0."""
     point = n * STEP
     zero = n.equals(0.0)
@@ -561,10 +563,11 @@ def _both(n: Values, square: Values, gaussian: float) -> Pair:
 
 def _sums_at_zero(rest: Values, twice_cosine: Values, square: Values) -> Pair:
     """Return the sum without x, and the odd one by sinh((n + 1) t) of the two before."""
-    plain = by_sines = rest.like(0.0)
-    before, sine = rest.like(0.0), sinh(rest * (2.0 * STEP))
-    for n in range(1, TERMS + 1):
-        term = _GAUSSIAN[n] / (square + (STEP * n) ** 2)
-        plain, by_sines = plain + term, by_sines + (2.0 * STEP * n) * term * sine
-        before, sine = sine, twice_cosine * sine - before
-    return plain, by_sines
+
+    def add(gaussian: Values, point: Values, *values: Values) -> Sequence[Values]:
+        plain, by_sines, before, sine = values
+        term = gaussian / (square + point * point)
+        return [plain + term, by_sines + 2.0 * point * term * sine, sine, twice_cosine * sine - before]
+
+    zero, points = rest.like(0.0), [STEP * n for n in range(1, TERMS + 1)]
+    return tuple(rest.repeated([_GAUSSIAN[1:], points], add, zero, zero, zero, sinh(rest * (2.0 * STEP)))[:2])  # type: ignore[return-value]

@@ -190,6 +190,8 @@ _ATAN: dict[int, tuple[float, ...]] = {
 
 #: Up to here three terms of pi do.
 _LARGE = {32: 1e5, 64: 1e9}
+#: The same for pairs of float32, of which pi's terms have 48 bits.
+_LARGE_PAIR = 30.0
 
 
 def _sine(r: Values, periods: Values, rest: Values | None = None) -> Values:
@@ -197,6 +199,8 @@ def _sine(r: Values, periods: Values, rest: Values | None = None) -> Values:
     square = r * r
     series = square.polynomial(_SIN[r.bits])
     sine = (square * r).fma(series, r) if rest is None else (square * r).fma(series, rest) + r
+    if r.is_pair:
+        return (periods & 1).compare("ne", 0).select(-sine, sine)
     return (sine.as_bits() ^ (periods << (r.bits - 1))).as_float()
 
 
@@ -210,7 +214,8 @@ def _reduced(x: Values, periods: Values, scale: float) -> Values:
 def _with_large(name: str, ordinary: Callable[[Values], Values], large: Callable[[Values], Values], x: Values) -> Values:
     """Select `large` where the argument is large or infinite, else `ordinary`."""
     usual = ordinary(x)
-    return x.abs().compare("oge", _LARGE[x.bits]).if_any(name, large, [x], usual)
+    most = _LARGE_PAIR if x.is_pair else _LARGE[x.bits]
+    return x.abs().compare("oge", most).if_any(name, large, [x], usual)
 
 
 @of_numpy(np.sin)

@@ -38,6 +38,14 @@ class Values:
     #: Whether `fma` costs as little as a product.
     fuses = True
 
+    #: Whether it is a sum of two float32, which stands for a float64 where there is none. Its own rounding errors are neglected.
+    is_pair = False
+
+    @property
+    def range(self) -> int:
+        """The width of the float that has the same exponents."""
+        return 32 if self.is_pair else self.bits
+
     @property
     def flushes(self) -> bool:
         """Whether subnormal numbers are zeros."""
@@ -291,6 +299,23 @@ class Values:
         """Return the rounding error of the product with a factor."""
         return self.fma(factor, -product)
 
+    def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
+        """Return the values after steps ``values = step(*entries, *values)``.
+
+        There is a step for each entry of the tables: so few that they may be written one by one.
+        """
+        values = start
+        for entries in zip(*tables, strict=True):
+            values = tuple(step(*entries, *values))
+        return values
+
+    def outline_each(self, name: str, formula: Callable[..., Self], calls: Sequence[Sequence[Self]]) -> Sequence[Self]:
+        """Return the formula of each tuple of operands.
+
+        Its code is written once where it is long.
+        """
+        return [first.outline(name, formula, *others) for first, *others in calls]
+
     def outline(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
         """Return ``formula(self, *others)``, by a function call where that saves code."""
         return formula(self, *others)
@@ -363,6 +388,8 @@ def exact_product(x: V, y: V | float) -> tuple[V, V]:
 
 def exact_sum(x: V, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the rounding error (Knuth)."""
+    if x.is_pair:
+        return x + y, x.like(0.0)
     total = (x + y).opaque()
     added = (total - x).opaque()
     return total, (x - (total - added)) + (y - added)
@@ -370,6 +397,8 @@ def exact_sum(x: V, y: V) -> tuple[V, V]:
 
 def exact_sum_ordered(x: V | float, y: V) -> tuple[V, V]:
     """Return x + y rounded, and the error, for |x| >= |y| (Dekker)."""
+    if y.is_pair:
+        return x + y, y.like(0.0)
     total = (x + y).opaque()
     return total, y - (total - x)
 
@@ -404,6 +433,26 @@ def in_float64(formula: Formula) -> Formula:
             return formula(*operands)
         return formula(*[x.widened() for x in operands]).narrowed()
 
+    return widened
+
+
+#: Formulas that may be computed in pairs, whose code is long.
+PAIRED: set[Formula] = set()
+
+
+def in_float64_or_pairs(formula: Formula) -> Formula:
+    """Decorate a formula to compute float32 in float64, or in pairs.
+
+    Pairs of float32 stand for float64 on targets that do not have it.
+    """
+
+    @functools.wraps(formula)
+    def widened(*operands: Values) -> Values:
+        if operands[0].bits == 64:
+            return formula(*operands)
+        return formula(*[x.widened() for x in operands]).narrowed()
+
+    PAIRED.add(widened)
     return widened
 
 

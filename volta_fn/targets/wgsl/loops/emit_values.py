@@ -13,7 +13,8 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, PendingStores, Position
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant, opaque_float, wgsl_type
-from volta_fn.targets.wgsl.scalars.operations import convert
+from volta_fn.targets.wgsl.scalars.number import opaque_count
+from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 
 # ------------------------------------------------------------------------------
 # Several axes of a kernel walked as one, by elements or groups of *lanes*.
@@ -219,8 +220,27 @@ class LaneScope(Scope[Texts, Numbers]):
         assert isinstance(node, Apply), "a reduction is known before it is asked for"
         read = [self.number(i) for i in node.operands]
         count = max([len(x) for x in read], default=1)
+        if count > 1 and is_long(node.op, read[0][0].dtype):
+            return self._in_loop(node, read, count)
         lanes = [[x[k % len(x)] for x in read] for k in range(count)]
         return tuple([apply(nest.shader, node.op, operands, node.dtype, dict(node.params)) for operands in lanes])
+
+    def _in_loop(self, node: Apply, read: Sequence[Numbers], count: int) -> Numbers:
+        """Emit a loop over lanes: compilers copy a function to wherever it is called."""
+        shader = self.nest.shader
+
+        def declare(dtype: np.dtype, values: str) -> str:
+            return shader.var(type_ := f"array<{wgsl_type(dtype)}, {count}>", f"{type_}({values})")
+
+        arrays = [declare(x[0].dtype, ", ".join(lane.text for lane in x)) if len(x) > 1 else "" for x in read]
+        out = declare(node.dtype, "")
+        with shader.loop(opaque_count(shader, count)) as k:
+            lane = [
+                Number(x[0].dtype, shader.let(wgsl_type(x[0].dtype), f"{array}[{k}]")) if array else x[0]
+                for x, array in zip(read, arrays, strict=True)
+            ]
+            shader.emit(f"{out}[{k}] = {apply(shader, node.op, lane, node.dtype, dict(node.params)).text};")
+        return tuple([Number(node.dtype, shader.let(wgsl_type(node.dtype), f"{out}[{k}u]")) for k in range(count)])
 
     def _position(self, node: Position) -> Numbers:
         unsigned = node.value.bounds(self.nest.analysis.kernel.sizes)[0] >= 0

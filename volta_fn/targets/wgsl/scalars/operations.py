@@ -15,7 +15,7 @@ from volta_fn.primitives.formulas import exponential
 from volta_fn.primitives.formulas.ciphers import philox4x32_word, threefry2x32_word
 from volta_fn.primitives.formulas.complex_numbers import COMPLEX, Complex, ComplexFormula
 from volta_fn.primitives.formulas.exponential import EXACT, integer_pow
-from volta_fn.primitives.formulas.values import exact_sum, with_sticky_bits
+from volta_fn.primitives.formulas.values import PAIRED, exact_sum, with_sticky_bits
 from volta_fn.targets.wgsl.scalars.number import (
     BFLOAT16,
     FLOAT16,
@@ -538,6 +538,14 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
     result = operation(*lanes, **params)
     exact = op in EXACT or dtype not in (FLOAT16, BFLOAT16)
     return Number(dtype, result.text if exact else rounded(f, result.text, dtype))
+
+
+def is_long(op: str, dtype: np.dtype) -> bool:
+    """Return True if a primitive's code is written once for several lanes.
+
+    Compilers take seconds for copies of such long code.
+    """
+    return PRIMITIVES[op].formula in PAIRED and kind(dtype) == "float"
 
 
 def _apply_complex(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, params: Mapping[str, Any]) -> Number:
