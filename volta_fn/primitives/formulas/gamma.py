@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from volta_fn.primitives.formulas.exponential import exp, log, log1p, pow
 from volta_fn.primitives.formulas.trigonometric import sin, tan
 from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_or_pairs, in_float64_unless_fused
@@ -213,7 +211,10 @@ def _log_gammas(*numbers: Values) -> Sequence[Values]:
 
 
 def _log_rise_positive(a: Values, b: Values, other: Values) -> Sequence[Values]:
-    """Return log(gamma(a + b) / gamma(a)) for a > 0, a + b > 0, and lgamma of another number."""
+    """Return log(gamma(a + b) / gamma(a)) and lgamma(other).
+
+    a and a + b are positive.
+    """
     far = a.compare("oge", LEAST) & (a + b).compare("oge", LEAST)
     end, start, logarithm = _log_gammas(far.select(1.0, a + b), far.select(1.0, a), other)
     return far.select(log_rise(far.select(a, LEAST), far.select(b, 1.0)), end - start), logarithm
@@ -388,10 +389,6 @@ _EULER_MACLAURIN = tuple(b / math.factorial(2 * k) for k, b in enumerate(BERNOUL
 #: Terms summed one by one before the Euler-Maclaurin formula gives the rest.
 DIRECT_TERMS = 10
 
-_NEAR = float(np.float32(DIGAMMA_ZERO))
-#: digamma's positive zero as a sum of two floats, by width.
-_DIGAMMA_ZERO = {32: (_NEAR, DIGAMMA_ZERO - _NEAR), 64: (DIGAMMA_ZERO, DIGAMMA_ZERO_REST)}
-
 
 def _fraction_from_integer(x: Values) -> Values:
     return x - x.nearest()
@@ -498,8 +495,7 @@ def _digamma_near(x: Values, inverse: Values) -> Values:
 
     (total,) = x.repeated([range(1, int(FAR) - 1)], add, is_small.select(-inverse, 0.0))
     base = is_small.select(x + 1.0, _unit_base(x))
-    zero, rest = _DIGAMMA_ZERO[x.bits]
-    return total + ((base - zero).opaque() - rest) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
+    return total + ((base - DIGAMMA_ZERO) - DIGAMMA_ZERO_REST) * base.mad(2.0, -3.0).polynomial(DIGAMMA)
 
 
 def _digamma_far(x: Values, inverse: Values) -> Values:
@@ -545,7 +541,10 @@ def gamma_one_more(x: Values) -> Values:
 
 
 def gamma_factors(x: Values) -> tuple[Values, Values]:
-    """Return r and s, r s r being gamma(x) for x > 0; only the product may overflow."""
+    """Return r and s, r s r being gamma(x) for x > 0.
+
+    It may overflow, but not r.
+    """
     near, bounded = x.below(FAR), x.min_keep_nan(_GAMMA_LIMITS[x.range])
     return near.choose(lambda x: x.like(1.0), _gamma_root, bounded), near.choose(_gamma_near, _gamma_rest, bounded)
 

@@ -43,8 +43,8 @@ _TERMS = {32: (11.0, 18.0), 64: (18.0, 39.0)}
 #: From this p on there are no more levels for small q.
 _MOST_LEVELS_FROM = 120.0
 
-#: (u - log(1 + u) - u^2 / 2) / u^3 near 0: so many terms, by width.
-_CUBIC_TERMS = {32: 8, 64: 17}
+#: (u - log(1 + u) - u^2 / 2) / u^3 near 0: so many terms.
+_CUBIC_TERMS = 17
 
 
 class _Unit:
@@ -170,14 +170,14 @@ def _weight(u: _Unit) -> Values:
 
 
 def _weight_by_series(u: _Unit) -> tuple[Values, Values]:
-    """Return where p and q are at least LEAST the weight's logarithm, less that of a factor, and the factor."""
+    """Return an exponent and a factor: the weight for p and q >= LEAST."""
     p, q = u.both.select(u.p, LEAST), u.both.select(u.q, LEAST)
     change = remainder(p) + remainder(q) - remainder(p + q)
     return -(u.deviance + change), (q / (p + q)).sqrt() / (p.sqrt() * math.sqrt(2.0 * math.pi))
 
 
 def _weight_as_exponent(u: _Unit) -> tuple[Values, Values]:
-    """Return the weight as an exponent and a factor, which together underflow later than their product."""
+    """Return the weight as an exponent and a factor."""
     exponent, factor = _weight_by_series(u)
     p, q = u.both.select(1.0, u.p), u.both.select(1.0, u.q)
     logarithm = p * u.log_y + q * u.log_z - log_beta_and_sign(p, q)[0]
@@ -278,7 +278,7 @@ def _cubic(u: Values) -> Values:
     """Return (u - log(1 + u) - u^2 / 2) / u^3."""
     close = u.abs().below(0.1)
     near, far = close.select(u, 0.0), close.select(1.0, u)
-    terms = [(-1.0) ** (k + 1) / (k + 3) for k in range(_CUBIC_TERMS[u.bits])]
+    terms = [(-1.0) ** (k + 1) / (k + 3) for k in range(_CUBIC_TERMS)]
     return close.select(near.polynomial(terms[::-1]), (excess(far, far + 1.0) - 0.5 * far * far) / (far * far * far))
 
 

@@ -84,12 +84,12 @@ SHORT_I1_FAR = (
 
 def bessel_i0e(x: Values) -> Values:
     """Return exp(-|x|) I0(x)."""
-    return _i0e(x) if _is_full(x) else _short_i0e(x)
+    return _i0e(x) if x.bits == 64 else _short_i0e(x)
 
 
 def bessel_i1e(x: Values) -> Values:
     """Return exp(-|x|) I1(x), an odd function."""
-    return _i1e(x) if _is_full(x) else _short_i1e(x)
+    return _i1e(x) if x.bits == 64 else _short_i1e(x)
 
 
 @in_float64_or_pairs
@@ -111,11 +111,6 @@ def _grown(size: Values, scaled: Values) -> Values:
     return infinite.select(size, infinite.select(0.0, root) * scaled * root).copysign(scaled)
 
 
-def _is_full(x: Values) -> bool:
-    """Return True if a result of float32 or less is not computed in float64."""
-    return x.bits == 64 or not x.widens
-
-
 def _i0e(x: Values, near: Sequence[float] = I0_NEAR, far: Sequence[float] = I0_FAR) -> Values:
     size = x.abs()
     return _far(size, _near(size, near), far)
@@ -126,8 +121,8 @@ def _i1e(x: Values, near: Sequence[float] = I1_NEAR, far: Sequence[float] = I1_F
     return _far(size, size * _near(size, near), far).copysign(x)
 
 
-_short_i0e = in_float64(functools.partial(_i0e, near=SHORT_I0_NEAR, far=SHORT_I0_FAR))
-_short_i1e = in_float64(functools.partial(_i1e, near=SHORT_I1_NEAR, far=SHORT_I1_FAR))
+_short_i0e = in_float64_or_pairs(functools.partial(_i0e, near=SHORT_I0_NEAR, far=SHORT_I0_FAR))
+_short_i1e = in_float64_or_pairs(functools.partial(_i1e, near=SHORT_I1_NEAR, far=SHORT_I1_FAR))
 
 
 def _near(size: Values, coefficients: Sequence[float]) -> Values:

@@ -308,9 +308,9 @@ class Values:
         return self.fma(factor, -product)
 
     def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Self]], *start: Self) -> Sequence[Self]:
-        """Return the values after as many steps as tables have entries, ``values = step(*entries, *values)``.
+        """Return the values after steps ``values = step(*entries, *values)``.
 
-        The steps are so few that they may be written one by one.
+        There is a step for each entry of the tables: so few that they may be written one by one.
         """
         values = start
         for entries in zip(*tables, strict=True):
@@ -318,7 +318,10 @@ class Values:
         return values
 
     def outline_each(self, name: str, formula: Callable[..., Self], calls: Sequence[Sequence[Self]]) -> Sequence[Self]:
-        """Return the formula of each tuple of operands, by code that is written once where it is long."""
+        """Return the formula of each tuple of operands.
+
+        Its code is written once where it is long.
+        """
         return [first.outline(name, formula, *others) for first, *others in calls]
 
     def outline(self, name: str, formula: Callable[..., Any], *others: Self) -> Any:
@@ -456,7 +459,10 @@ PAIRED: set[Formula] = set()
 
 
 def in_float64_or_pairs(formula: Formula) -> Formula:
-    """Decorate a formula to compute float32 in float64, or where there is none in pairs of float32."""
+    """Decorate a formula to compute float32 in float64, or in pairs.
+
+    Pairs of float32 stand for float64 on targets that do not have it.
+    """
 
     @functools.wraps(formula)
     def widened(*operands: Values) -> Values:

@@ -256,8 +256,8 @@ class WgslTarget(Target):
             ProgramPass(
                 "Cholesky factors",
                 "Expand Cholesky factorisations to those of panels, and products.",
-                partial(expand_cholesky, panel_width=partial(library.panel_width, device=device)),
-                True,
+                partial(expand_cholesky, panel_width=partial(library.panel_width, device=capabilities)),
+                simplify_after=True,
             ),
             ProgramPass(
                 "attention",

@@ -11,7 +11,7 @@ from tests.targets.wgsl import running
 from volta_fn import dtypes
 from volta_fn.core.primitive import PRIMITIVES
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.scalars import Shader, apply, constant, supports
+from volta_fn.targets.wgsl.scalars import Shader, apply, constant, operations, supports
 
 FLOATS, WHOLE = ("float16", "bfloat16", "float32", "float64"), ("bool", "int8", "int32", "uint32", "int64", "uint64")
 
@@ -55,7 +55,12 @@ def approximate(name):
 
 
 def is_long(op, dtype, arity):
-    """Whether the code of an operation is so long that a compiler takes seconds for a few copies of it."""
+    """Whether the code of an operation is so long that a compiler takes seconds for a few copies of it.
+
+    That of pairs of floats is short, but all in calls.
+    """
+    if operations.is_long(op, dtype):
+        return True
     shader = Shader(running.capabilities())
     *operands, out = [shader.buffer(i, dtype, written=i == arity) for i in range(arity + 1)]
     place = shader.let("u32", shader.local)

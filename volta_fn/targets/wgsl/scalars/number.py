@@ -207,7 +207,10 @@ def declare_one(f: Function) -> str:
 
 
 def opaque_count(f: Function, count: int) -> str:
-    """Return a number of iterations that compilers cannot know, so that they do not unroll a loop."""
+    """Return a number of iterations that compilers cannot know.
+
+    So they do not unroll the loop.
+    """
     return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
 
 
@@ -471,9 +474,10 @@ def pair_table(f: Function, entries: Sequence[str]) -> str:
 
 
 def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
-    """Return a function of x and a polynomial's first terms, which adds the others by Horner's rule.
+    """Return a function that adds a polynomial's other terms by Horner's rule.
 
-    A loop is compiled in a fraction of the time of its iterations one by one, into which compilers unroll what they can.
+    Its arguments are x and the value of the first terms. A loop is compiled in a fraction of the time of its iterations one by one, into
+    which compilers unroll what they can.
     """
     pairs(f, "pair_fma")
     table = pair_table(f, terms)

@@ -396,7 +396,10 @@ def apply(f: Function, op: str, operands: Sequence[Number], dtype: np.dtype, par
 
 
 def is_long(op: str, dtype: np.dtype) -> bool:
-    """Return True if the code of a primitive is so long that it is written once for several lanes."""
+    """Return True if a primitive's code is written once for several lanes.
+
+    Compilers take seconds for copies of such long code.
+    """
     return PRIMITIVES[op].formula in PAIRED and kind(dtype) == "float"
 
 

@@ -4,7 +4,8 @@ Compilers may assume that floats are real numbers, and do: Mesa's rewrites ``x !
 ``(x + y) - y`` as x; NVIDIA's merges a comparison and a selection between the same numbers into one instruction, which ignores NaN, and a
 product and a sum into one that rounds once. So NaN is detected by its bits, and formulas that compute rounding errors use a factor 1.0 that
 no compiler can fold (`opaque_one`), or pass a number through an integer (`opaque`). Quotients and roots, of which WGSL promises only some
-digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors.
+digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors. Formulas
+that need float64 compute in pairs of floats (`PairLanes`).
 """
 
 from __future__ import annotations
@@ -479,9 +480,10 @@ _FEW_TERMS = 4
 
 
 class PairLanes(Lanes):
-    """A number as the sum of two floats, the second of which is at most half a unit in the last place of the first.
+    """A number as the sum of two floats.
 
-    Formulas see a float64: 46 bits of its significand are right, but its range is that of float32.
+    The second one is at most half a unit in the last place of the first. Formulas see a float64, of which 46 bits are right, with the range
+    of float32.
     """
 
     __slots__ = ()
@@ -668,7 +670,10 @@ class PairLanes(Lanes):
         return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
 
     def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
-        """Return the values after as many steps as tables have entries, by a loop, which is compiled in a fraction of the time."""
+        """Return the values after a step for each entry, by a loop.
+
+        It is compiled in a fraction of the time.
+        """
         names = [helpers.pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
 
         def at(k: Lanes, *values: Any) -> Sequence[Any]:
@@ -677,7 +682,10 @@ class PairLanes(Lanes):
         return self.iterated(self.new(helpers.opaque_count(self.f, len(tables[0])), "u32"), at, *start)
 
     def outline_each(self, name: str, formula: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Sequence[Any]:
-        """Return the formula of each tuple of operands, by a loop: compilers copy a function to wherever it is called."""
+        """Return the formula of each tuple of operands, by a loop.
+
+        Compilers copy a function to wherever it is called.
+        """
         f, type_ = self.f, f"array<{PAIR}, {len(calls)}>"
         operands = [f.var(type_, f"{type_}({', '.join(x.text for x in column)})") for column in zip(*calls, strict=True)]
         results = f.var(type_, f"{type_}()")
@@ -686,12 +694,18 @@ class PairLanes(Lanes):
         return [self.let(f"{results}[{k}u]") for k in range(len(calls))]
 
     def quarter_periods(self) -> Any:
-        """Return (quarters, r, rest) with self = r + rest + quarters pi/2 for |self| >= 2^-5."""
+        """Return (quarters, r, rest) with self = r + rest + quarters pi/2.
+
+        |self| is at least 2^-5.
+        """
         quarters_, r, rest = self._component("x").quarter_periods()
         return quarters_, r.widened() + rest, self._component("y").widened()
 
     def polynomial(self, coefficients: Sequence[Scalar], square: Any = None) -> Any:
-        """Evaluate a polynomial of |x| <= 1, whose first terms, as long as they are small, need only one float."""
+        """Evaluate a polynomial of |x| <= 1.
+
+        Its first terms, as long as they are small, need only one float.
+        """
         small = 2.0**-18 * max(map(abs, coefficients))
         first, total = 0, 0.0
         while first < len(coefficients) - 1 and total + abs(coefficients[first]) < small:
