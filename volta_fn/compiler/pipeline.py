@@ -218,7 +218,7 @@ def _item(node: Node, target: Target) -> Item:
         key = _equation_key(node, target)
         kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
         if kernel is None:
-            programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
+            programs = () if key is not None else tuple([lower(p, target, True) for p in nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
             return Item(node, tuple(node.invars), tuple(node.outvars), loop or key, () if loop else programs)
         node = kernel
@@ -234,7 +234,8 @@ def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
     return RoutineKey(key, partial(target.equations[name], avals, eqn.params))
 
 
-def _nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
+def nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
+    """Return the programs of control flow: a scan's body; a while loop's condition and body; a conditional's branches."""
     if eqn.primitive not in CONTROL_FLOW:
         return []
     params = eqn.params
