@@ -211,7 +211,7 @@ def _item(node: ProgramNode, target: Target) -> Item:
         key = _equation_key(node, target)
         kernel = as_kernel(node) if key is None and can_be_kernel(node) and target.computes(node) else None
         if kernel is None:
-            programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
+            programs = () if key is not None else tuple([lower(p, target, True) for p in nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
             if loop is not None:  # the target has one routine for all of the control flow
                 key, programs = loop, ()
@@ -229,7 +229,8 @@ def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
     return RoutineKey(key, partial(target.equations[name], avals, eqn.params))
 
 
-def _nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
+def nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
+    """Return the programs of control flow: a scan's body; a while loop's condition and body; a conditional's branches."""
     if eqn.primitive not in CONTROL_FLOW:
         return []
     params = eqn.params

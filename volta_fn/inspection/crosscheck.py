@@ -26,7 +26,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var
 from volta_fn.core.memory import device_put
 from volta_fn.core.staging import check_callable
 from volta_fn.inspection.explanation import Attribution, locations_of
-from volta_fn.inspection.reference import Expected, excess, expected, expected_outputs, expected_values, initial_values
+from volta_fn.inspection.reference import Expected, control_flow, excess, expected, expected_outputs, expected_values, initial_values
 from volta_fn.jit.eager import PIPELINE, common_device, solid
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.interpret import Iteration, iterations, structured_by
@@ -557,7 +557,7 @@ class _Walk:
         """Return the results of a loop or conditional, whose programs run item by item."""
         assert isinstance(item.node, Equation)
         operands = [self._read(program, values, v) for v in item.operands]
-        return _CONTROL_FLOW[item.node.primitive.name](partial(self.program), item, operands)
+        return control_flow(item.node, item.programs, operands, self.program, lambda dtype: dtype)
 
     # memory
 
@@ -615,44 +615,6 @@ def _number(value: Any) -> Any:
 def _named(equations: Sequence[Equation]) -> tuple[tuple[str, ...], tuple[SourceLocation, ...]]:
     names = [f"{eqn.primitive}{'' if eqn.source is None else f' at {eqn.source}'}" for eqn in equations]
     return tuple(dict.fromkeys(names)), tuple(locations_of(equations))
-
-
-Run = Callable[[LoweredProgram, Sequence[np.ndarray]], list[np.ndarray]]
-
-
-def _params(item: Item) -> dict[str, Any]:
-    assert isinstance(item.node, Equation)
-    return item.node.params
-
-
-def _scan(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
-    params, (body,) = _params(item), item.programs
-    length, consts, carry = params["length"], params["num_consts"], params["num_carry"]
-    state, xs = operands[consts : consts + carry], operands[consts + carry :]
-    ys = [np.zeros(v.aval.shape, v.aval.dtype) for v in item.results[carry:]]
-    for number in reversed(range(length)) if params["reverse"] else range(length):
-        outs = run(body, [*operands[:consts], *state, *[x[number] for x in xs]])
-        state = outs[:carry]
-        for stacked, y in zip(ys, outs[carry:], strict=True):
-            stacked[number] = y
-    return [*state, *ys]
-
-
-def _while(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
-    params, (condition, body) = _params(item), item.programs
-    first = params["cond_nconsts"]
-    second = first + params["body_nconsts"]
-    state = operands[second:]
-    while bool(run(condition, [*operands[:first], *state])[0]):
-        state = run(body, [*operands[first:second], *state])
-    return state
-
-
-def _cond(run: Run, item: Item, operands: list[np.ndarray]) -> list[np.ndarray]:
-    return run(item.programs[min(max(int(operands[0]), 0), len(item.programs) - 1)], operands[1:])
-
-
-_CONTROL_FLOW: dict[str, Callable[[Run, Item, list[np.ndarray]], list[np.ndarray]]] = {"scan": _scan, "while": _while, "cond": _cond}
 
 
 # passes

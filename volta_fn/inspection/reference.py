@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
+from volta_fn.compiler.pipeline import nested_programs
 from volta_fn.core.array import host_buffer
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program
 from volta_fn.jit.eager import PIPELINE
+from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 
@@ -269,10 +271,9 @@ class _Evaluation:
         called = called_program(eqn)
         if called is not None:
             return self.program(called, operands)
-        if eqn.primitive.name in _LOOPS:
+        if programs := nested_programs(eqn):
             with np.errstate(all="ignore"):
-                results: Sequence[np.ndarray] = _LOOPS[eqn.primitive.name](self, operands, **eqn.params)
-                return results
+                return control_flow(eqn, programs, operands, self.program, wide_dtype)
         values, absolute = self._primitive(eqn, operands)
         return [self._perturb(np.asarray(x), v.aval.dtype, a) for x, v, a in zip(values, eqn.outvars, absolute, strict=True)]
 
@@ -301,31 +302,33 @@ def _convert(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return value.real
 
 
-def _scan(
-    run: _Evaluation, args: list[np.ndarray], *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, **_: Any
+def control_flow(
+    eqn: Equation,
+    programs: Sequence[Any],
+    operands: list[np.ndarray],
+    run: Callable[[Any, list[np.ndarray]], list[np.ndarray]],
+    stacked_dtype: Callable[[np.dtype], np.dtype],
 ) -> list[np.ndarray]:
-    consts, carry, xs = args[:num_consts], args[num_consts : num_consts + num_carry], args[num_consts + num_carry :]
-    ys = [np.zeros((length, *a.shape), wide_dtype(a.dtype)) for a in jaxpr.out_avals[num_carry:]]
-    for number in reversed(range(length)) if reverse else range(length):
-        outs = run.program(jaxpr, [*consts, *carry, *[x[number] for x in xs]])
-        carry = outs[:num_carry]
-        for stacked, y in zip(ys, outs[num_carry:], strict=True):
+    """Return the results of a scan, a while loop or a conditional, whose programs `run` computes.
+
+    `stacked_dtype` returns the dtype of a scan's stacked results, given their own.
+    """
+    params = eqn.params
+    if eqn.primitive is cond_p:
+        return run(programs[min(max(int(operands[0]), 0), len(programs) - 1)], operands[1:])
+    if eqn.primitive is while_p:
+        condition, body = programs
+        first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+        carry = operands[second:]
+        while bool(run(condition, [*operands[:first], *carry])[0]):
+            carry = run(body, [*operands[first:second], *carry])
+        return carry
+    (body,), length, consts, count = programs, params["length"], params["num_consts"], params["num_carry"]
+    carry, xs = operands[consts : consts + count], operands[consts + count :]
+    ys = [np.zeros(v.aval.shape, stacked_dtype(v.aval.dtype)) for v in eqn.outvars[count:]]
+    for number in reversed(range(length)) if params["reverse"] else range(length):
+        outs = run(body, [*operands[:consts], *carry, *[x[number] for x in xs]])
+        carry = outs[:count]
+        for stacked, y in zip(ys, outs[count:], strict=True):
             stacked[number] = y
     return [*carry, *ys]
-
-
-def _while(
-    run: _Evaluation, args: list[np.ndarray], *, cond_jaxpr: ClosedJaxpr, body_jaxpr: ClosedJaxpr, cond_nconsts: int, body_nconsts: int
-) -> list[np.ndarray]:
-    before = cond_nconsts + body_nconsts
-    consts, carry = args[cond_nconsts:before], args[before:]
-    while bool(run.program(cond_jaxpr, [*args[:cond_nconsts], *carry])[0]):
-        carry = run.program(body_jaxpr, [*consts, *carry])
-    return carry
-
-
-def _cond(run: _Evaluation, args: list[np.ndarray], *, branches: Sequence[ClosedJaxpr]) -> list[np.ndarray]:
-    return run.program(branches[min(max(int(args[0]), 0), len(branches) - 1)], args[1:])
-
-
-_LOOPS: dict[str, Callable[..., list[np.ndarray]]] = {"scan": _scan, "while": _while, "cond": _cond}

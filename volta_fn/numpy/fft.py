@@ -40,7 +40,7 @@ __all__ = [
 # ------------------------------------------------------------------------------
 
 #: The norm of the inverse transform.
-_OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+OPPOSITE_NORMS = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 @fused
@@ -103,7 +103,7 @@ def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) 
     >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0])).round(4)
     Array([ 8., -2.,  0., -2.], dtype=float32)
     """
-    return _from_half("hfft", conj(as_complex("hfft", a)), n, axis, _OPPOSITE[_norm("hfft", norm)])
+    return _from_half("hfft", conj(as_complex("hfft", a)), n, axis, OPPOSITE_NORMS[norm_of("hfft", norm)])
 
 
 @fused
@@ -113,7 +113,7 @@ def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None)
     >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0])).real.round(4)
     Array([1., 2., 3.], dtype=float32)
     """
-    return conj(_half("ihfft", a, n, axis, _OPPOSITE[_norm("ihfft", norm)]))
+    return conj(_half("ihfft", a, n, axis, OPPOSITE_NORMS[norm_of("ihfft", norm)]))
 
 
 def as_complex(function: str, a: Any) -> Array:
@@ -129,7 +129,7 @@ def spectrum(function: str, value: Array, n: int | None, axis: int, norm: str | 
 
 def _transformed(function: str, value: Array, kind: str, n: int | None, axis: int, norm: str | None) -> Array:
     """Transform the first n elements, zeros included; for IRFFT, n // 2 + 1."""
-    scale = _norm(function, norm)
+    scale = norm_of(function, norm)
     dim = axis_of(function, axis, value.ndim)
     if n is None and not value.shape[dim]:
         if settings.permissive:  # as in JAX
@@ -149,9 +149,10 @@ def _scaled(result: Array, kind: str, count: int, norm: str) -> Array:
     return result
 
 
-def _norm(function: str, norm: str | None) -> str:
+def norm_of(function: str, norm: str | None) -> str:
+    """Return a norm, "backward" for None; raise `ArgumentError` if it is unknown."""
     kind = "backward" if norm is None else norm
-    if kind not in _OPPOSITE:
+    if kind not in OPPOSITE_NORMS:
         raise ArgumentError(f"{function}: norm must be None, 'backward', 'ortho' or 'forward', got {norm!r}")
     return kind
 

@@ -18,7 +18,7 @@ from volta_fn.core.array import Array
 from volta_fn.dtypes import complex_dtype
 from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.numpy.arguments import axes_of, axis_of, is_complex, promote_inexact
-from volta_fn.numpy.fft import count_of, resized
+from volta_fn.numpy.fft import OPPOSITE_NORMS, count_of, norm_of, resized
 
 __all__ = ["dct", "dctn", "idct", "idctn"]
 
@@ -31,8 +31,6 @@ __all__ = ["dct", "dctn", "idct", "idctn"]
 
 #: The type of the inverse transform.
 _INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}
-#: The norm of the inverse transform.
-_OPPOSITE = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def dct(x: Any, type: int = 2, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
@@ -107,9 +105,9 @@ def _along_axes(function: str, x: Any, type: int, s: Any, axes: Any, norm: str |
 
 def _transformed(function: str, x: Any, type: int, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
     (value,) = promote_inexact(function, x)
-    dim, kind, scale = axis_of(function, axis, value.ndim), _kind(function, type), _norm(function, norm)
+    dim, kind, scale = axis_of(function, axis, value.ndim), _kind(function, type), norm_of(function, norm)
     if inverse:
-        kind, scale = _INVERSE[kind], _OPPOSITE[scale]
+        kind, scale = _INVERSE[kind], OPPOSITE_NORMS[scale]
     count = value.shape[dim] if n is None else count_of(function, n)
     if count < 1 + (kind == 1):
         raise ShapeError(f"{function} of type {type} needs {1 + (kind == 1)} elements or more along the axis, got {count}")
@@ -127,12 +125,6 @@ def _kind(function: str, type: int) -> int:
     if type not in _INVERSE:
         raise ArgumentError(f"{function}: type must be 1, 2, 3 or 4, got {type!r}")
     return type
-
-
-def _norm(function: str, norm: str | None) -> str:
-    if norm is not None and norm not in _OPPOSITE:
-        raise ArgumentError(f"{function}: norm must be None, 'backward', 'ortho' or 'forward', got {norm!r}")
-    return norm or "backward"
 
 
 def _scaled(x: Array, kind: int, norm: str) -> Array:
