@@ -230,7 +230,7 @@ def _equation_key(eqn: Equation, target: Target) -> RoutineKey | None:
 
 
 def nested_programs(eqn: Equation) -> list[ClosedJaxpr]:
-    """Return the programs of control flow: a scan's body; a while loop's condition and body; a conditional's branches."""
+    """Return the programs of control flow, in the order of `Item.programs`."""
     if eqn.primitive not in CONTROL_FLOW:
         return []
     params = eqn.params

@@ -309,9 +309,9 @@ def control_flow(
     run: Callable[[Any, list[np.ndarray]], list[np.ndarray]],
     stacked_dtype: Callable[[np.dtype], np.dtype],
 ) -> list[np.ndarray]:
-    """Return the results of a scan, a while loop or a conditional, whose programs `run` computes.
+    """Return the results of a scan, a while loop or a conditional.
 
-    `stacked_dtype` returns the dtype of a scan's stacked results, given their own.
+    `run` runs one of its programs; `stacked_dtype` returns the dtype of a scan's stacked results, given their own.
     """
     params = eqn.params
     if eqn.primitive is cond_p:

@@ -57,7 +57,7 @@ class Window:
         return [(n - span) // stride + 1 for n, span, stride in zip(sizes, self.spans, self.strides, strict=True)]
 
     def elements(self, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
-        """Yield the position of each element in a window, and the index of that element of all windows."""
+        """Yield each position in a window, and the index of all windows' elements there."""
         for position in np.ndindex(*self.kernel):
             axes = zip(position, self.dilations, counts, self.strides, strict=True)
             yield position, (slice(None), slice(None), *[slice(p * d, p * d + (c - 1) * s + 1, s) for p, d, c, s in axes])
