@@ -403,13 +403,11 @@ def with_sticky_bits(x: V, signed: bool) -> V:
     return x
 
 
-def rounded_to_odd(x: V) -> V:
+def rounded_to_odd(x: V, near: V, back: V) -> V:
     """Round float64 to float32, to odd where it is inexact.
 
-    Rounding that again rounds as if it were the first time.
+    `near` is the nearest float32, `back` the same as float64. Rounding the result again rounds as if it were the first time.
     """
-    near = x.narrowed()
-    back = near.widened()
     bits = near.as_bits()
     moved = x.abs().above(back.abs()).select(bits + 1, bits - 1).as_float()
     inexact = back.compare("one", x) & near.abs().below(float("inf"))

@@ -164,7 +164,8 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
         return x.cast("fpext", "double") if x.bits == 32 else x
     if x.bits == 32:
         return rounded(x, new)
-    return rounded(rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.cast("fptrunc", "float"), new)
+    near = x.cast("fptrunc", "float")
+    return rounded(rounded_to_odd(x, near, near.cast("fpext", "double")) if new in (FLOAT16, BFLOAT16) else near, new)
 
 
 def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:

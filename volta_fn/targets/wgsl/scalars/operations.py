@@ -317,7 +317,8 @@ def _refloated(x: Lanes, new: np.dtype, type_: str) -> Lanes:
     if type_ == "f64" or x.type == "f32":
         wide = x.converted(type_)
         return wide.new(rounded(x.f, wide.text, new), type_)
-    near = rounded_to_odd(x) if new in (FLOAT16, BFLOAT16) else x.converted("f32")
+    near = x.converted("f32")
+    near = rounded_to_odd(x, near, near.converted("f64")) if new in (FLOAT16, BFLOAT16) else near
     return near.new(rounded(x.f, near.text, new), "f32")
 
 
