@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -80,3 +81,18 @@ def test_the_first_one_stays_where_there_is_no_better_one(shaders: list[str], mo
     for _ in range(3):
         np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
         GPU.backend.gpu.pipelines.upgrades.settle()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_thread_that_failed(shaders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Pipelines, key: Any, source: str) -> None:
+        raise RuntimeError("a fault of the compiler")
+
+    monkeypatch.setattr(Pipelines, "replace", fails)
+    call, wanted = product(68)
+    for _ in range(3):
+        np.testing.assert_allclose(call(), wanted, atol=ROUNDED)
+    waiter = threading.Thread(target=GPU.backend.gpu.pipelines.upgrades.settle, daemon=True)
+    waiter.start()
+    waiter.join(30)
+    assert not waiter.is_alive()

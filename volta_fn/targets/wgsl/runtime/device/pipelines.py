@@ -69,15 +69,22 @@ class Upgrades:
         while True:
             with self._changed:
                 if not self._waiting or not threading.main_thread().is_alive():
-                    self._threads -= 1
-                    self.replacements += not self._threads
-                    self._changed.notify_all()
+                    self._count_off()
                     return
                 key, better = self._waiting.popleft()
             try:
                 self._pipelines.replace(key, better().text)
             except DeviceError as error:  # the slower one remains
                 log.warning("a faster shader cannot be compiled: %s", error)
+            except BaseException:  # our own fault, which Python prints at the thread's end; nobody may wait for this thread
+                with self._changed:
+                    self._count_off()
+                raise
+
+    def _count_off(self) -> None:
+        self._threads -= 1
+        self.replacements += not self._threads
+        self._changed.notify_all()
 
 
 # ------------------------------------------------------------------------------
