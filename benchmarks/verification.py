@@ -27,7 +27,7 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import compile as cpu
 from volta_fn.targets.numpy.backend import NumpyBackend
 from volta_fn.targets.wgsl.runtime.program import Program
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
+from volta_fn.targets.wgsl.target import RoutineCache
 
 WORKLOADS = ("train/mlp", "train/lenet", "train/lstm", "train/gpt")
 
@@ -40,7 +40,7 @@ def _machine_code(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
 def _shaders(closed: ClosedJaxpr, donated: tuple[bool, ...]) -> None:
     gpu = vf.devices("gpu")[0].backend.gpu  # type: ignore[attr-defined]  # of GPUs only
     gpu.pipelines._recent.clear()
-    gpu.routine = Routines()
+    gpu.routines = RoutineCache()
     Program(gpu, closed, donated, pipeline, called=False)
 
 

@@ -39,7 +39,7 @@ def shown(folder: Path, program: str, **variables: str) -> tuple[list[str], str]
 def test_a_mistake_shows_the_users_frames_and_one_more(tmp_path: Path, transform: str) -> None:
     program = SCRIPT.format(mistake="x = x @ vf.numpy.ones((7, 7))", transform=transform)
     frames, text = shown(tmp_path, program)
-    assert frames == ["script.py <module>", "script.py model", "methods.py _matmul"]
+    assert frames == ["script.py <module>", "script.py model", "products.py array_matmul"]
     assert "ShapeError" in text and "VOLTA_TRACEBACK_FILTERING=off" in text
     everything, text = shown(tmp_path, program, VOLTA_TRACEBACK_FILTERING="off")
     assert len(everything) > 7
@@ -55,7 +55,7 @@ def test_errors_of_users_show_their_frames_alone(tmp_path: Path) -> None:
 def test_causes_are_shortened_too(tmp_path: Path) -> None:
     mistake = "try:\n        x @ vf.numpy.ones((7, 7))\n    except ValueError as error:\n        raise RuntimeError('wrapped') from error"
     frames, text = shown(tmp_path, SCRIPT.format(mistake=mistake, transform="jit"))
-    assert frames == ["script.py model", "methods.py _matmul", "script.py <module>", "script.py model"]
+    assert frames == ["script.py model", "products.py array_matmul", "script.py <module>", "script.py model"]
     assert "direct cause" in text
 
 

@@ -11,7 +11,7 @@ Array(20., dtype=float32)
 from volta_fn import lazy_imports as _lazy_imports
 from volta_fn import numpy as numpy  # attaches the methods of arrays
 from volta_fn import tracebacks as _tracebacks
-from volta_fn.jit import jit as jit  # not on first use: a package has its name
+from volta_fn.jit import jit as jit  # not on first use: importing the package `volta_fn.jit` would set the name
 from volta_fn.primitives.array_operations import array_updates as _array_updates  # noqa: F401  # attaches x[…] and x.at
 from volta_fn.primitives.array_operations import operators as _operators  # noqa: F401  # attaches the operators
 

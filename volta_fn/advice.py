@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from volta_fn.errors import ArgumentTypeError
-from volta_fn.lazy_imports import deferred, finish, is_installed, load
+from volta_fn.lazy_imports import deferred, hide_private_names, is_installed, load
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -280,7 +280,7 @@ def note_of_call(message: str) -> str | None:
 
 def guard(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package whose names are all imported."""
-    finish(package)
+    hide_private_names(package)
     return lambda name: unknown_name(package, name, lambda: vars(sys.modules[package]))
 
 

@@ -87,11 +87,11 @@ _SPECS: dict[Any, np.dtype] = {
     **{t.__name__: d for t, d in _PYTHON_TYPES.items()},
 }
 
-#: The default dtypes of Python's float and complex, and those that hold these numbers in full.
-FULL = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
+#: From the default dtypes of Python's float and complex to those that hold such numbers in 64 bits.
+WIDE_NUMBERS = {_FLOAT: _FLOAT64, _COMPLEX: np.dtype(complex128)}
 
 #: From dtypes of 64 bits to those of 32, and back.
-_NARROW: dict[np.dtype, np.dtype] = {_INT64: _INT, _UINT64: np.dtype(uint32), **{FULL[narrow]: narrow for narrow in FULL}}
+_NARROW: dict[np.dtype, np.dtype] = {_INT64: _INT, _UINT64: np.dtype(uint32), **{WIDE_NUMBERS[narrow]: narrow for narrow in WIDE_NUMBERS}}
 _WIDE = {narrow: wide for wide, narrow in _NARROW.items()}
 #: Replacements of dtypes, as set by `set_width`.
 _CANONICAL: dict[np.dtype, np.dtype] = {}

@@ -26,16 +26,25 @@ from typing import Any
 from volta_fn.errors import SerializationError
 from volta_fn.interrupts import deferred_interrupts
 
+# The statements of stubs, each with an example.
+
+#: ``from volta_fn.transforms.grad import grad as grad``; not ``as _private``, but ``as __version__``.
 _IMPORT = re.compile(r"^from (\S+) import (\w+) as (?!_[a-z])\w+$", re.MULTILINE)
+#: ``from volta_fn.nn.layers.linear import *``.
 _STAR = re.compile(r"^from (\S+) import \*", re.MULTILINE)
+#: ``__all__ = ["Linear"]``, in a module whose names a star imports.
 _ALL = re.compile(r"^__all__ \+?= \[([^]]*)\]", re.MULTILINE)
 _QUOTED = re.compile(r'"(\w+)"')
+#: ``effects_barrier = synchronize``.
+_ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
+#: ``from volta_fn.optim import tree_utils``.
+_MODULE = re.compile(r"^from (\S+) import (\w+)$", re.MULTILINE)
+#: ``add = tree_utils.tree_add``.
+_MEMBER = re.compile(r"^(\w+) = (\w+)\.(\w+)$", re.MULTILINE)
+
 _COMPAT = "volta_fn.compat"
 #: The texts of stubs without source, by the modules' names.
 _STUBS: dict[str, str] = {}
-_ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
-_MODULE = re.compile(r"^from (\S+) import (\w+)$", re.MULTILINE)
-_MEMBER = re.compile(r"^(\w+) = (\w+)\.(\w+)$", re.MULTILINE)
 
 
 def load(module: str) -> Any:
@@ -139,7 +148,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         value = getattr(load(home), original) if is_attribute else load(f"{home}.{original}")
         setattr(sys.modules[package], name, value)
         if len(sys.modules) > loaded or isinstance(value, ModuleType):  # which something else may have loaded
-            finish(package)
+            hide_private_names(package)
         return value
 
     return get, directory(package)
@@ -205,8 +214,8 @@ class Aliases:
 sys.meta_path.append(Aliases())
 
 
-def finish(package: str) -> None:
-    """Set `__dir__` and `__getattr__` of a package's loaded public modules."""
+def hide_private_names(package: str) -> None:
+    """Let a package's loaded public modules list and explain their public names alone."""
     for name, value in list(vars(sys.modules[package]).items()):
         if isinstance(value, ModuleType) and not name.startswith("_") and value.__name__.startswith("volta_fn."):
             contents = vars(value)

@@ -13,7 +13,8 @@ import numpy as np
 from benchmarks.gpu.device import opened_gpu
 from volta_fn.targets.wgsl.matmul.schedule import Schedule
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.runtime.device.adapter import adapters, native, open_device, wgpu
+from volta_fn.targets.wgsl.runtime.device.driver import native, wgpu
+from volta_fn.targets.wgsl.runtime.device.gpu import adapters, open_device
 
 #: Seconds that a measurement takes at least, unless it is of so many runs, and how many are made, of which the least counts.
 SAMPLE, MOST, SAMPLES = 0.004, 1024, 6

@@ -91,7 +91,7 @@ def routine(bench: Bench, product: Product) -> Routine:
     """Return the routine that a program runs for a product."""
     operands = [vf.ShapeDtypeStruct(shape, "float32") for shape in product.shapes[:2]]
     (item,) = lower(vf.make_jaxpr(product)(*operands), bench.gpu.target).items
-    result = None if item.key is None else bench.gpu.routine(item.key)
+    result = None if item.key is None else bench.gpu.routines(item.key)
     assert result is not None
     return result
 

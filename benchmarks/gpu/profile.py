@@ -18,12 +18,10 @@ from benchmarks.gpu.device import opened_gpu
 from benchmarks.machine import use_gpu
 from benchmarks.workloads import named
 from benchmarks.workloads.case import contestant
-from volta_fn.targets.wgsl.runtime import command_lists
 from volta_fn.targets.wgsl.runtime import program as calls
-from volta_fn.targets.wgsl.runtime.command_lists import Step, play
 from volta_fn.targets.wgsl.runtime.commands import Run
 from volta_fn.targets.wgsl.runtime.program import Call
-from volta_fn.targets.wgsl.runtime.queue import Queue
+from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
 
 #: A shader, the sizes of its buffers, and its grid.
 _Shader = tuple[str, tuple[int, ...], tuple[int, int, int]]
@@ -53,11 +51,11 @@ def measure(call: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -
 
     def watched(queue: Queue, steps: Sequence[Step]) -> None:
         for step in steps:
-            if id(step) in dispatches and step.grids is None:
+            if id(step) in dispatches and step.grid_buffer is None:
                 seen.setdefault(dispatches[id(step)][2], []).append(step)
         play(queue, steps)
 
-    in_python = mock.patch.object(command_lists, "compiled", lambda: None)
+    in_python = mock.patch.object(calls, "compiled", lambda: None)
     with mock.patch.object(Call, "step", recorded), mock.patch.object(calls, "play", watched), in_python:
         for _ in range(2):
             wait(call())

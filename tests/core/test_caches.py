@@ -1,4 +1,4 @@
-"""Caches of calls: levels, their room, and reasons of misses."""
+"""Caches of calls: tables, their room, and reasons of misses."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from volta_fn.core.caches import CallCache, clear_all
 def test_a_level_keeps_what_was_added_first() -> None:
     cache = CallCache("test", ["calls", "programs"])
     assert cache.add("calls", 1, "first") == "first" == cache.add("calls", 1, "second")
-    assert (cache.level("calls"), cache.level("programs")) == ({1: "first"}, {})
+    assert (cache.table("calls"), cache.table("programs")) == ({1: "first"}, {})
 
 
-def test_a_full_cache_is_emptied_at_all_levels() -> None:
+def test_a_full_cache_is_emptied_in_all_tables() -> None:
     cache = CallCache("test", ["calls", "programs"], room=3)
     for key in range(3):
         cache.add("programs", key, key)
         cache.add("calls", key, key, 0)
-    assert len(cache.level("calls")) == len(cache.level("programs")) == 3
+    assert len(cache.table("calls")) == len(cache.table("programs")) == 3
     cache.add("programs", 3, 3)
-    assert (cache.level("calls"), cache.level("programs")) == ({}, {3: 3})
+    assert (cache.table("calls"), cache.table("programs")) == ({}, {3: 3})
     cache.reserve(2)
-    assert cache.level("programs") == {3: 3}
+    assert cache.table("programs") == {3: 3}
     cache.reserve(1)
-    assert not cache.level("programs")
+    assert not cache.table("programs")
 
 
 def test_caches_of_a_kind_are_cleared_together_and_not_kept_alive() -> None:
@@ -34,7 +34,7 @@ def test_caches_of_a_kind_are_cleared_together_and_not_kept_alive() -> None:
     del two
     gc.collect()
     clear_all("test one")
-    assert (one.level("calls"), other.level("calls")) == ({}, {1: 1})
+    assert (one.table("calls"), other.table("calls")) == ({}, {1: 1})
 
 
 def test_a_miss_is_explained_by_the_closest_key() -> None:

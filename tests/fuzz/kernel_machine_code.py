@@ -84,7 +84,7 @@ class MachineCode:
     def routines(self, kernel: Kernel) -> dict[Routine, str]:
         """Return the distinct routines of a kernel, with the choices that lead to each."""
         result: dict[Routine, str] = {}
-        for way, routine in TARGET.kernel_routines(kernel):
+        for way, routine in TARGET.all_kernel_routines(kernel):
             result.setdefault(routine, way)
         return result
 

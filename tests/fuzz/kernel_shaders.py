@@ -19,8 +19,8 @@ from volta_fn.compiler.ir.axes import overwritable
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.routines import kernel_routines
 from volta_fn.targets.wgsl.scalars.number import is_supported
+from volta_fn.targets.wgsl.target import all_kernel_routines
 
 #: Guard bytes before and after an array, and what they are. Results are full of ones before they are written: NaN.
 _GUARD, _UNWRITTEN = 0xA5, 0xFF
@@ -68,7 +68,7 @@ class Shaders:
         for places in ({}, *_placements(kernel)):
             routines: dict[tuple[object, ...], tuple[str, Routine]] = {}
             for name, capabilities_ in self.devices.items():
-                for way, routine in kernel_routines(kernel, capabilities_, places):
+                for way, routine in all_kernel_routines(kernel, capabilities_, places):
                     key = (tuple([(d.source, d.groups, d.buffers) for d in routine.dispatches]), routine.workspaces)
                     routines.setdefault(key, (name + way, routine))
             for way, routine in routines.values():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from volta_fn.targets.wgsl.runtime.device.adapter import native
+from volta_fn.targets.wgsl.runtime.device.driver import native
 from volta_fn.targets.wgsl.runtime.device.memory import Pool
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipelines
 from volta_fn.targets.wgsl.runtime.queue import Queue

@@ -15,8 +15,8 @@ from tests.targets.wgsl.running import capabilities, known_width
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention import problem as attention_schedule
 from volta_fn.targets.wgsl.matmul import contract as products
-from volta_fn.targets.wgsl.routines import ROUTINES
 from volta_fn.targets.wgsl.scalars.number import is_supported
+from volta_fn.targets.wgsl.target import ROUTINES
 
 _BIG = 1 << 30
 _SMALL_TILES = {"_LONG": 1, "_EACH": 4, "_EACH_OF_MANY": 4}

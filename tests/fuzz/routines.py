@@ -58,7 +58,7 @@ class Tally(NamedTuple):
 
 def _run_wgsl(problem: Problem, routine: object, inputs: list[np.ndarray], want: list[Want] | Residual) -> str | None:
     from tests.targets.wgsl.running import run_routine
-    from volta_fn.targets.wgsl.routines import IN_PLACE
+    from volta_fn.targets.wgsl.target import IN_PLACE
 
     place = IN_PLACE.get(problem.name)
     for where in (None, place) if place is not None and inputs[place].size else (None,):

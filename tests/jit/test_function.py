@@ -162,6 +162,16 @@ def test_mistakes_in_options_are_explained() -> None:
         vf.jit(lambda x: x)("text")
 
 
+def test_messages_name_arguments_after_static_ones() -> None:
+    truncated = vf.jit(lambda n, x, y: int(y) * x, static_argnums=0)
+    with pytest.raises(ArgumentTypeError, match=r'the argument y is .text.*static_argnames="y"'):
+        truncated(1, 2.0, "text")
+    with pytest.raises(ConcretizationError, match="argument y"):
+        truncated(1, 2.0, 3.0)
+    with pytest.raises(ConcretizationError, match="argument y"):
+        truncated(x=2.0, n=1, y=3.0)
+
+
 # Donation.
 
 

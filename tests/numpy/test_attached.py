@@ -10,7 +10,9 @@ import pytest
 
 from tests.test_layers import MODULES
 from volta_fn.core import array
-from volta_fn.numpy.attached import NAMES, Unloaded
+from volta_fn.numpy.attached import FUNCTIONS, NAMES, Unloaded
+
+IMPORTS = "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core import array"
 
 
 def test_they_are_what_the_module_of_methods_attaches(monkeypatch):
@@ -29,13 +31,26 @@ def test_they_are_what_the_module_of_methods_attaches(monkeypatch):
         "(np.ones((2, 3)) @ jnp.ones((3, 2))).shape == (2, 2)",
         "round(jnp.float32(1.6)) == 2",
         "array.Array.sum.__doc__",
+        "jnp.arange(3.0).mean() == 1",
         "hasattr(array.Array, 'T') and not hasattr(jnp.ones(3), 'relu')",
     ],
 )
-def test_the_first_use_of_one_imports_all(use):
+def test_first_uses_in_a_new_process(use):
+    subprocess.run([sys.executable, "-c", f"{IMPORTS}\nassert {use}"], check=True)
+
+
+#: The modules of `numpy` that others of them import.
+SHARED = {"creation", "elementwise.arithmetic", "reductions"}
+
+
+@pytest.mark.parametrize("module", FUNCTIONS)
+def test_a_function_loads_its_module_alone(module):
+    method, _, function = FUNCTIONS[module].split()[0].partition(":")
+    others = {f"volta_fn.numpy.{other}" for other in {*FUNCTIONS, "methods"} - SHARED - {module}}
     program = (
-        "import numpy as np, sys; import volta_fn.numpy as jnp; from volta_fn.core import array\n"
-        f"assert 'volta_fn.numpy.methods' not in sys.modules\nassert {use}\nassert 'volta_fn.numpy.methods' in sys.modules"
+        f"{IMPORTS}\nmethod = getattr(array.Array, {method!r})\n"
+        f"assert method is sys.modules['volta_fn.numpy.{module}'].{function or method} is vars(array.Array)[{method!r}]\n"
+        f"assert not {others} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

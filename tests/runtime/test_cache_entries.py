@@ -62,7 +62,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
 
 def test_writing_evicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLTA_CACHE_BYTES", "5000")
-    monkeypatch.setattr(caches, "_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(caches, "_EVICTION_INTERVAL_S", 0)
     for name in NAMES:
         caches.write(tmp_path, name, bytes(1000))
         assert sum(entry.size for entry in caches.entries(tmp_path)) <= 5000

@@ -231,6 +231,13 @@ def test_mistakes_in_rules_are_explained(fwd: Any, bwd: Any, error: type[Excepti
         vf.jit(vf.grad(lambda x, y: f(x, y).sum()))(jnp.ones(2), jnp.ones(2))
 
 
+def test_mistakes_in_rules_name_the_argument_of_the_function() -> None:
+    scaled = vf.custom_vjp(lambda factor, x: factor * x, nondiff_argnums=(0,))
+    scaled.defvjp(lambda factor, x: (factor * x, None), lambda factor, _, c: ([c],))
+    with pytest.raises(TreeError, match="for argument 1, got"):
+        vf.grad(scaled, argnums=1)(2.0, 3.0)
+
+
 def test_python_decides_by_the_values_of_eager_differentiation() -> None:
     @vf.custom_vjp
     def leaky(x: Any, scale: Any) -> Any:

@@ -31,7 +31,7 @@ def fresh_programs() -> None:
     _CACHE.clear()
 
 
-def compiled(nodes: dict[Any, Node] = _CACHE.level("recordings")) -> int:
+def compiled(nodes: dict[Any, Node] = _CACHE.table("recordings")) -> int:
     """Count the compiled programs in the trie."""
     return sum(sum(p is not None for p in node.programs.values()) + compiled(node.children) for node in nodes.values())
 
@@ -278,7 +278,7 @@ def test_the_trie_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     square(vectors[-1])
     assert compiled() == 1
     _CACHE.reserve(_CACHE.room + 1)
-    assert not _CACHE.level("recordings")
+    assert not _CACHE.table("recordings")
     value, gradient = square(vectors[-1])
     assert (float(value), gradient.tolist()) == (55.0, [2.0, 4.0, 6.0, 8.0, 10.0])
 

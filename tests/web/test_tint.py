@@ -14,8 +14,8 @@ from tests.samples.sample import Sample
 from tests.web.chromium import Chromium
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 #: What core WebGPU does not have.
 WIDE = frozenset({"float64", "complex128", "int64", "uint64"})
@@ -45,7 +45,7 @@ def narrow_samples() -> list[tuple[Sample, str]]:
 
 def shaders_of(cases: Sequence[tuple[Sample, str]]) -> Iterator[str]:
     """Yield the shaders of samples, on a device with nothing but what every WebGPU device has."""
-    target, routines = WgslTarget(TargetCapabilities(subnormals=False)), Routines()
+    target, routines = WgslTarget(TargetCapabilities(subnormals=False)), RoutineCache()
     for sample, name in cases:
         avals = [vf.ShapeDtypeStruct(arg.shape, arg.dtype or name) for arg in sample.args]
         closed = vf.jit(sample.function).lower(*avals).jaxpr

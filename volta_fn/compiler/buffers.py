@@ -24,6 +24,10 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_j
 # ------------------------------------------------------------------------------
 
 
+#: Bytes up to which constants are compared by their elements, larger ones by their address.
+SMALL_CONSTANT = 64
+
+
 class Block:
     """A list of commands inside another, which repeats or may not run.
 
@@ -60,6 +64,8 @@ class Slots:
         self.outermost = Block(None)
         self.callers: list[Slot] = []
         self.constants: dict[Any, Slot] = {}
+        #: The constants as they were passed: while they live, no other array has their address.
+        self.sources: list[np.ndarray] = []
         self.arena: list[Slot] = []
         self.moving: list[Slot] = []
         self.time = 0
@@ -72,11 +78,16 @@ class Slots:
         return self.callers[-1]
 
     def constant(self, array: np.ndarray) -> Slot:
-        """Return the slot of a constant; equal small ones share one."""
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        key = (array.dtype, array.shape, array.tobytes()) if array.nbytes <= 64 else id(array)
+        """Return the slot of a constant.
+
+        Equal small constants share one, and so do large ones in the same memory.
+        """
+        contiguous = np.ascontiguousarray(array).reshape(array.shape)  # `ascontiguousarray` alone makes a 0-d array 1-d
+        identity = contiguous.tobytes() if array.nbytes <= SMALL_CONSTANT else (array.ctypes.data, array.strides)
+        key = array.dtype, array.shape, identity
         if key not in self.constants:
-            self.constants[key] = Slot(self.outermost, array=array)
+            self.constants[key] = Slot(self.outermost, array=contiguous)
+            self.sources.append(array)
         return self.constants[key]
 
     def held(self, value: Any) -> Slot:
@@ -108,13 +119,13 @@ class Slots:
             inner.used.add(slot)
             inner = inner.outer
 
-    def begin(self, outer: Block) -> Block:
-        """Begin a block."""
+    def open_block(self, outer: Block) -> Block:
+        """Begin a block inside another."""
         block = Block(outer)
         block.begin = self.time
         return block
 
-    def finish(self, block: Block) -> None:
+    def close_block(self, block: Block) -> None:
         """End a block: slots from outside that it uses live at least until here."""
         for slot in block.used:
             slot.begin = min(block.begin, self.time if slot.begin is None else slot.begin)
@@ -122,12 +133,15 @@ class Slots:
 
     # after the last command
 
-    def ordered(self) -> list[Slot]:
-        """Assign numbers to all slots: the caller's, the arena's, constants, and pointers."""
-        ordered = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
-        for number, slot in enumerate(ordered):
+    def assign_numbers(self) -> int:
+        """Assign numbers to the caller's slots, the arena's, constants, and pointers.
+
+        Return how many there are.
+        """
+        slots = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
+        for number, slot in enumerate(slots):
             slot.number = number
-        return ordered
+        return len(slots)
 
     def lifetimes(self) -> list[Lifetime]:
         """Return the lifetime of each of the arena's slots."""
@@ -437,7 +451,7 @@ class _Planner:
 
     def _buffer(self, var: Var, time: int, written: bool) -> int | None:
         """Assign a result a buffer in the block, if it is large and can be written there."""
-        life = Lifetime(time, self.block_end[var], var.aval.size * var.aval.dtype.itemsize)
+        life = Lifetime(time, self.block_end[var], var.aval.nbytes)
         if written and life.bytes >= _LARGE and life.end < self.end:
             self.homes[var] = len(self.in_block)
             self.in_block.append(var.aval)
@@ -455,11 +469,6 @@ class _Planner:
                 values[homes[var]] = values[homes[var]]._replace(end=self.block_end[var])
 
 
-def bytes_of(aval: ShapedArray) -> int:
-    """Return the bytes of an array."""
-    return aval.size * aval.dtype.itemsize
-
-
 def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], int]) -> int:
     """Return the most bytes of values between arguments and results at a time.
 
@@ -472,6 +481,6 @@ def most_temporaries(plan: Plan, make: Planner, workspace: Callable[[Equation], 
     now = most = 0
     for change, step in zip(changes, plan.steps, strict=False):
         now += change
-        inside = [most_temporaries(make(p), make, workspace) + sum(map(bytes_of, p.out_avals)) for p in sub_jaxprs(step.eqn.params)]
+        inside = [most_temporaries(make(p), make, workspace) + sum(a.nbytes for a in p.out_avals) for p in sub_jaxprs(step.eqn.params)]
         most = max(most, now + max(inside, default=workspace(step.eqn)))
     return plan.block + most

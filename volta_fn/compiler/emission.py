@@ -19,7 +19,7 @@ from volta_fn.core.jaxpr import Atom, Literal, Var
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
-_MEMORY = deferred("volta_fn.compiler.verification")
+_VERIFICATION = deferred("volta_fn.compiler.verification")
 _LOG = logging.getLogger("volta_fn")
 
 
@@ -34,7 +34,7 @@ class ProgramWriter:
         #: The items that run on the host, in NumPy.
         self.on_host: list[Item] = []
         #: Follows values through slots, if the compiler verifies its results.
-        self.verifier = _MEMORY.MemoryVerifier() if settings.verify else None
+        self.verifier = _VERIFICATION.MemoryVerifier() if settings.verify else None
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
@@ -87,7 +87,7 @@ class ProgramWriter:
                 source = values.operand(out)
                 if contents is not None:
                     contents.copy(target, source, out)
-                self.copy(target, source, out.aval.size * out.aval.dtype.itemsize, block)
+                self.copy(target, source, out.aval.nbytes, block)
         if contents is not None:
             contents.finish()
 
@@ -147,6 +147,6 @@ class _Values:
                 overwritten.add(old)
                 slot = self.slots[old]
             else:
-                slot = self.writer.slots.memory(var.aval.size * var.aval.dtype.itemsize, self.block)
+                slot = self.writer.slots.memory(var.aval.nbytes, self.block)
         self.slots[var] = slot
         return slot

@@ -111,7 +111,7 @@ def lower_loop(loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
     loop = loop.ordered()
     while True:
         try:
-            return _Lowering(loop, views).lowered()
+            return _Lowering(loop, views).kernel()
         except SplitAxis as request:
             loop = loop.split(request)
 
@@ -149,7 +149,7 @@ class _Lowering:
         self.elements: dict[tuple[Var, Index], int] = {}
         self.computed: set[Var] = set()
 
-    def lowered(self) -> LoweredKernel:
+    def kernel(self) -> LoweredKernel:
         """Return the kernel."""
         for step in self.loop.steps:
             (out,) = step.eqn.outvars
@@ -397,7 +397,7 @@ class Kernels:
     def __init__(self) -> None:
         self._cache: dict[Any, tuple[Any, list[int]]] = {}
 
-    def lowered(self, loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
+    def kernel_of(self, loop: Loop, views: Mapping[Var, Equation]) -> LoweredKernel:
         """Return the kernel of a loop, as `lower_loop` does. Raises `NotAffine`."""
         key, variables = _signature(loop, views)
         if key not in self._cache:

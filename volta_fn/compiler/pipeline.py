@@ -15,16 +15,16 @@ from typing import Any
 
 from volta_fn.compiler.buffers import Plan, make_plan
 from volta_fn.compiler.fusion.fuse import fuse
-from volta_fn.compiler.ir.index import is_lowered, is_product
+from volta_fn.compiler.ir.index import can_be_kernel, is_product
 from volta_fn.compiler.ir.nodes import FusedProgram, Node
 from volta_fn.compiler.lowering import as_kernel, drop_aliases, split_concatenations
 from volta_fn.compiler.passes.dce import eliminate_dead_code, overlap_sums
 from volta_fn.compiler.passes.expansions import expand_onehot_indexing, expand_outer_products, expand_random_bits
 from volta_fn.compiler.passes.loop_fission import move_products_out
-from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, inline_calls, simplify_loops, simplify_nested
+from volta_fn.compiler.passes.loops import choose_branches, hoist_invariants, simplify_loops, simplify_nested
 from volta_fn.compiler.passes.simplify import simplify_equations
 from volta_fn.compiler.target import CONTROL_FLOW, Item, LoweredProgram, NodePass, Pass, ProgramPass, RoutineKey, Target
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, program_cache
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Var, fixed_point_cache, inline_calls, program_cache
 from volta_fn.lazy_imports import deferred
 from volta_fn.settings import current as settings
 
@@ -118,7 +118,7 @@ def _notify(pass_: Pass, before: Any, after: Any) -> Any:
     return after
 
 
-#: Each round of simplification works on the results of the one before; two or three are enough.
+#: A bound only: each round works on the results of the one before, and two or three reach the fixed point.
 _ROUNDS = 8
 
 
@@ -140,11 +140,11 @@ def _round(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, bool]:
     """
     for simplification in EQUATION_PASSES:
         closed = _run(simplification, closed)
-    live = closed
+    before_loops = closed
     for simplification in LOOP_PASSES:
         closed = _run(simplification, closed)
     closed = _simplify_nested(closed, simplify)
-    return closed, closed is live
+    return closed, closed is before_loops
 
 
 @fixed_point_cache
@@ -209,7 +209,7 @@ def _item(node: Node, target: Target) -> Item:
     """
     if isinstance(node, Equation):
         key = _equation_key(node, target)
-        kernel = as_kernel(node) if key is None and is_lowered(node) and target.computes(node) else None
+        kernel = as_kernel(node) if key is None and can_be_kernel(node) and target.computes(node) else None
         if kernel is None:
             programs = () if key is not None else tuple([lower(p, target, True) for p in _nested_programs(node)])
             loop = target.loop_key(node, programs) if programs else None
@@ -242,6 +242,6 @@ def early_routine_keys(closed: ClosedJaxpr, target: Target) -> Iterator[RoutineK
     Their code can be compiled while fusion, which takes long, still runs.
     """
     for eqn in optimize(_run(_kept_calls(target), closed)).eqns:
-        key = None if is_product(eqn) or is_lowered(eqn) else _equation_key(eqn, target)
+        key = None if is_product(eqn) or can_be_kernel(eqn) else _equation_key(eqn, target)
         if key is not None:
             yield key

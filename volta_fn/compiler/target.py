@@ -49,12 +49,11 @@ class Pipeline(Protocol):
 
 
 class RoutineKey(NamedTuple):
-    """Identifies a routine.
+    """A routine's identity, and the function that makes it."""
 
-    `key` describes it completely, `make()` generates it, or returns None if the target cannot.
-    """
-
+    #: Describes the routine completely. Its repr is complete, too, and the same in every process: it names the routine on disk.
     key: Any
+    #: Generates the routine, or returns None if the target cannot.
     make: Callable[[], Any]
 
 
@@ -260,8 +259,8 @@ class TargetCapabilities(NamedTuple):
     int64: bool = False
     #: Whether ``fma`` rounds once: WGSL lets it round twice.
     fma: bool = False
-    #: Whether compilers may round a product and a sum once, in one kernel and not in another.
-    contraction: bool = True
+    #: Whether compilers may contract a product and a sum to one operation, rounded once: in one kernel and not in another.
+    fp_contract: bool = True
     #: Whether float32 arithmetic keeps subnormal numbers: WGSL lets it flush them to zero.
     subnormals: bool = True
     #: Whether subgroup operations may be used, and the least and greatest number of invocations in a subgroup.
@@ -353,10 +352,10 @@ class Target:
         """Return True if kernels can reduce numbers of this dtype."""
         return bool(dtype.kind != "c")
 
-    def contracts(self, kernel: Kernel) -> bool:
-        """Return True if a matrix product is worth being a kernel.
+    def computes_product(self, kernel: Kernel) -> bool:
+        """Return True if the target has a routine for a kernel that is a matrix product.
 
-        Such a kernel has an epilogue, and reads its operands through the views in it.
+        Such a kernel reads its operands through views, and has an epilogue; other products stay equations.
         """
         return False
 

@@ -1,4 +1,4 @@
-"""Caches of calls, in levels, and tables of weak references."""
+"""Caches of calls, and tables of weak references."""
 
 from __future__ import annotations
 
@@ -108,57 +108,57 @@ class Finalized(Generic[V]):
 
 
 # ------------------------------------------------------------------------------
-# Caches of calls: from the types of arguments to what runs a call, in levels.
+# Caches of calls: from the types of arguments to what runs a call, in tables.
 #
 # Jitted functions, primitives, marked functions (`jit/fused.py`) and eager gradients (`transforms/eager.py`) each have a `CallCache`. Its
-# levels lead from what a call is cheap to recognise by to what was expensive to make. A jitted function has the levels
+# tables lead from what a call is cheap to recognise by to what was expensive to make. A jitted function has the tables
 #
 # - ``calls``: types of the arguments → compiled program,
 # - ``structures``: structure of the arguments → generated code that checks it, and programs by the types of the leaves,
 # - ``equations``: types of the arguments, in a function that is being traced → parameters of the equation,
 # - ``programs``: the complete key of a trace → traced program, which has compiled programs by device.
 #
-# Compiled routines are on disk as well, by a fingerprint of their code (`runtime/caches.py`), for all caches of all processes.
+# Compiled programs and routines are on disk as well, for all caches of all processes (`targets/cpu/runtime/cache.py`).
 # ------------------------------------------------------------------------------
 
-Level = dict[Any, Any]
+Table = dict[Any, Any]
 
 
 class CallCache:
-    """Entries by key, in named levels, of a bounded size in all.
+    """Entries by key, in named tables, of a bounded size in all.
 
-    Lookups need no lock: they read a level, which is a dict that is never replaced. When there is no room for another entry, the cache is
-    emptied, since entries of one level lead to those of others.
+    Lookups need no lock: they read a table, which is a dict that is never replaced. When there is no room for another entry, the cache is
+    emptied, since entries of one table lead to those of others.
 
     >>> cache = CallCache("example", ["calls", "programs"], room=2)
     >>> for size in (1, 2):
     ...     _ = cache.add("programs", size, f"program {size}")
-    >>> cache.level("programs").get(2)
+    >>> cache.table("programs").get(2)
     'program 2'
     >>> _ = cache.add("programs", 3, "program 3")
-    >>> cache.level("programs")
+    >>> cache.table("programs")
     {3: 'program 3'}
     """
 
-    __slots__ = ("__weakref__", "_levels", "_remaining", "lock", "room")
+    __slots__ = ("__weakref__", "_remaining", "_tables", "lock", "room")
 
-    def __init__(self, kind: str, levels: Iterable[str], room: int = 4096) -> None:
-        self._levels: dict[str, Level] = {name: {} for name in levels}
+    def __init__(self, kind: str, tables: Iterable[str], room: int = 4096) -> None:
+        self._tables: dict[str, Table] = {name: {} for name in tables}
         self.room = self._remaining = room
         self.lock = threading.Lock()
         _CACHES.set(self, kind)
 
-    def level(self, name: str) -> Level:
-        """Return a level, for lookups."""
-        return self._levels[name]
+    def table(self, name: str) -> Table:
+        """Return a table, for lookups."""
+        return self._tables[name]
 
     def add(self, name: str, key: Hashable, value: Any, size: int = 1) -> Any:
         """Add an entry, and return it, or the one that another thread added before.
 
-        An entry of size 0 takes no room: it leads to one of another level, and is dropped with that.
+        An entry of size 0 takes no room: it leads to one of another table, and is dropped with that.
         """
         self.reserve(size)
-        return self._levels[name].setdefault(key, value)
+        return self._tables[name].setdefault(key, value)
 
     def reserve(self, size: int) -> None:
         """Make room for entries of that size, by emptying the cache if need be."""
@@ -168,20 +168,20 @@ class CallCache:
 
     def clear(self) -> None:
         """Drop all entries."""
-        for level in self._levels.values():
-            level.clear()
+        for table in self._tables.values():
+            table.clear()
         self._remaining = self.room
 
     def why_missed(
         self, name: str, key: Any, distance: Callable[[Any, Any], Any], differences: Callable[[Sequence[Any]], Iterable[str]]
     ) -> str | None:
-        """Return how a key differs from the closest one of a level.
+        """Return how a key differs from the closest one of a table.
 
-        None if the level has it. `distance` compares two keys, by numbers or tuples of some; `differences` yields, in words, what differs
+        None if the table has it. `distance` compares two keys, by numbers or tuples of some; `differences` yields, in words, what differs
         among keys.
         """
-        keys = [*self._levels[name]]
-        if key in self._levels[name]:
+        keys = [*self._tables[name]]
+        if key in self._tables[name]:
             return None
         if not keys:
             return "its first call, or the first of a function that is made anew each time"

@@ -61,6 +61,28 @@ class Hardware(NamedTuple):
     limits: dict[str, int]
 
 
+class OfArrays(Protocol):
+    """Makes a built-in function of arrays from a program of buffers."""
+
+    def __call__(self, specs: Sequence[Any], within: type[tuple] | type[list] | None, fallback: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the built-in, whose results have the types `specs` (`ArraySpec`).
+
+        It returns one array, or several `within` a tuple or a list. Anything unusual, such as non-contiguous arrays, goes to `fallback`.
+        """
+
+
+class Executable(NamedTuple):
+    """A compiled program, as `Backend.compile` returns it."""
+
+    #: The function ``(donate, *buffers) -> buffers``; `donate` lets it overwrite the donated inputs.
+    run: Callable[..., Sequence[Any]]
+    #: Calls the program with arrays in less time than Python takes; None if this program or the backend has no such function.
+    of_arrays: OfArrays | None = None
+    #: The positions of arguments that `run` had to copy since the list was last cleared, as they were not contiguous. The caller may
+    #: replace their buffers by contiguous ones, and clears the list. None if `run` takes buffers with any strides.
+    copied: list[int] | None = None
+
+
 class Backend(Protocol):
     """The interface between `jit` and devices: buffers, kernels and programs."""
 
@@ -73,7 +95,7 @@ class Backend(Protocol):
     def wait(self, buffer: Any) -> None:
         """Return when the buffer's elements are computed."""
 
-    def known(self, buffer: Any) -> np.ndarray | None:
+    def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return a buffer's elements if they are on the host already, else None."""
 
     def exclusive(self, buffers: Sequence[Any]) -> bool:
@@ -89,10 +111,11 @@ class Backend(Protocol):
     def target(self) -> Any:
         """The compiler's target (`compiler/target.py`); None if NumPy runs programs."""
 
-    def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Callable[..., tuple[Any, ...]]:
-        """Compile a program to a function ``(donate, *buffers)`` that returns buffers.
+    def compile(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> Executable:
+        """Compile a program.
 
-        `pipeline` is `compiler/pipeline.py`, loaded when it is used. `donate` lets it overwrite the donated inputs.
+        `donated` has a flag for each input; `core.memory.Donations` also pairs results with donated inputs. `pipeline` is
+        `compiler/pipeline.py`, loaded when it is used.
         """
 
     def temporaries(self, closed: Any, donated: Sequence[bool], pipeline: Any) -> int:

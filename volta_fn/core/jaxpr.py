@@ -1,4 +1,4 @@
-"""Jaxprs: typed programs in A-normal form, their check, and dead-code elimination.
+"""Jaxprs: typed programs in A-normal form, their check, pruning and inlining.
 
 The check is the executable specification that every transform and pass obeys.
 """
@@ -6,7 +6,7 @@ The check is the executable specification that every transform and pass obeys.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import CodeType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -141,7 +141,7 @@ class ClosedJaxpr:
     It is compared by identity. Results derived from it are kept on it (see `program_cache`).
     """
 
-    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr")
+    __slots__ = ("__weakref__", "consts", "derived", "eager_kernels", "jaxpr", "shardings")
 
     def __init__(self, jaxpr: Jaxpr, consts: Sequence[Array] = ()) -> None:
         self.jaxpr = jaxpr
@@ -150,6 +150,8 @@ class ClosedJaxpr:
         self.derived: dict[Any, Any] = {}
         #: Kernels of single equations that hold this program, evaluated eagerly; they must not outlive it.
         self.eager_kernels: dict[Any, Callable[..., Any]] = {}
+        #: Variables that the traced function splits between devices, with their shardings (`core.placement`).
+        self.shardings: Mapping[Var, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClosedJaxpr, (self.jaxpr, self.consts)
@@ -452,10 +454,68 @@ def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -
 
 
 def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """Drop unused candidate inputs; also mark the inputs that stay."""
+    """Drop the unused ones of the `candidates` among the inputs; mark those that stay."""
     jaxpr = closed.jaxpr
     used = {v for eqn in jaxpr.eqns for v in eqn.invars if type(v) is not Literal}
     used.update(v for v in jaxpr.outvars if type(v) is not Literal)
     stays = [not c or v in used for v, c in zip(jaxpr.invars, candidates, strict=True)]
     invars = [v for v, s in zip(jaxpr.invars, stays, strict=True) if s]
     return closed.replace(invars=invars), stays
+
+
+# ------------------------------------------------------------------------------
+# Inlining: calls are replaced by the bodies of the functions that they call.
+# ------------------------------------------------------------------------------
+
+
+def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:
+    """Replace calls (all, or those `of` a primitive) except `retained` ones by bodies.
+
+    A body has the call's values, but not the derivative that a call may have of its own.
+    """
+
+    def is_inlined(eqn: Equation) -> bool:
+        primitive = eqn.primitive
+        is_call = primitive.call_param is not None or primitive.expand is not None
+        return is_call and of in (None, primitive) and primitive not in retained
+
+    if not any(map(is_inlined, closed.eqns)):
+        return closed
+    consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    rename: dict[Var, Atom] = {}
+    eqns: list[Equation] = []
+
+    def read(atom: Atom) -> Atom:
+        return rename.get(atom, atom) if type(atom) is Var else atom
+
+    def fresh(var: Var) -> Var:
+        new = Var(var.aval)
+        rename[var] = new
+        return new
+
+    # A stack of bodies being copied: (equations left, what to do after).
+    stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
+    while stack:
+        remaining, call, body = stack[-1]
+        if not remaining:
+            stack.pop()
+            if call is not None and body is not None:
+                rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
+            continue
+        eqn = remaining.pop()
+        if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
+            eqns.append(eqn)
+            continue
+        invars = [read(v) for v in eqn.invars]
+        if not is_inlined(eqn):
+            # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
+            outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
+            eqns.append(eqn.replace(invars=invars, outvars=outvars))
+            continue
+        inner: ClosedJaxpr = called_program(eqn)  # type: ignore[assignment]  # it is_inlined, so it has one
+        rename.update(zip(inner.jaxpr.invars, invars, strict=True))
+        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
+            consts[fresh(var)] = value
+        stack.append((inner.eqns[::-1], eqn, inner))
+    jaxpr = Jaxpr(list(consts), closed.jaxpr.invars, [read(v) for v in closed.jaxpr.outvars], eqns)
+    return ClosedJaxpr(jaxpr, list(consts.values()))

@@ -186,7 +186,7 @@ Rule = Callable[[Mapping[str, Any], Sequence[ShapedArray], ShapedArray, Sequence
 
 def of_program(closed: ClosedJaxpr, arguments: Sequence[NamedSharding | None]) -> list[NamedSharding | None]:
     """Return the shardings of a program's results."""
-    jaxpr, constraints = closed.jaxpr, closed.derived.get("shardings", {})
+    jaxpr, constraints = closed.jaxpr, closed.shardings
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, [c.device.sharding for c in closed.consts], strict=True))
     env.update(zip(jaxpr.invars, arguments, strict=True))
     env.update(constraints)
@@ -569,8 +569,8 @@ def known_sharding(x: Any) -> NamedSharding | None:
 # ------------------------------------------------------------------------------
 
 
-def checked(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Return a program, after a check that all processes compile it."""
+def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Return a program; raise `ProgramMismatchError` unless all processes compile it."""
     if distribution.current().size > 1 and names_processes(closed):
         distribution.current().check_program(closed)
     return closed

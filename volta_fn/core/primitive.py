@@ -79,9 +79,9 @@ class Primitive:
     """
 
     __slots__ = (
-        "_results", "abstract", "arity", "batch", "bilinear", "cache", "call_param", "combines", "derivatives", "domain", "dtypes", "eager",
-        "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent", "module",
-        "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
+        "_results", "abstract", "arity", "batch", "bilinear", "cache", "call_param", "combines", "derivatives", "domain", "dtypes",
+        "eager_kernels", "effectful", "evaluate", "expand", "formula", "holds_programs", "impl", "inplace", "jvp", "linear", "maps_tangent",
+        "module", "multiple_results", "name", "overwrites", "partial_eval", "reduction", "transpose", "ufunc_for", "views",
     )  # fmt: skip
 
     name: str
@@ -149,7 +149,7 @@ class Primitive:
 
     #: Eager kernels (of `jit.eager`) and result types, both by parameters and operands' types.
     cache: CallCache
-    eager: dict[Any, Any]
+    eager_kernels: dict[Any, Any]
     _results: dict[Any, Any]
 
     def __init__(
@@ -197,7 +197,7 @@ class Primitive:
             "linear": linear, "maps_tangent": maps_tangent, "bilinear": bilinear,
             "batch": self._rule(batch),
             "formula": formula, "reduction": reduction, "combines": combines,
-            "cache": cache, "eager": cache.level("kernels"), "_results": cache.level("results"),
+            "cache": cache, "eager_kernels": cache.table("kernels"), "_results": cache.table("results"),
         }  # fmt: skip
         for attribute, value in attributes.items():
             _ASSIGN[attribute](self, value)
@@ -327,7 +327,7 @@ class Zero(Typed):
     @classmethod
     def from_primal_value(cls, value: Any) -> Zero:
         """Return the zero tangent of a value."""
-        return cls(value.aval.at_least_vspace())
+        return cls(value.aval.tangent_aval())
 
     def __repr__(self) -> str:
         return f"Zero({self.aval!r})"

@@ -26,7 +26,7 @@ from volta_fn.settings import current as settings
 from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
 # ------------------------------------------------------------------------------
-# Staging: trace a Python function on tracers to a jaxpr.
+# The trace that records a jaxpr, and the programs that it records.
 # ------------------------------------------------------------------------------
 
 Position = tuple[CodeType, int]
@@ -36,7 +36,7 @@ current_position: ContextVar[Position | None] = ContextVar("current_position", d
 
 
 #: Whether cotangents are being computed, so that a line is that of the forward computation.
-backward: ContextVar[bool] = ContextVar("backward", default=False)
+in_backward_pass: ContextVar[bool] = ContextVar("in_backward_pass", default=False)
 
 
 class JaxprTracer(Tracer):
@@ -84,12 +84,16 @@ class JaxprBuilder:
         self.eqns: list[Equation] = []
         #: Shardings of values that the function constrains (`core.placement`).
         self.shardings: dict[Var, Any] = {}
+        #: By the `id` of the value, which `consts` keeps alive.
         self.constvars: dict[int, Var] = {}
         self.consts: list[Array] = []
 
     def atom(self, value: Array) -> Atom:
-        """Return the atom of an outer value: a literal if it is a known scalar."""
-        if type(value) is ConcreteArray and not value.shape and value.device.backend.known(value.buffer()) is not None:
+        """Return the atom of an outer value: a literal if it is a scalar on the host.
+
+        A scalar of a GPU becomes a constant, since reading it would wait for the GPU.
+        """
+        if type(value) is ConcreteArray and not value.shape and value.device.backend.host_elements(value.buffer()) is not None:
             return Literal(value)
         var = self.constvars.get(id(value))
         if var is None:
@@ -106,7 +110,7 @@ class JaxprBuilder:
         """Return the finished program."""
         closed = ClosedJaxpr(Jaxpr(list(self.constvars.values()), invars, outvars, self.eqns), self.consts)
         if self.shardings:
-            closed.derived["shardings"] = self.shardings
+            closed.shardings = self.shardings
         return closed
 
 
@@ -116,21 +120,21 @@ class JaxprTrace(Trace):
     Attributes:
         builder: the equations and constants so far.
         weak: the equations of weakly typed values, by their results.
-        full: weakly typed values in 64 bits, where they were asked for (`primitives.elementwise.cast`); None if they are not known so.
+        wide: weakly typed values in 64 bits, where they were asked for (`primitives.elementwise.cast`); None if they are not known so.
         inputs: the inputs.
-        full_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
+        wide_inputs: inputs in 64 bits by their positions among the inputs; None if the program must have no inputs but those.
         refs: the references from outside that were used, and their values before (`volta_fn.core.refs`).
     """
 
-    __slots__ = ("builder", "full", "full_inputs", "inputs", "refs", "weak")
+    __slots__ = ("builder", "inputs", "refs", "weak", "wide", "wide_inputs")
 
-    def __init__(self, parent: Trace, name: str = "", *, takes_full: bool = False) -> None:
+    def __init__(self, parent: Trace, name: str = "", *, has_wide_inputs: bool = False) -> None:
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
         self.weak: dict[Var, Equation] = {}
-        self.full: dict[Var, Var | None] = {}
+        self.wide: dict[Var, Var | None] = {}
         self.inputs: list[Var] = []
-        self.full_inputs: dict[int, Var] | None = {} if takes_full else None
+        self.wide_inputs: dict[int, Var] | None = {} if has_wide_inputs else None
         self.refs: dict[Any, Array] = {}
 
     def new_input(self, aval: ShapedArray, label: str = "") -> JaxprTracer:
@@ -139,11 +143,11 @@ class JaxprTrace(Trace):
         self.inputs.append(var)
         return JaxprTracer(self, var, label)
 
-    def full_input(self, var: Var, dtype: Any) -> Var | None:
+    def wide_input(self, var: Var, dtype: Any) -> Var | None:
         """Add a 64-bit input for the number of another one; None if it has none."""
-        if self.full_inputs is None or var.aval.shape or var not in self.inputs:
+        if self.wide_inputs is None or var.aval.shape or var not in self.inputs:
             return None
-        return self.full_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
+        return self.wide_inputs.setdefault(self.inputs.index(var), Var(ShapedArray((), dtype, True)))
 
     def value(self, var: Var) -> Array:
         """Return the constant that a variable stands for, or a tracer."""
@@ -181,18 +185,32 @@ def trace_to_jaxpr(
     in_avals: Sequence[ShapedArray],
     name: str = "",
     labels: Sequence[str] = (),
-    in_full: list[int] | None = None,
 ) -> ClosedJaxpr:
     """Trace `function`, from flat lists of arrays to flat lists of arrays.
 
-    Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs). Weakly
-    typed scalars among the inputs may meet 64-bit dtypes, which need the Python numbers in full. With a list `in_full`, the program gets an
-    input of 64 bits for each of these, after all others, and the list their positions among the inputs.
+    Values that it closes over become constants; tracers of outer traces can be such values (`hoist_tracers` makes them inputs).
 
     Raises `UsedRefsError` if the function uses references from outside, which keep their values.
     """
+    return _trace(function, in_avals, name, labels, has_wide_inputs=False)[0]
+
+
+def trace_with_wide_inputs(
+    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
+) -> tuple[ClosedJaxpr, list[int]]:
+    """Trace as `trace_to_jaxpr` does; Python numbers that meet 64-bit dtypes become inputs.
+
+    The program has such a wide input for each weakly typed scalar among its inputs that meets a 64-bit dtype, after all others. Returns
+    the program, and the positions of those scalars.
+    """
+    return _trace(function, in_avals, name, labels, has_wide_inputs=True)
+
+
+def _trace(
+    function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str, labels: Sequence[str], has_wide_inputs: bool
+) -> tuple[ClosedJaxpr, list[int]]:
     parent = current_trace()
-    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), takes_full=in_full is not None)
+    trace = JaxprTrace(parent, name or getattr(function, "__name__", ""), has_wide_inputs=has_wide_inputs)
     try:
         set_trace(trace)
         tracers = [trace.new_input(a, labels[i] if labels else "") for i, a in enumerate(in_avals)]
@@ -209,10 +227,8 @@ def trace_to_jaxpr(
     if settings.check_tracer_leaks:
         del tracers, outs
         check_leaks(trace)
-    full_inputs = trace.full_inputs or {}
-    if in_full is not None:
-        in_full += full_inputs
-    return trace.builder.build([*trace.inputs, *full_inputs.values()], outvars)
+    wide_inputs = trace.wide_inputs or {}
+    return trace.builder.build([*trace.inputs, *wide_inputs.values()], outvars), [*wide_inputs]
 
 
 def trace_rules(function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str) -> ClosedJaxpr:
@@ -245,7 +261,7 @@ def hoist_tracers(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Array]]:
 
 
 def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
-    """Run a program under the current trace, one `bind` per equation."""
+    """Apply a program's equations under the current trace."""
     jaxpr = closed.jaxpr
     env: dict[Var, Array] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(jaxpr.invars, args, strict=True))
@@ -386,6 +402,9 @@ class JittedFunction:
 
 def jitted_like(fun: Callable[..., Any], function: Callable[..., Any], *settings: Any, same_arguments: bool = True) -> Callable[..., Any]:
     """Return `function`, a transform of `fun` with these settings; jitted if `fun` is.
+
+    A jitted function (`jit.function.Jitted`) keeps the first `function` per settings and uses it for all later ones, so that ``grad(f)``
+    that is made anew in each step of a loop finds its program.
 
     `same_arguments` tells whether it takes those of `fun`, so that the same ones are static.
     """

@@ -25,7 +25,7 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
 # ------------------------------------------------------------------------------
-# Traces: interpreters of primitives, one of them current in each thread and task.
+# Traces and tracers.
 #
 # `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
 # values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
@@ -70,7 +70,8 @@ class EvalTrace(Trace):
         """Run the primitive now."""
         try:
             return evaluator(primitive, args, params)
-        except AttributeError:  # tracers have no buffer
+        # Of a leaked tracer, which has no `_spec`: looking for one beforehand would slow down each operation. Others are a rule's own.
+        except AttributeError:
             for arg in args:
                 if isinstance(arg, Tracer):
                     raise_leaked(arg)
@@ -105,13 +106,13 @@ def bind(primitive: Primitive, /, *args: Array, **params: Any) -> Any:
     return _current.get().process(primitive, args, params)
 
 
-def _bind(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
-    """Apply the primitive to values; several results are a list."""
+def _bind_values(primitive: Primitive, /, *args: Any, **params: Any) -> Any:
+    """Apply the primitive to arrays or numbers; several results are a list, as in JAX."""
     result = _current.get().process(primitive, [as_value(arg) for arg in args], params)
     return list(result) if primitive.multiple_results else result
 
 
-Primitive.bind = _bind  # type: ignore[method-assign,assignment]  # so that programs' interpreters can apply primitives
+Primitive.bind = _bind_values  # type: ignore[method-assign,assignment]  # for users' interpreters of programs
 
 
 def run_under(trace: Trace, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -353,16 +354,18 @@ def _bound(name: Any) -> tuple[Any, int]:
 # The depth to which traces may nest, beyond Python's default limit of frames.
 # ------------------------------------------------------------------------------
 
-#: The frames that a level of nested traces is allowed, the levels that have them now, and the most that get them: functions that call
-#: themselves for ever end in a RecursionError.
-_FRAMES, _MOST_LEVELS = 16, 300
+#: The frames that a level of nested traces is allowed; it takes about ten.
+_FRAMES = 16
+#: The most levels that get them: functions that call themselves for ever end in a RecursionError.
+_MOST_LEVELS = 300
+#: The levels that have them now.
 _levels = 0
 _lock = threading.Lock()
 
 
 @contextmanager
 def deeper() -> Iterator[None]:
-    """Allow the frames of a trace, about ten, in addition to those of its caller."""
+    """Allow the frames of a trace in addition to those of its caller."""
     global _levels
     with _lock:
         allowed = _levels < _MOST_LEVELS

@@ -24,7 +24,7 @@ from volta_fn.core.device import Device, find_device
 from volta_fn.core.memory import device_put
 from volta_fn.data.dataset import Batch, Dataset, Examples, as_key, gather
 from volta_fn.errors import ArgumentError, DataError, VoltaError
-from volta_fn.runtime.compiling import join_compilation
+from volta_fn.runtime.compiling import hold_exit_during
 from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
 
@@ -110,7 +110,7 @@ class _Workers:
     def _work(self) -> None:
         _worker.now = True
         while (call := self.calls.get()) is not None and not self.closed:
-            join_compilation(call.run)
+            hold_exit_during(call.run)
             del call  # so that its result is free while the next one is awaited
         self.calls.put(None)
 

@@ -88,7 +88,7 @@ def _number(value: Any, like: Array) -> Array:
 
 def _filled(series: Series, order: int) -> Series:
     """Return all coefficients of a constant, too."""
-    return [*series, *[instantiate(Zero(series[0].aval.at_least_vspace())) for _ in range(order + 1 - len(series))]]
+    return [*series, *[instantiate(Zero(series[0].aval.tangent_aval())) for _ in range(order + 1 - len(series))]]
 
 
 def _run(program: ClosedJaxpr, args: Sequence[Series], order: int) -> list[Series]:

@@ -28,7 +28,7 @@ from volta_fn.export.reading import pack, read_constants, read_program, unpack
 from volta_fn.export.symbolic import Generalizer, SymbolicScope, sample_count
 from volta_fn.export.writing import ProgramWriter, converted, describe, output_types, solution, struct_of, structure_of
 from volta_fn.jit import jit
-from volta_fn.jit.compile import with_full
+from volta_fn.jit.compile import with_wide_inputs
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_derivatives import custom_vjp
@@ -144,7 +144,7 @@ def _manifest(stage: Any) -> tuple[dict[str, Any], list[np.ndarray]]:
         "in_tree": describe(stage.in_tree),
         "out_tree": describe(stage.out_tree),
         "arguments": len(stage._arguments),
-        "in_full": list(stage._traced.in_full),
+        "in_full": list(stage._traced.wide_inputs),
         "programs": writer.programs,
         "main": main,
         "constants": writer.types,
@@ -165,7 +165,7 @@ def _trace_vjp(stage: Any) -> Any:
             merged = list(primals)
             for i, value in zip(moved, chosen, strict=True):
                 merged[i] = value
-            outs = eval_jaxpr(stage.jaxpr, *with_full(merged, stage._traced))
+            outs = eval_jaxpr(stage.jaxpr, *with_wide_inputs(merged, stage._traced))
             return [outs[i] for i in shown]
 
         _, backward = vjp(outputs, *[primals[i] for i in moved])

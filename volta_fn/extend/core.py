@@ -323,7 +323,7 @@ def raise_to_shaped(aval: ShapedArray, weak_type: bool | None = None) -> ShapedA
 
 def primal_dtype_to_tangent_dtype(primal_dtype: Any) -> Any:
     """Return the dtype of tangents of values of a dtype."""
-    return ShapedArray((), primal_dtype).at_least_vspace().dtype
+    return ShapedArray((), primal_dtype).tangent_aval().dtype
 
 
 def valid_jaxtype(x: Any) -> bool:

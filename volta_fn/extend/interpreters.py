@@ -31,8 +31,8 @@ from volta_fn.primitives.data_movement.movement import expand_dims, instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.transforms.linearize import JVPTrace as JVPTrace
 from volta_fn.transforms.linearize import JVPTracer as JVPTracer
-from volta_fn.transforms.linearize import LinearTrace, jvp_rules, transpose_rules
-from volta_fn.transforms.linearize import LinearTracer as JaxprTracer
+from volta_fn.transforms.linearize import PartialEvalTrace, jvp_rules, transpose_rules
+from volta_fn.transforms.linearize import UnknownTracer as JaxprTracer
 from volta_fn.transforms.vmap import BatchTrace as BatchTrace
 from volta_fn.transforms.vmap import BatchTracer as BatchTracer
 from volta_fn.transforms.vmap import batching_rules, stack_at
@@ -84,7 +84,7 @@ def _adapted_jvp(rule: Rule) -> Rule:
 def _tangent(tangent: Any, out: Any) -> Any:
     value = _array_or_none(tangent)
     if value is None or value.dtype == dtypes.float0:
-        return Zero(as_value(out).aval.at_least_vspace())
+        return Zero(as_value(out).aval.tangent_aval())
     return value
 
 
@@ -380,14 +380,14 @@ def trace_to_jaxpr_nounits(fun: WrappedFun, pvals: Sequence[PartialVal], instant
 
     Returns the program of the unknown inputs and results, a `PartialVal` for each result, and the program's constants.
     """
-    trace = LinearTrace(current_trace(), fun.__name__)
-    inputs = [as_value(p.get_known()) if p.is_known() else trace.unknown(p.get_aval()) for p in pvals]
+    trace = PartialEvalTrace(current_trace(), fun.__name__)
+    inputs = [as_value(p.get_known()) if p.is_known() else trace.new_unknown(p.get_aval()) for p in pvals]
     try:
         outs = [as_value(out) for out in run_under(trace, fun.call_wrapped, *inputs)]
     finally:
         trace.finish()
     unknown = [trace.is_unknown(out) or instantiate for out in outs]
-    invars = [x.unknown for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
+    invars = [x.variable for x, p in zip(inputs, pvals, strict=True) if isinstance(x, JaxprTracer) and not p.is_known()]
     closed = trace.builder.build(invars, [trace.atom(out) for out, u in zip(outs, unknown, strict=True) if u])
     partial_values = [PartialVal.unknown(out.aval) if u else PartialVal.known(out) for out, u in zip(outs, unknown, strict=True)]
     return closed.jaxpr, partial_values, closed.consts

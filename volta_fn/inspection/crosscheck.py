@@ -233,7 +233,7 @@ class _Run:
             invars, outvars = [Var(x.aval) for x in operands], [Var(v.aval) for v in eqn.outvars]
             one = Equation(eqn.primitive, [*invars], outvars, eqn.params, eqn.position)
             closed = ClosedJaxpr(Jaxpr([], invars, [*outvars], [one]))
-            run = self._compiled[key] = self.device.backend.compile(closed, (False,) * len(invars), PIPELINE)
+            run = self._compiled[key] = self.device.backend.compile(closed, (False,) * len(invars), PIPELINE).run
         buffers = run(False, *[concrete.buffer() for concrete in _concrete(operands)])
         return [wrap(solid(b), array_spec(v.aval, self.device)) for b, v in zip(buffers, eqn.outvars, strict=True)]
 
@@ -394,7 +394,7 @@ class CompiledProgram:
             if self.is_native:
                 run = _in_marked_memory(load("volta_fn.targets.cpu.runtime.program").Program.of(self.closed, donated, PIPELINE))
             else:
-                run = self.device.backend.compile(self.closed, donated, PIPELINE)
+                run = self.device.backend.compile(self.closed, donated, PIPELINE).run
         return self._called(run, arguments, self.closed.jaxpr.outvars)
 
     def _note_change(self, one: Pass, before: Any, after: Any) -> None:
@@ -432,7 +432,7 @@ class CompiledProgram:
     def _compile(self, program: LoweredProgram) -> Callable[..., Any]:
         donated = (False,) * len(program.closed.in_avals)
         if not self.is_native:
-            run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _LoweredPipeline(program))
+            run: Callable[..., Any] = self.device.backend.compile(program.closed, donated, _LoweredPipeline(program)).run
             return run
         building, runtime = load("volta_fn.targets.cpu.runtime.compile"), load("volta_fn.targets.cpu.runtime.program")
         built = building.written(program, donated, building.CommandWriter(building.loaded_routines(program), building.CONTROL_FLOW))

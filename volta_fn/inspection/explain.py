@@ -34,7 +34,7 @@ from volta_fn.inspection.explanation import (
 from volta_fn.inspection.measure import Measured, measure, numpy_steps
 from volta_fn.jit import jit
 from volta_fn.jit.arguments import Request
-from volta_fn.jit.compile import TracedProgram, with_full
+from volta_fn.jit.compile import TracedProgram, with_wide_inputs
 from volta_fn.jit.eager import PIPELINE, common_device
 from volta_fn.jit.function import Jitted
 from volta_fn.jit.lowered import Lowered, item_code, item_text
@@ -85,7 +85,7 @@ def explain(f: Callable[..., Any], *, run: bool = True, calls: int = _CALLS) -> 
 def _values(leaves: Sequence[Any], traced: TracedProgram) -> Sequence[Array]:
     if struct := next((x for x in leaves if isinstance(x, ShapeDtypeStruct)), None):
         raise ArgumentTypeError(f"explain runs the function to measure it, but an argument is {struct}; pass arrays, or run=False")
-    return with_full([as_value(x) for x in leaves], traced)
+    return with_wide_inputs([as_value(x) for x in leaves], traced)
 
 
 def _explain(lowered: Lowered, device: Device, values: Sequence[Array], calls: int) -> Explanation:

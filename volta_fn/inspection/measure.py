@@ -37,7 +37,7 @@ def numpy_steps(
     runs = [_kernel(eqn, device) for eqn in program.eqns]
     measured = [_timed(program, runs, buffers) for _ in range(calls)]
     seconds = [min(times) for times in zip(*measured, strict=True)]
-    run = device.backend.compile(traced, (False,) * len(buffers), PIPELINE)
+    run = device.backend.compile(traced, (False,) * len(buffers), PIPELINE).run
     call = min(samples(lambda: run(False, *buffers)))
     return _as_steps(program, seconds, roofline), call, 0.0
 
@@ -142,7 +142,7 @@ def measure(closed: ClosedJaxpr, donated: Sequence[bool], device: Device, buffer
     timed = device.backend.timed(closed, donated, PIPELINE)
     if timed is None:
         return None
-    run = device.backend.compile(closed, donated, PIPELINE)
+    run = device.backend.compile(closed, donated, PIPELINE).run
 
     def call() -> None:
         run(False, *buffers)
@@ -309,7 +309,7 @@ def start(folder: Path) -> Recording:
         if _current is not None:
             raise ArgumentError("profiler.start_trace: a trace is being recorded already; stop_trace ends it")
         _current = Recording(folder)
-        compilation.set_observer(_ObservedProgram)
+        compilation.set_program_maker(_ObservedProgram)
     clear_caches()  # so that calls find the observed programs
     return _current
 
@@ -319,7 +319,7 @@ def stop() -> Recording | None:
     global _current
     with _lock:
         recording, _current = _current, None
-        compilation.set_observer(None)
+        compilation.set_program_maker(None)
     clear_caches()
     return recording
 
@@ -331,7 +331,7 @@ class _ObservedProgram:
         self.name, self.device = traced.name or "a program", f"{_DEVICE}{device!r}"
         begin = time.perf_counter_ns()
         self._timed = _timed_event(traced, device)
-        self._run: Callable[..., Any] = self._timed or device.backend.compile(traced.jaxpr, traced.donated, PIPELINE)
+        self._run: Callable[..., Any] = self._timed or device.backend.compile(traced.jaxpr, traced.donated, PIPELINE).run
         if (recording := current()) is not None:
             recording.add(f"compile {self.name}", "compile", begin, time.perf_counter_ns())
         self._lock = threading.Lock()

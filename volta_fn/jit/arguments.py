@@ -33,6 +33,16 @@ class Statics(NamedTuple):
 _NO_OPTIONS = Statics(*[frozenset[Any]()] * 4)
 
 
+class ArgumentsKey(NamedTuple):
+    """What a call's key has of its arguments besides the types of arrays."""
+
+    #: The structure of the dynamic arguments.
+    in_tree: Any
+    #: The name or position, type and value of each static argument.
+    static_args: tuple[Any, ...]
+    static_kwargs: tuple[Any, ...]
+
+
 class Request:
     """One call: `leaves` and `in_tree` of dynamic arguments; `key` of everything else."""
 
@@ -47,7 +57,7 @@ class Request:
         self.leaves, self.in_tree = tree.flatten((self.dynamic_args, self.dynamic_kwargs))
         self.static_args, self.static_kwargs = static_args, static_kwargs
         self.fun = fun
-        self.key = (self.in_tree, _static_key(fun, static_args), _static_key(fun, static_kwargs))
+        self.key = ArgumentsKey(self.in_tree, _static_key(fun, static_args), _static_key(fun, static_kwargs))
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -86,8 +96,13 @@ class Request:
         return tuple(flags)
 
 
-#: Types of numbers of which two zeros are equal, and not the same.
+#: Types of numbers with signed zeros: 0.0 and -0.0 are equal, but other constants. Keys have zeros of these types as texts.
 _SIGNED = (float, complex)
+
+
+def _exact(value: Any) -> Any:
+    """Return the entry of a key for a static value."""
+    return value if value or type(value) not in _SIGNED else repr(value)
 
 
 @functools.cache
@@ -95,7 +110,7 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
     """Generate the function that makes the key of a call with `count` arguments.
 
     The key has the types and values of the static arguments, and the attribute `kind` of the others (None stays None). The code has no
-    loop, since every call of a jitted function with static arguments makes such a key.
+    loop and no call, since every call of a jitted function with static arguments makes such a key.
     """
     names = [f"a{i}" for i in range(count)]
     entries = [
@@ -108,7 +123,7 @@ def call_key(static: frozenset[int], count: int, kind: str) -> Callable[..., tup
 
 def static_values(static: frozenset[int], args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the types and values of a call's static arguments, as a key."""
-    return tuple([(type(a), a if a or type(a) not in _SIGNED else repr(a)) for i, a in enumerate(args) if i in static])
+    return tuple([(type(a), _exact(a)) for i, a in enumerate(args) if i in static])
 
 
 def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_kwargs: dict[str, Any]) -> Callable[..., Any]:
@@ -120,6 +135,13 @@ def _with_statics(fun: Callable[..., Any], static_args: dict[int, Any], static_k
         merged = [static_args[i] if i in static_args else next(rest) for i in range(count)]
         return fun(*merged, **kwargs, **static_kwargs)
 
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):
+        return with_statics
+    # Labels of arguments are read from it, by the positions among those that are not static.
+    dynamic = [p for i, p in enumerate(signature.parameters.values()) if i not in static_args and p.name not in static_kwargs]
+    with_statics.__signature__ = signature.replace(parameters=dynamic)  # type: ignore[attr-defined]  # which functions may have
     return with_statics
 
 
@@ -131,7 +153,7 @@ def _static_key(fun: Callable[..., Any], values: dict[Any, Any]) -> tuple[Any, .
             hash(value)
         except TypeError:
             raise UnhashableStaticError(f"static argument {name!r} of {function_name(fun)} is {_unhashable(name, value)}") from None
-    return tuple([(name, type(v), v if v or type(v) not in _SIGNED else repr(v)) for name, v in values.items()])
+    return tuple([(name, type(v), _exact(v)) for name, v in values.items()])
 
 
 def _unhashable(name: Any, value: Any) -> str:

@@ -1,6 +1,6 @@
 """The cache of a jitted function, and the reasons for its misses.
 
-Three levels lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
+Three tables lead from a call to its program without computing the complete key. A warning tells why a function is compiled again and
 again. A limit of memory clears the caches, as programs are compiled for it.
 """
 
@@ -16,13 +16,14 @@ import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, ConcreteArray, as_value
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache, clear_all
 from volta_fn.core.device import Device, current_default_device, limit_memory
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.staging import argument_labels, function_name
 from volta_fn.core.trace import axis_environment, mesh_reads
 from volta_fn.errors import RecompilationWarning
-from volta_fn.jit.arguments import Request, call_key, static_values
+from volta_fn.jit.arguments import ArgumentsKey, Request, call_key, static_values
 from volta_fn.jit.compile import TracedProgram, mesh_key, splitting, trace_function
 from volta_fn.jit.eager import forget_kernels
 from volta_fn.lazy_imports import deferred, load
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _EXAMPLES = 4
 
 
-def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
+def warn_of_programs(request: Request, keys: Sequence[ProgramKey]) -> None:
     """Warn that a user's function has many programs, given their keys."""
     if str(getattr(request.fun, "__module__", "")).startswith("volta_fn."):
         return
@@ -59,43 +60,43 @@ def warn_of_programs(request: Request, keys: Sequence[Any]) -> None:
     warnings.warn_explicit(message, RecompilationWarning, where.file if where else "", where.lineno if where else 0)
 
 
-def log_trace(request: Request, key: Any, reason: str | None, program: ClosedJaxpr) -> None:
+def log_trace(request: Request, key: ProgramKey, reason: str | None, program: ClosedJaxpr) -> None:
     """Log that a function is traced, and the reason."""
     name, where = function_name(request.fun), user_location()
     at = "" if where is None else f" at {where}"
     if settings.log_compiles:
-        types = ", ".join(map(str, key[1])) or "no arrays"
+        types = ", ".join(map(str, key.avals)) or "no arrays"
         _LOGGING.getLogger("volta_fn").warning("compiling %s for %s: %d equations, called%s", name, types, len(program.eqns), at)
     if settings.explain_cache_misses:
         _LOGGING.getLogger("volta_fn").warning("cache miss of %s%s: %s", name, at, reason)
 
 
-def _distance(key: Any, other: Any) -> tuple[int, int]:
+def _distance(key: ProgramKey, other: ProgramKey) -> tuple[int, int]:
     """Return how many entries of two keys differ, and how much their types do."""
-    pairs = zip(key[1], other[1], strict=False)
+    pairs = zip(key.avals, other.avals, strict=False)
     types = sum((a.shape != b.shape) + (a.dtype != b.dtype) + (a.weak_type != b.weak_type) for a, b in pairs)
-    types += 3 * abs(len(key[1]) - len(other[1]))
-    return sum(a != b for a, b in zip(key[0], other[0], strict=True)), types
+    types += 3 * abs(len(key.avals) - len(other.avals))
+    return sum(a != b for a, b in zip(key.arguments, other.arguments, strict=True)), types
 
 
-def _reasons(request: Request, keys: Sequence[Any]) -> Iterator[str]:
+def _reasons(request: Request, keys: Sequence[ProgramKey]) -> Iterator[str]:
     """Yield what differs among the keys, in words."""
-    structures = {key[0][0] for key in keys}
+    structures = {key.arguments.in_tree for key in keys}
     if len(structures) > 1:
         yield f"the arguments have {len(structures)} structures, such as {_some(structures)}"
-    alike = [key for key in keys if key[0][0] == request.in_tree]
+    alike = [key for key in keys if key.arguments.in_tree == request.in_tree]
     labels = argument_labels(request.function, request.in_tree, len(request.leaves))
-    for label, *avals in zip(labels, *[key[1] for key in alike], strict=True):
+    for label, *avals in zip(labels, *[key.avals for key in alike], strict=True):
         types = dict.fromkeys(avals)
         if len(types) > 1:
             yield f"{label} has {len(types)} types, such as {_some([f'weak {a}' if a.weak_type else str(a) for a in types])}"
     yield from _statics(alike)
 
 
-def _statics(keys: Sequence[Any]) -> Iterator[str]:
+def _statics(keys: Sequence[ProgramKey]) -> Iterator[str]:
     values: dict[Any, dict[str, None]] = {}
     for key in keys:
-        for static, _, value in (*key[0][1], *key[0][2]):
+        for static, _, value in (*key.arguments.static_args, *key.arguments.static_kwargs):
             values.setdefault(static, {})[f"{value!r:.40}"] = None
     for static, texts in values.items():
         if len(texts) > 1:
@@ -111,8 +112,8 @@ def _some(values: Iterable[Any]) -> str:
 # The programs of one jitted function, and how a call finds its own.
 #
 # A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
-# default device, and the current mesh if it reads that (the level `programs`). A call should not have to compute that key, so three levels
-# lead to the same programs faster:
+# default device, and the current mesh if it reads that (the table `programs`, by `ProgramKey`). A call should not have to compute that
+# key, so three tables lead to the same programs faster:
 #
 # - `calls`: calls of arrays, by the arrays' types; calls of pytrees, by structure and types of the leaves.
 # - `structures`: calls of pytrees whose structure is known. Generated code checks the structure and reads the leaves (`tree.matching`).
@@ -123,9 +124,10 @@ def _some(values: Iterable[Any]) -> str:
 # A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
 # ------------------------------------------------------------------------------
 
-#: Programs kept per function before all are dropped, and structures of arguments for which code is generated.
+#: Programs kept per function before all are dropped.
 _MOST_PROGRAMS = 4096
-_MATCHERS = 4
+#: Structures of arguments for which code is generated: a call tries one after the other.
+_MOST_MATCHERS = 4
 #: The types of leaves, other than arrays, with which a program is found again.
 _CONVERTED = frozenset({bool, int, float, complex, np.ndarray})
 _FLAT = _CONVERTED | {ConcreteArray}
@@ -135,6 +137,19 @@ MANY_PROGRAMS = 32
 
 #: A compiled program: the result's pytree for a sequence of concrete arrays.
 Run = Callable[[Sequence[Any]], Any]
+
+
+class ProgramKey(NamedTuple):
+    """All that a trace of a function depends on."""
+
+    arguments: ArgumentsKey
+    avals: tuple[ShapedArray, ...]
+    named_axes: Any
+    default_device: Device
+    #: The arguments' shardings; empty if none is split between devices.
+    shardings: tuple[Any, ...]
+    #: See `mesh_key`; empty while no program of the function has read the mesh.
+    mesh: tuple[Any, ...]
 
 
 class Matcher(NamedTuple):
@@ -151,13 +166,16 @@ class ProgramCache(CallCache):
 
     def __init__(self) -> None:
         super().__init__("jit", ("calls", "structures", "equations", "programs"), _MOST_PROGRAMS)
-        self.calls: dict[Any, Run] = self.level("calls")
-        self.structures: dict[Any, Matcher] = self.level("structures")
+        #: The programs by the arrays' specs. Before these, a key has nothing if the arguments are arrays and numbers themselves; else their
+        #: structure; with static arguments the pair of `static_values` and the structure. Calls of arrays and static arguments have a
+        #: `call_key`.
+        self.calls: dict[Any, Run] = self.table("calls")
+        self.structures: dict[Any, Matcher] = self.table("structures")
         #: The values of `structures`, which calls iterate over while other threads may add some.
         self.matchers: tuple[Matcher, ...] = ()
         #: The parameters of the equation, and the function that makes the call's result of its outputs.
-        self.equations: dict[Any, tuple[dict[str, Any], Run]] = self.level("equations")
-        self.programs: dict[Any, TracedProgram] = self.level("programs")
+        self.equations: dict[Any, tuple[dict[str, Any], Run]] = self.table("equations")
+        self.programs: dict[ProgramKey, TracedProgram] = self.table("programs")
         self.traces = 0
         #: How many jitted functions use these programs.
         self.users = 0
@@ -165,21 +183,21 @@ class ProgramCache(CallCache):
         self.reads_mesh = False
         self.warned = False
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
+    def lookup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Run, list[Any]] | None:
         """Return the program and the arrays of a call without statics, or None."""
         leaves, structure = tree.flatten((args, kwargs))
         try:
             specs = tuple([x._spec for x in leaves])
         except AttributeError:  # some leaf is not an array
-            return self._find_with_numbers(leaves, structure)
+            return self._lookup_with_numbers(leaves, structure)
         run = self.calls.get((structure, *specs))
         if run is None:
             return None
         if not kwargs:
-            self.learn(structure, args, specs, run)
+            self.store_by_structure(structure, args, specs, run)
         return run, leaves
 
-    def find_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
+    def lookup_flat(self, args: tuple[Any, ...]) -> tuple[Run | None, tuple[Any, ...]]:
         """Return the program, or None, and the arrays of a call with numbers and arrays."""
         if not _FLAT.issuperset(map(type, args)):
             return None, args
@@ -187,16 +205,16 @@ class ProgramCache(CallCache):
         run = self.calls.get(tuple([x._spec for x in arrays]))
         return run, args if run is None else arrays
 
-    def find_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
-        """Return what `find` does for a call with static arguments."""
+    def lookup_with_statics(self, argnums: frozenset[int], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+        """Return what `lookup` does for a call with static arguments."""
         leaves, structure = tree.flatten((tuple([a for i, a in enumerate(args) if i not in argnums]), {}))
         try:
-            return self._find_with_numbers(leaves, (static_values(argnums, args), structure))
+            return self._lookup_with_numbers(leaves, (static_values(argnums, args), structure))
         except (TypeError, ValueError):  # a static argument that cannot be hashed, or is an array
             return None
 
-    def _find_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
-        """Return what `find` does if some leaves are numbers or NumPy's arrays."""
+    def _lookup_with_numbers(self, leaves: list[Any], structure: Any) -> tuple[Run, list[Any]] | None:
+        """Return what `lookup` does if some leaves are numbers or NumPy's arrays."""
         arrays: list[Any] = [as_value(x) if type(x) in _CONVERTED else x for x in leaves]
         try:
             run = self.calls.get((structure, *[x._spec for x in arrays]))
@@ -204,17 +222,17 @@ class ProgramCache(CallCache):
             return None
         return None if run is None else (run, arrays)
 
-    def learn(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
+    def store_by_structure(self, structure: Any, args: tuple[Any, ...], specs: tuple[Any, ...], run: Run) -> None:
         """Let a matcher find `run` for calls like this one, if the structure has one."""
         matcher = self.structures.get(structure)
-        if matcher is None and len(self.structures) < _MATCHERS:
+        if matcher is None and len(self.structures) < _MOST_MATCHERS:
             match = load("volta_fn.tree.matching").matcher(structure.child(0), args) or _no_match
             matcher = self.add("structures", structure, Matcher(match, {}), 0)
         if matcher is not None and matcher.match is not _no_match:
             matcher.programs[specs] = run
             self.matchers = tuple(self.structures.values())
 
-    def remember(self, request: Request, values: Sequence[Any], run: Run) -> None:
+    def store_by_types(self, request: Request, values: Sequence[Any], run: Run) -> None:
         """Let calls like this one find `run` by the types of their arrays."""
         args, argnums = request.args, request.statics.argnums
         if request.statics.some and not request.kwargs and all(a is None or type(a) is ConcreteArray for a in request.dynamic_args):
@@ -227,7 +245,7 @@ class ProgramCache(CallCache):
             specs = tuple([x._spec for x in values])
             self.calls[specs if flat_call else (request.in_tree, *specs)] = run
 
-    def program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
+    def traced_program(self, request: Request, values: Sequence[Array]) -> TracedProgram:
         """Return the traced program of a call; trace it if there is none for its key."""
         key = self.key(request, values)
         program = self.programs.get(key)
@@ -237,10 +255,10 @@ class ProgramCache(CallCache):
         shardings = _shardings(values)
         function = splitting(request.function, shardings) if shardings else request.function
         reads = mesh_reads.count
-        traced = trace_function(function, values, request.in_tree, key[1], function_name(request.fun))
+        traced = trace_function(function, values, request.in_tree, key.avals, function_name(request.fun))
         if mesh_reads.count > reads:
             traced.mesh = mesh_key()
-            key += () if self.reads_mesh else traced.mesh
+            key = key._replace(mesh=traced.mesh)
             self.reads_mesh = True
         traced.donate(request.donated(), request.in_tree)
         if settings.log_compiles or settings.explain_cache_misses:
@@ -261,13 +279,13 @@ class ProgramCache(CallCache):
         super().clear()
         self.matchers = ()
 
-    def key(self, request: Request, values: Sequence[Array]) -> tuple[Any, ...]:
+    def key(self, request: Request, values: Sequence[Array]) -> ProgramKey:
         """Return the complete key of a call."""
         avals = tuple([v.aval for v in values])
         mesh = mesh_key() if self.reads_mesh else ()
-        return (request.key, avals, axis_environment(), current_default_device(), *_shardings(values), *mesh)
+        return ProgramKey(request.key, avals, axis_environment(), current_default_device(), _shardings(values), mesh)
 
-    def reason_of_miss(self, request: Request, key: Any) -> str | None:
+    def reason_of_miss(self, request: Request, key: ProgramKey) -> str | None:
         """Return why no program has a key, in words; None if one has it."""
 
         def differences(keys: Sequence[Any]) -> Iterator[str]:
@@ -329,7 +347,7 @@ def clear_caches() -> None:
     clear_all("jit")
 
 
-def matched(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
+def lookup_by_structure(matchers: Sequence[Matcher], args: tuple[Any, ...]) -> tuple[Run, list[Any]] | None:
     """Return the program and the leaves of a call that some matcher knows, or None."""
     for match, programs in matchers:
         leaves = match(args)

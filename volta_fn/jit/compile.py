@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from sys import getrefcount
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, array_spec, wrap
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device
+from volta_fn.core.device import Device, Executable
 from volta_fn.core.distribution import Sharding
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.core.memory import Donations, pair_by_path, usable
-from volta_fn.core.placement import at_home, checked, group_of, moved, of_equation, of_program, split
+from volta_fn.core.placement import at_home, group_of, moved, of_equation, of_program, same_in_all_processes, split
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import read_mesh
 from volta_fn.jit.eager import PIPELINE, common_device, eager_kernel, on_device, solid
 from volta_fn.lazy_imports import deferred
@@ -85,7 +85,7 @@ def shardings_of(arrays: Sequence[Any]) -> list[Any]:
     return [a.device.sharding for a in arrays]
 
 
-def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
+def with_sharding(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
     """Return a result with its sharding, if it has one."""
     if sharding is None:
         return array
@@ -93,11 +93,11 @@ def placed(array: ConcreteArray, sharding: Sharding | None) -> ConcreteArray:
     return moved(array, group) if group.backend is array.device.backend else array
 
 
-def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
+def sharded_kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
     """Make a function that runs a primitive on arrays like these, some of them split."""
-    home = [at_home(a) for a in args]
-    device = common_device(home)
-    run = eager_kernel(primitive, on_device(home, device), params)
+    unsharded = [at_home(a) for a in args]
+    device = common_device(unsharded)
+    run = eager_kernel(primitive, on_device(unsharded, device), params)
     result_avals = primitive.abstract(*[a.aval for a in args], **params)
     out_avals = result_avals if primitive.multiple_results else (result_avals,)
     targets = of_equation(primitive, params, [a.aval for a in args], out_avals, shardings_of(args))
@@ -105,8 +105,8 @@ def kernel(primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) ->
     def call(*args: Any) -> Any:
         results = run(*on_device([at_home(a) for a in args], device))
         if not primitive.multiple_results:
-            return placed(results, targets[0])
-        return tuple([placed(r, t) for r, t in zip(results, targets, strict=True)])
+            return with_sharding(results, targets[0])
+        return tuple([with_sharding(r, t) for r, t in zip(results, targets, strict=True)])
 
     return call
 
@@ -125,20 +125,19 @@ def splitting(function: Callable[..., Any], shardings: Sequence[Any]) -> Callabl
     return traced
 
 
-def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
     """Return a program as a function of arrays with the shardings of these values."""
-    home = [at_home(v) for v in values]
-    device = common_device(home)
-    run = compiled_for(traced, device)
-    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.in_full)])
-    gone = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
+    device = common_device([at_home(v) for v in values])
+    run = compiled_once(traced, device)
+    targets = of_program(traced.jaxpr, [*shardings_of(values), *[None] * len(traced.wide_inputs)])
+    donated_specs = [(i, array_spec(v.aval, v.device).donated) for i, v in enumerate(values) if traced.donated[i]]
 
     def call(args: Sequence[Any]) -> Any:
         result = run(on_device([at_home(a) for a in args], device))
-        for i, spec in gone:
+        for i, spec in donated_specs:
             args[i]._buffer, args[i]._spec = DELETED, spec
         leaves, structure = tree.flatten(result)
-        return tree.unflatten(structure, [placed(leaf, t) for leaf, t in zip(leaves, targets, strict=True)])
+        return tree.unflatten(structure, [with_sharding(leaf, t) for leaf, t in zip(leaves, targets, strict=True)])
 
     return call
 
@@ -147,9 +146,10 @@ def program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[Sequence[
 # Trace a function to a program, and compile the program.
 # ------------------------------------------------------------------------------
 
-_ACCOUNTANT = deferred("volta_fn.runtime.memory")
-#: References to a donated buffer that nothing else uses: those of two lists, and getrefcount's argument.
-_OWN = 3
+_RUNTIME_MEMORY = deferred("volta_fn.runtime.memory")
+#: References to a donated buffer that nothing else uses: those of the lists `buffers` and `donated_buffers` of `_donating`, and
+#: the argument of getrefcount.
+_EXCLUSIVE_REFERENCES = 3
 #: Held while arrays are marked as donated: of several threads that donate an array, one has it.
 _donation = threading.Lock()
 
@@ -172,27 +172,24 @@ class TracedProgram:
     out_tree: Any
     #: Tracers of outer traces that the function closed over, passed as leading arguments.
     captured: list[Array]
-    donated: tuple[bool, ...]
+    donated: Donations
     name: str
-    #: The positions of the arguments that the program also takes in 64 bits, after all others (see `trace_to_jaxpr`).
-    in_full: list[int]
+    #: The positions of the arguments that the program also takes in 64 bits, after all others (`core.staging.trace_with_wide_inputs`).
+    wide_inputs: list[int]
     #: The current mesh, if the trace read it: see `mesh_key`.
     mesh: tuple[Any, ...] = ()
-    #: The compiled program by device.
-    compiled: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
+    #: The functions that `compiled_once` returns.
+    compiled_by_device: dict[Device, Callable[[Sequence[Any]], Any]] = field(default_factory=dict)
 
     def donate(self, donated: Sequence[bool], in_tree: Any) -> None:
         """Mark arguments as donated, and pair them with results by their paths."""
         if settings.permissive:
             donated = self._usable(donated)
-        flags = (*donated, *[False] * len(self.in_full))
-        if not any(donated) or self.captured:
-            self.donated = flags
-            return
-        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals)
-        self.donated = Donations.paired(flags, pairs)
+        can_pair = any(donated) and not self.captured
+        pairs = pair_by_path(donated, in_tree, self.jaxpr.in_avals, self.out_tree, self.jaxpr.out_avals) if can_pair else ()
+        self.donated = Donations.paired((*donated, *[False] * len(self.wide_inputs)), pairs)
 
-    def found_again(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    def guarded_by_mesh(self, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
         """Return what later calls run: `run`, unless the program is for another mesh."""
         if not self.mesh:
             return run
@@ -228,63 +225,79 @@ def gc_paused() -> Iterator[None]:
 def trace_function(
     function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, avals: Sequence[ShapedArray], name: str
 ) -> TracedProgram:
-    """Trace `function` for arguments of these types."""
-    flat, in_full = FlatFunction(function, in_tree), list[int]()
+    """Trace `function` for arguments of these types.
+
+    No argument is donated until `TracedProgram.donate` is called.
+    """
+    flat = FlatFunction(function, in_tree)
     labels = argument_labels(function, in_tree, len(leaves))
     with gc_paused():
-        closed = trace_to_jaxpr(flat, avals, name, labels, in_full)
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, name, labels)
     program, captured = hoist_tracers(closed)
-    return TracedProgram(program, flat.out_tree, captured, (), name, in_full)
+    return TracedProgram(program, flat.out_tree, captured, Donations([False] * len(program.in_avals)), name, wide_inputs)
 
 
-def with_full(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
+def with_wide_inputs(values: Sequence[Any], traced: TracedProgram) -> Sequence[Any]:
     """Return a program's arguments: the values, and some in 64 bits as well."""
-    if not traced.in_full:
+    if not traced.wide_inputs:
         return values
-    return [*values, *widened([values[i] for i in traced.in_full], range(len(traced.in_full)))]
+    return [*values, *widened([values[i] for i in traced.wide_inputs], range(len(traced.wide_inputs)))]
 
 
-def compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
-    """Compile a program to a function from a list of arrays to the result's pytree."""
-    run = _compiled(traced, device)
-    return (lambda args: run(with_full(args, traced))) if traced.in_full else run
+class FunctionOfArrays(NamedTuple):
+    """A compiled program as a function from arrays to the result's pytree."""
+
+    #: The function of a sequence of arrays.
+    run: Callable[[Sequence[Any]], Any]
+    #: The built-in of the arrays as separate arguments, which takes less time; None if there is none.
+    builtin: Callable[..., Any] | None = None
 
 
-#: While a profiler records: makes the function ``(donate, *buffers) -> buffers`` of a program, in place of the backend.
-observer: Callable[[TracedProgram, Device], Callable[..., Any]] | None = None
+def compile_for(traced: TracedProgram, device: Device) -> FunctionOfArrays:
+    """Compile a program for a device."""
+    function = _function_of_arrays(traced, device)
+    if not traced.wide_inputs:
+        return function
+    run = function.run
+    return FunctionOfArrays(lambda args: run(with_wide_inputs(args, traced)))
 
 
-def set_observer(function: Callable[[TracedProgram, Device], Callable[..., Any]] | None) -> None:
-    """Set what makes programs from now on; None for the backend itself."""
-    global observer
-    observer = function
+#: While a profiler records: compiles programs in place of the backend, to functions ``(donate, *buffers) -> buffers``.
+program_maker: Callable[[TracedProgram, Device], Callable[..., Any]] | None = None
 
 
-def _compiled(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def set_program_maker(function: Callable[[TracedProgram, Device], Callable[..., Any]] | None) -> None:
+    """Set what compiles programs from now on; None for the backend itself."""
+    global program_maker
+    program_maker = function
+
+
+def _function_of_arrays(traced: TracedProgram, device: Device) -> FunctionOfArrays:
+    """Compile a program as a function of all its inputs, those in 64 bits included."""
     with gc_paused():
-        observed = observer
-        program = checked(traced.jaxpr)
-        run_flat = device.backend.compile(program, traced.donated, PIPELINE) if observed is None else observed(traced, device)
+        make, closed = program_maker, same_in_all_processes(traced.jaxpr)
+        executable = device.backend.compile(closed, traced.donated, PIPELINE) if make is None else Executable(make(traced, device))
+    run_flat = executable.run
     specs = [array_spec(a, device) for a in traced.jaxpr.out_avals]
     out_tree = traced.out_tree
 
     if any(traced.donated):
-        return _copying_once(run_flat, _donating(traced, device, run_flat, specs))
+        return FunctionOfArrays(_copying_once(executable, _donating(traced, device, run_flat, specs)))
 
     if out_tree == tree.structure(0):
-        return _one_result(run_flat, specs[0], len(traced.donated), traced.jaxpr)
+        return _one_result(executable, specs[0], len(traced.donated), traced.jaxpr)
 
     def run(args: Sequence[Any]) -> Any:
         try:
             outs = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise _ACCOUNTANT.explained(error, traced.jaxpr) from None
+            raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None
         return tree.unflatten(out_tree, [wrap(solid(o), s) for o, s in zip(outs, specs, strict=True)])
 
     for kind in (tuple, list):
         if out_tree == tree.structure(kind([0] * len(specs))):
-            return _by_built_in(run_flat, specs, kind, run)
-    return _copying_once(run_flat, run)
+            return _as_builtin(executable, specs, kind, run)
+    return FunctionOfArrays(_copying_once(executable, run))
 
 
 def _donating(
@@ -293,7 +306,7 @@ def _donating(
     """Wrap a program with donated arguments, which are deleted after the call."""
     out_tree, exclusive = traced.out_tree, device.backend.exclusive
     donated = [number for number, flag in enumerate(traced.donated) if flag]
-    gone = [(number, array_spec(traced.jaxpr.in_avals[number], device).donated) for number in donated]
+    donated_specs = [(number, array_spec(traced.jaxpr.in_avals[number], device).donated) for number in donated]
     # NumPy may return scalars for these.
     scalars = [number for number, spec in enumerate(specs) if not spec.aval.shape]
 
@@ -301,12 +314,12 @@ def _donating(
         with _donation:
             buffers = [a._buffer if a._buffer is not DELETED else a.buffer() for a in args]
             live = [args[number]._spec for number in donated]
-            for number, spec in gone:
+            for number, spec in donated_specs:
                 array = args[number]
                 array._buffer, array._spec = DELETED, spec
         donated_buffers = [buffers[number] for number in donated]
         # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
-        mine = max(map(getrefcount, donated_buffers)) <= _OWN and exclusive(donated_buffers)
+        mine = max(map(getrefcount, donated_buffers)) <= _EXCLUSIVE_REFERENCES and exclusive(donated_buffers)
         try:
             outs = run_flat(mine, *buffers)
         except BaseException as error:
@@ -314,7 +327,7 @@ def _donating(
                 for number, spec in zip(donated, live, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
             if isinstance(error, MemoryError):
-                raise _ACCOUNTANT.explained(error, traced.jaxpr) from None
+                raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None
             raise
         results = [wrap(o, s) for o, s in zip(outs, specs, strict=True)]
         for number in scalars:
@@ -324,18 +337,16 @@ def _donating(
     return run_donating
 
 
-def _one_result(
-    run_flat: Callable[..., Sequence[Any]], spec: ArraySpec, arity: int, closed: ClosedJaxpr
-) -> Callable[[Sequence[Any]], ConcreteArray]:
+def _one_result(executable: Executable, spec: ArraySpec, arity: int, closed: ClosedJaxpr) -> FunctionOfArrays:
     """Wrap a program with one array as its result, unrolled for one or two arguments."""
-    ndarray = np.ndarray
+    ndarray, run_flat = np.ndarray, executable.run
 
     def unary(args: Sequence[Any]) -> ConcreteArray:
         (x,) = args
         try:
             (out,) = run_flat(False, x._buffer)
         except MemoryError as error:
-            raise _ACCOUNTANT.explained(error, closed) from None
+            raise _RUNTIME_MEMORY.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def binary(args: Sequence[Any]) -> ConcreteArray:
@@ -343,52 +354,47 @@ def _one_result(
         try:
             (out,) = run_flat(False, x._buffer, y._buffer)
         except MemoryError as error:
-            raise _ACCOUNTANT.explained(error, closed) from None
+            raise _RUNTIME_MEMORY.explained(error, closed) from None
         return wrap(out if type(out) is ndarray else solid(out), spec)
 
     def nary(args: Sequence[Any]) -> ConcreteArray:
         try:
             (out,) = run_flat(False, *[a._buffer for a in args])
         except MemoryError as error:
-            raise _ACCOUNTANT.explained(error, closed) from None
+            raise _RUNTIME_MEMORY.explained(error, closed) from None
         return wrap(solid(out), spec)
 
     run = {1: unary, 2: binary}.get(arity, nary)
-    return _by_built_in(run_flat, [spec], None, run)
+    return _as_builtin(executable, [spec], None, run)
 
 
-def _by_built_in(
-    run_flat: Any, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, run: Callable[[Sequence[Any]], Any]
-) -> Callable[[Sequence[Any]], Any]:
+def _as_builtin(
+    executable: Executable, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, run: Callable[[Sequence[Any]], Any]
+) -> FunctionOfArrays:
     """Let a built-in do what `run` does, if the program has one."""
-    run = _copying_once(run_flat, run)
-    if not hasattr(run_flat, "of_arrays"):
-        return run
-    fast = run_flat.of_arrays(specs, within, lambda *args: run(args))
-
-    def call(args: Sequence[Any]) -> Any:
-        return fast(*args)
-
-    call.of_arrays = fast  # type: ignore[attr-defined]  # functions carry attributes
-    return call
+    run = _copying_once(executable, run)
+    if executable.of_arrays is None:
+        return FunctionOfArrays(run)
+    builtin = executable.of_arrays(specs, within, lambda *args: run(args))
+    return FunctionOfArrays(lambda args: builtin(*args), builtin)
 
 
-def _copying_once(run_flat: Any, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
-    """Let arguments that the program had to copy keep their copies.
+def _copying_once(executable: Executable, run: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    """Give arguments that the program had to copy contiguous buffers.
 
-    Programs of the CPU take contiguous buffers. Other arrays, such as `zeros`, whose buffer is a view of one element, would be copied by
-    each call.
+    Otherwise each call would copy arrays such as `zeros`, whose buffer is a view of one element.
     """
-    copied = getattr(run_flat, "copied", None)
+    copied = executable.copied
     if copied is None:
         return run
 
     def run_copying_once(args: Sequence[Any]) -> Any:
         result = run(args)
         if copied:
+            positions = [*copied]
             copied.clear()
-            for array in args:
-                _keep_contiguous(array)
+            for position in positions:
+                _keep_contiguous(args[position])
         return result
 
     return run_copying_once
@@ -403,7 +409,7 @@ def _keep_contiguous(array: ConcreteArray) -> None:
                 array._buffer = copy
 
 
-def compiled_for(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
+def compiled_once(traced: TracedProgram, device: Device) -> Callable[[Sequence[Any]], Any]:
     """Return the compiled function of a traced program, compiled once per device."""
-    run = traced.compiled.get(device)
-    return run or traced.compiled.setdefault(device, compiled(traced, device))
+    run = traced.compiled_by_device.get(device)
+    return run or traced.compiled_by_device.setdefault(device, compile_for(traced, device).run)

@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import clear_all
 from volta_fn.core.device import Device, current_default_device, find_device
 from volta_fn.core.jaxpr import sub_jaxprs
-from volta_fn.core.placement import checked
+from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, parameter_key
 from volta_fn.core.trace import Tracer, raise_leaked, set_evaluator
 from volta_fn.errors import DeviceError
@@ -32,7 +32,7 @@ PIPELINE = deferred("volta_fn.compiler.pipeline")
 #: What only debugging needs.
 _INTERPRET = deferred("volta_fn.jit.interpret")
 #: What only arrays that are split between devices need.
-_PLACEMENT = deferred("volta_fn.jit.compile")
+_COMPILE = deferred("volta_fn.jit.compile")
 
 
 def common_device(arrays: Sequence[Any]) -> Device:
@@ -86,7 +86,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
     if primitive.impl is not None:
         return primitive.impl(*args, **params)
     key: tuple[Any, ...] = tuple([a._spec for a in args])
-    kernels = primitive.eager
+    kernels = primitive.eager_kernels
     if params or not args:
         key = (*key, *parameter_key(params), None if args else current_default_device())
         programs = sub_jaxprs(params) if primitive.holds_programs else ()
@@ -97,7 +97,7 @@ def _evaluate(primitive: Primitive, args: Sequence[Any], params: dict[str, Any])
         run = eager_kernel(primitive, args, params, kernels)
         if settings.rank_promotion != "allow":  # who calls decides whether it may run
             return run(*args)
-        if kernels is primitive.eager:
+        if kernels is primitive.eager_kernels:
             primitive.cache.reserve(1)
         kernels[key] = run
     return run(*args)
@@ -112,7 +112,7 @@ def eager_kernel(
     """
     check_usable(args)
     if any(a.device.sharding is not None for a in args):
-        placed: Callable[..., Any] = _PLACEMENT.kernel(primitive, args, params)
+        placed: Callable[..., Any] = _COMPILE.sharded_kernel(primitive, args, params)
         return placed
     avals = tuple([a.aval for a in args])
     device = common_device(args)
@@ -124,12 +124,12 @@ def eager_kernel(
         return in_python
     compute = _compute(primitive, avals, params, device)
     if settings.sees_results:
-        compute = _checked(compute, primitive, device)
+        compute = _refusing_nonfinite(compute, primitive, device)
     several = primitive.multiple_results
     specs = [array_spec(a, device) for a in (out_avals if several else (out_avals,))]
     run = _several_results(compute, specs) if several else array_function(compute, specs[0], len(args))
     if isinstance(compute, Repeated) and cache is not None:
-        compute.then = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
+        compute.on_settled = lambda faster: _replace(cache, run, _of_arrays(faster, specs, len(args), several))
     return run if several or not _has_number(primitive, args, out_avals) else _numbered(run, primitive, args, params)
 
 
@@ -138,16 +138,16 @@ def _compute(primitive: Primitive, avals: tuple[ShapedArray, ...], params: dict[
     if primitive is not jit_p:
         compute: Callable[..., Any] = device.backend.kernel(primitive, avals, params, PIPELINE)
         return compute
-    return partial(device.backend.compile(checked(params["jaxpr"]), (False,) * len(avals), PIPELINE), False)
+    return partial(device.backend.compile(same_in_all_processes(params["jaxpr"]), (False,) * len(avals), PIPELINE).run, False)
 
 
-def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:
+def _refusing_nonfinite(compute: Callable[..., Any], primitive: Primitive, device: Device) -> Callable[..., Any]:
     """Let a kernel raise `NonFiniteError` for results that the settings refuse."""
     kinds = [(settings.debug_nans, np.isnan, "nan"), (settings.debug_infs, np.isinf, "inf")]
     refused = [(is_found, name) for is_on, is_found, name in kinds if is_on]
     on_host = device.backend.get
 
-    def checked(*buffers: Any) -> Any:
+    def compute_finite(*buffers: Any) -> Any:
         results = compute(*buffers)
         results = results if primitive.multiple_results else solid(results)
         for result in results if primitive.multiple_results else [results]:
@@ -160,7 +160,7 @@ def _checked(compute: Callable[..., Any], primitive: Primitive, device: Device) 
                 _INTERPRET.note_infinite(primitive, buffers, result)
         return results
 
-    return checked
+    return compute_finite
 
 
 def forget_kernels() -> None:
@@ -170,15 +170,15 @@ def forget_kernels() -> None:
 
 def _has_number(primitive: Primitive, args: Sequence[Any], out: ShapedArray) -> bool:
     """Return True if a result is made of Python numbers alone, and so keeps its own."""
-    are_numbers = all(a.dtype in dtypes.FULL and number_of(a) is not None for a in args)
-    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.FULL
+    are_numbers = all(a.dtype in dtypes.WIDE_NUMBERS and number_of(a) is not None for a in args)
+    return are_numbers and keeps_number(primitive) and out.weak_type and out.dtype in dtypes.WIDE_NUMBERS
 
 
 def _numbered(run: Callable[..., Any], primitive: Primitive, args: Sequence[Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """Let a kernel of Python numbers compute its result in full as well."""
+    """Let a kernel of Python numbers compute the wide value of its result as well."""
     if not primitive.arity:
         return lambda x: with_number(run(x), x._number)
-    wide = [dtypes.FULL[a.dtype] for a in args]
+    wide = [dtypes.WIDE_NUMBERS[a.dtype] for a in args]
     avals = tuple([ShapedArray((), dtype, True) for dtype in wide])
     compute: Callable[..., Any] = find_device("cpu").backend.kernel(primitive, avals, params, PIPELINE)
 

@@ -19,99 +19,17 @@ from volta_fn.core.staging import JittedFunction, UsedRefsError, check_callable,
 from volta_fn.core.trace import EVAL, axis_environment, bind, current_trace
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.arguments import Request, Statics, call_key, resolve_statics
-from volta_fn.jit.cache import ProgramCache, matched, shared_cache
-from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_for, mesh_key, trace_function, with_full
-from volta_fn.jit.compile import program as jitted_program
+from volta_fn.jit.cache import ProgramCache, lookup_by_structure, shared_cache
+from volta_fn.jit.compile import OtherMeshError, TracedProgram, compiled_once, mesh_key, sharded_program, trace_function, with_wide_inputs
 from volta_fn.jit.eager import check_usable, common_device, on_device
 from volta_fn.lazy_imports import load
 from volta_fn.primitives.call import call_params, jit_p
-from volta_fn.runtime.compiling import join_compilation, urgent
+from volta_fn.runtime.compiling import compile_in_foreground
 from volta_fn.settings import current as settings
 
 if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
     from volta_fn.jit.lowered import Traced as PublicTraced
-
-
-# ------------------------------------------------------------------------------
-# Calls of jitted functions that use mutable references; loaded on use.
-#
-# A program takes the references' values as further arguments, and returns the last ones as further results.
-# ------------------------------------------------------------------------------
-
-
-class StatefulCalls:
-    """A jitted function that closes over `refs`, or gets references as arguments."""
-
-    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
-        self.name = function_name(fun)
-        self.refs = list(refs)
-        self.statics = statics
-        self.jitted = jitted
-        self.fun = fun
-        self.closing_over = jitted(self._with_values(), statics) if refs else None
-        #: Functions of arguments with values in place of references, by where these are.
-        self.by_positions: dict[Any, Jitted[..., Any]] = {}
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.closing_over is not None:
-            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
-            write_all(self.refs, values)
-            return result
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        function = self._with_values_at(structure, positions)
-        if not positions:
-            return function(*args, **kwargs)
-
-        def run(plain: list[Any]) -> Any:
-            positional, named = tree.unflatten(structure, plain)
-            return function(*positional, **named)
-
-        return RefArguments(leaves, positions, self.name).run(run)
-
-    def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """Return why a call would be compiled; see `Jitted.why_missed`."""
-        if self.closing_over is not None:
-            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
-        leaves, structure = tree.flatten((args, kwargs))
-        positions = tuple(positions_of_refs(leaves))
-        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
-        return self._with_values_at(structure, positions).why_missed(*positional, **named)
-
-    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
-        """Return the jitted function of arguments with values in place of references."""
-        key = structure, positions
-        if key not in self.by_positions:
-            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
-        return self.by_positions[key]
-
-    def _with_values(self) -> Callable[..., Any]:
-        fun, refs = self.fun, self.refs
-
-        @wraps(fun)
-        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
-            with bound(refs, _ref_values):
-                result = fun(*args, **kwargs)
-                check_no_refs(result, self.name)
-                return result, read_all(refs)
-
-        return run
-
-    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
-        fun = self.fun
-
-        @wraps(fun)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            leaves, structure = tree.flatten((args, kwargs))
-            inner, refs = with_refs_at(positions, leaves)
-            positional, named = tree.unflatten(structure, inner)
-            result = fun(*positional, **named)
-            check_no_refs(result, self.name)
-            return result, read_all(refs)
-
-        return run
-
 
 # ------------------------------------------------------------------------------
 # `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
@@ -247,7 +165,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         self._calls = self._cache.calls
         self._argnums, self._plain = statics.argnums, not statics.some
         self._transforms: dict[Any, Jitted] = {}
-        #: If it uses references from outside, or gets some as arguments: how it is called (`volta_fn.jit.function`).
+        #: If it uses references from outside, or gets some as arguments: how it is called.
         self._stateful: StatefulCalls | None = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -257,16 +175,16 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             if self._plain and current_trace() is EVAL:
                 if not kwargs:
                     matchers = self._cache.matchers
-                    match = matched(matchers, args) if matchers else None
+                    match = lookup_by_structure(matchers, args) if matchers else None
                     if match is not None:
                         return match[0](match[1])
                     try:
                         run = self._calls.get(tuple([a._spec for a in args]))  # type: ignore[attr-defined]
                     except AttributeError:  # some argument is not an array
-                        run, args = self._cache.find_flat(args)  # type: ignore[assignment]
+                        run, args = self._cache.lookup_flat(args)  # type: ignore[assignment]
                     if run is not None:
                         return run(args)
-                match = self._cache.find(args, kwargs) if self._calls else None
+                match = self._cache.lookup(args, kwargs) if self._calls else None
                 if match is not None:
                     return match[0](match[1])
             elif self._argnums and not kwargs and current_trace() is EVAL:
@@ -276,12 +194,14 @@ class Jitted(JittedFunction, Generic[P, R_co]):
                     run = None  # a pytree of arrays; a static argument that has no hash, or is an array
                 if run is not None:
                     return run(args)
-                match = self._cache.find_with_statics(self._argnums, args) if self._calls else None
+                match = self._cache.lookup_with_statics(self._argnums, args) if self._calls else None
                 if match is not None:
                     return match[0](match[1])
         except OtherMeshError:
             pass  # traced again below
-        return self._slow_call(args, kwargs) if kwargs else self._traced_call(args)
+        if kwargs or current_trace() is EVAL or settings.disable_jit or settings.sees_results:
+            return self._call_by_request(args, kwargs)
+        return self._call_as_equation(args)
 
     def __dir__(self) -> list[str]:
         return [name for name in object.__dir__(self) if name[0] != "_" or name.startswith("__")]
@@ -346,25 +266,24 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             self._transforms[key] = transform
         return transform
 
-    def _traced_call(self, args: tuple[Any, ...]) -> Any:
-        """Call it in a function that is being traced; a known call becomes one equation."""
-        if current_trace() is EVAL or settings.disable_jit or settings.sees_results:
-            return self._slow_call(args, {})
+    def _call_as_equation(self, args: tuple[Any, ...]) -> Any:
+        """Call it under a trace: a call that was traced before becomes one equation."""
         try:
             equation = self._cache.equations.get(self._equation_key(args))
         except (AttributeError, TypeError, ValueError):  # a pytree of arrays; a static argument that cannot be hashed, or is an array
             equation = None
         if equation is None:
-            return self._slow_call(args, {})
+            return self._call_by_request(args, {})
         params, assemble = equation
         arrays = [a for i, a in enumerate(args) if i not in self._statics.argnums and a is not None]
         return assemble(current_trace().process(jit_p, arrays, params))
 
-    def _slow_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_by_request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call it with any arguments; the next call like this one may be found faster."""
-        return urgent(join_compilation, self._new_call, args, kwargs)
+        return compile_in_foreground(self._find_or_trace, args, kwargs)
 
-    def _new_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _find_or_trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look up the program for these arguments, or trace it, and call it."""
         if settings.disable_jit or settings.sees_results:
             return self._in_python(Request(self._fun, self._statics, args, kwargs))
         if self._stateful is not None:
@@ -374,7 +293,7 @@ class Jitted(JittedFunction, Generic[P, R_co]):
             return self._switch_to_ref_passing([])(args, kwargs)
         values = request.values()
         try:
-            traced = self._cache.program(request, values)
+            traced = self._cache.traced_program(request, values)
         except UsedRefsError as used:
             if "_ref_values" in kwargs:  # their values are given: it is a program inside that cannot use them
                 raise
@@ -382,10 +301,10 @@ class Jitted(JittedFunction, Generic[P, R_co]):
         if current_trace() is EVAL and not traced.captured:
             return self._evaluated(request, traced, values)
         params = call_params(traced.jaxpr, traced.name)
-        takes_arguments_alone = not traced.captured and not traced.in_full
+        takes_arguments_alone = not traced.captured and not traced.wide_inputs
         if takes_arguments_alone and not kwargs and all(a is None or isinstance(a, Array) for a in request.dynamic_args):
             self._cache.equations[self._equation_key(args)] = params, _assembler(traced.out_tree)
-        outs = bind(jit_p, *traced.captured, *with_full(values, traced), **params)
+        outs = bind(jit_p, *traced.captured, *with_wide_inputs(values, traced), **params)
         return tree.unflatten(traced.out_tree, outs)
 
     def _in_python(self, request: Request) -> Any:
@@ -402,19 +321,19 @@ class Jitted(JittedFunction, Generic[P, R_co]):
 
     def _evaluated(self, request: Request, traced: TracedProgram, values: Sequence[Any]) -> Any:
         check_usable(values)
-        if "shardings" in traced.jaxpr.derived or any(v.device.sharding is not None for v in values):
-            run = jitted_program(traced, values)
-            self._cache.remember(request, values, traced.found_again(run))
+        if traced.jaxpr.shardings or any(v.device.sharding is not None for v in values):
+            run = sharded_program(traced, values)
+            self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
             return run(values)
         device = common_device(values)
-        run = compiled_for(traced, device)
+        run = compiled_once(traced, device)
         if any(v.device is not device for v in values):
             return run(on_device(values, device))
-        self._cache.remember(request, values, traced.found_again(run))
+        self._cache.store_by_types(request, values, traced.guarded_by_mesh(run))
         return run(values)
 
     def _equation_key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the key of the level `equations`; raise `AttributeError` for non-arrays."""
+        """Return the key of the table `equations`; raise `AttributeError` for non-arrays."""
         mesh = mesh_key() if self._cache.reads_mesh else ()
         return call_key(self._statics.argnums, len(args), "aval")(*args), axis_environment(), current_default_device(), mesh
 
@@ -450,3 +369,83 @@ def _abstract(value: Any) -> ShapedArray:
 def _has_refs(leaves: Sequence[Any]) -> bool:
     """Return True if some leaf is a mutable reference."""
     return bool(positions_of_refs(leaves))
+
+
+# ------------------------------------------------------------------------------
+# Calls of jitted functions that use mutable references.
+#
+# A program takes the references' values as further arguments, and returns the last ones as further results.
+# ------------------------------------------------------------------------------
+
+
+class StatefulCalls:
+    """A jitted function that closes over `refs`, or gets references as arguments."""
+
+    def __init__(self, fun: Callable[..., Any], statics: Statics, refs: Sequence[Ref], jitted: Callable[..., Jitted[..., Any]]) -> None:
+        self.name = function_name(fun)
+        self.refs = list(refs)
+        self.statics = statics
+        self.jitted = jitted
+        self.fun = fun
+        self.closing_over = jitted(self._with_values(), statics) if refs else None
+        #: Functions of arguments with values in place of references, by where these are.
+        self.by_positions: dict[Any, Jitted[..., Any]] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.closing_over is not None:
+            result, values = self.closing_over(*args, **kwargs, _ref_values=read_all(self.refs))
+            write_all(self.refs, values)
+            return result
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        function = self._with_values_at(structure, positions)
+        if not positions:
+            return function(*args, **kwargs)
+
+        def run(plain: list[Any]) -> Any:
+            positional, named = tree.unflatten(structure, plain)
+            return function(*positional, **named)
+
+        return RefArguments(leaves, positions, self.name).run(run)
+
+    def why_missed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return why a call would be compiled; see `Jitted.why_missed`."""
+        if self.closing_over is not None:
+            return self.closing_over.why_missed(*args, **kwargs, _ref_values=read_all(self.refs))
+        leaves, structure = tree.flatten((args, kwargs))
+        positions = tuple(positions_of_refs(leaves))
+        positional, named = tree.unflatten(structure, RefArguments(leaves, positions, self.name).values())
+        return self._with_values_at(structure, positions).why_missed(*positional, **named)
+
+    def _with_values_at(self, structure: Any, positions: tuple[int, ...]) -> Jitted[..., Any]:
+        """Return the jitted function of arguments with values in place of references."""
+        key = structure, positions
+        if key not in self.by_positions:
+            self.by_positions[key] = self.jitted(self._at(positions) if positions else self.fun, self.statics)
+        return self.by_positions[key]
+
+    def _with_values(self) -> Callable[..., Any]:
+        fun, refs = self.fun, self.refs
+
+        @wraps(fun)
+        def run(*args: Any, _ref_values: Sequence[Any], **kwargs: Any) -> Any:
+            with bound(refs, _ref_values):
+                result = fun(*args, **kwargs)
+                check_no_refs(result, self.name)
+                return result, read_all(refs)
+
+        return run
+
+    def _at(self, positions: Sequence[int]) -> Callable[..., Any]:
+        fun = self.fun
+
+        @wraps(fun)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            leaves, structure = tree.flatten((args, kwargs))
+            inner, refs = with_refs_at(positions, leaves)
+            positional, named = tree.unflatten(structure, inner)
+            result = fun(*positional, **named)
+            check_no_refs(result, self.name)
+            return result, read_all(refs)
+
+        return run

@@ -21,7 +21,7 @@ from volta_fn.core.dispatch import NoSignatureError, signature
 from volta_fn.core.jaxpr import Var
 from volta_fn.core.staging import function_name
 from volta_fn.core.trace import EVAL, current_trace
-from volta_fn.jit.compile import TracedProgram, compiled, trace_function
+from volta_fn.jit.compile import TracedProgram, compile_for, trace_function
 from volta_fn.jit.eager import PIPELINE, array_function, common_device
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.compiling import Repeated, shares_memory
@@ -111,7 +111,7 @@ def fused_by_results(function: F) -> F:
 def _fused(function: F, grows: bool) -> F:
     cache = CallCache("marked functions", ("calls", "programs"), _MOST_SIGNATURES)
     #: By signature: functions of the call's arrays alone, and those of the first calls, which are called with the arguments as well.
-    repeated, programs = cache.level("calls"), cache.level("programs")
+    repeated, programs = cache.table("calls"), cache.table("programs")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +141,7 @@ def _fused(function: F, grows: bool) -> F:
         if run is None:
             run = cache.add("programs", key, _first(function, args, kwargs, arrays))
             if isinstance(run, Repeated):
-                run.then = functools.partial(remember, key)
+                run.on_settled = functools.partial(remember, key)
         return run(arrays, args, kwargs)
 
     def remember(key: tuple[Any, ...], run: Callable[..., Any]) -> None:
@@ -236,11 +236,10 @@ def _program(flat: Callable[..., Any], function: Callable[..., Any], avals: Sequ
     leaves = [0] * len(avals)
     with default_device(device):
         traced = trace_function(flat, leaves, tree.structure((tuple(leaves), {})), avals, function_name(function))
-    if not traced.captured and not traced.in_full and (single := _in_numpy(traced, device)) is not None:
+    if not traced.captured and not traced.wide_inputs and (single := _in_numpy(traced, device)) is not None:
         return single
-    traced.donated = (False,) * len(avals)
-    run = compiled(traced, device)
-    return getattr(run, "of_arrays", None) or (lambda *arrays: run(arrays))
+    run, builtin = compile_for(traced, device)
+    return builtin or (lambda *arrays: run(arrays))
 
 
 def _in_numpy(traced: TracedProgram, device: Device) -> Callable[..., Any] | None:

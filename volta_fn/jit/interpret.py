@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Primitive
-from volta_fn.core.staging import Position, backward, current_position, eval_jaxpr
+from volta_fn.core.staging import Position, current_position, eval_jaxpr, in_backward_pass
 from volta_fn.errors import NonFiniteError
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -102,7 +102,11 @@ def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: C
             f"in iteration {i.number}{'' if i.length is None else f' of {i.length}'} of a {i.primitive}{_at(i.position)}"
             for i in iterations.get()
         ],
-        *(["in the backward pass: the line below is that of the forward computation whose gradient this is"] if backward.get() else []),
+        *(
+            ["in the backward pass: the line below is that of the forward computation whose gradient this is"]
+            if in_backward_pass.get()
+            else []
+        ),
         *spread,
         _CARRIED if has_it else REMEDIES.get(primitive.name, _ANY),
     ]

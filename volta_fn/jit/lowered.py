@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from volta_fn import tree
 from volta_fn.compiler import pipeline
-from volta_fn.compiler.buffers import Memory, Plan, bytes_of
+from volta_fn.compiler.buffers import Memory, Plan
 from volta_fn.compiler.ir.kernel import format_kernel
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import HostStep, Item, LoweredProgram, TargetCapabilities
@@ -23,9 +23,9 @@ from volta_fn.jit.compile import TracedProgram, cost_of
 from volta_fn.jit.eager import PIPELINE, check_usable
 from volta_fn.lazy_imports import load
 from volta_fn.settings import current as settings
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
-from volta_fn.targets.wgsl.target import DeviceProfile, WgslTarget, profile_of
+from volta_fn.targets.wgsl.target import DeviceProfile, RoutineCache, WgslTarget, profile_of
 
 # ------------------------------------------------------------------------------
 # A lowered program as text: its kernels, or the code that a target runs.
@@ -166,7 +166,7 @@ def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | D
         results=memory.results,
         temporaries=memory.temporaries,
         constants=memory.constants,
-        buffers=len(plan.arguments) + len(plan.own_results) + len(plan.blocks) + len(plan.constants) + len(plan.regions),
+        buffers=len(plan.arguments) + len(plan.own_results) + len(plan.block_sizes) + len(plan.constants) + len(plan.regions),
         dispatches=plan.dispatches(),
         shaders=len(plan.shaders()),
         host_steps=tuple([HostStep.of(item, plan.lowered.target.explain_host(item)) for item in plan.on_host]),
@@ -175,7 +175,7 @@ def plan_for(traced: TracedProgram, limits: str | Mapping[str, int] | Device | D
 
 
 def _planned(traced: TracedProgram, target: WgslTarget) -> ProgramPlan:
-    return plan_program(traced.jaxpr, traced.donated, pipeline, target, Routines())
+    return plan_program(traced.jaxpr, traced.donated, pipeline, target, RoutineCache())
 
 
 def _of_dtypes(closed: ClosedJaxpr, profile: DeviceProfile) -> Iterator[str]:
@@ -311,7 +311,7 @@ class _Stage:
     @property
     def _arguments(self) -> list[ShapedArray]:
         avals = self._traced.jaxpr.in_avals[len(self._traced.captured) :]
-        return avals[: len(avals) - len(self._traced.in_full)]
+        return avals[: len(avals) - len(self._traced.wide_inputs)]
 
 
 class Traced(_Stage):
@@ -361,7 +361,7 @@ class Lowered(_Stage):
         1024
         """
         program = self._traced.jaxpr
-        arguments, results = (sum(bytes_of(a) for a in avals) for avals in (program.in_avals, program.out_avals))
+        arguments, results = (sum(a.nbytes for a in avals) for avals in (program.in_avals, program.out_avals))
         return Memory(arguments, results, self._device.backend.temporaries(program, self._traced.donated, PIPELINE))
 
     def plan(self, limits: str | Mapping[str, int] | Device = "webgpu") -> DevicePlan:
@@ -457,7 +457,7 @@ class Compiled(_Stage):
     def __init__(self, lowered: Lowered) -> None:
         super().__init__(lowered._traced, lowered.in_tree, lowered._device)
         self._lowered = lowered
-        self._run: Callable[..., Any] = compilation.compiled(self._traced, self._device)
+        self._run: Callable[..., Any] = compilation.compile_for(self._traced, self._device).run
         self._wanted = [(a.shape, a.dtype) for a in self._arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

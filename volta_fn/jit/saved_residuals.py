@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn import tree
-from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr, Var, inline_calls
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, trace_to_jaxpr
 from volta_fn.jit.function import jit
 from volta_fn.primitives.call import jit_p

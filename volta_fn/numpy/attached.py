@@ -59,36 +59,52 @@ attach("__setitem__", _setitem)
 
 
 # ------------------------------------------------------------------------------
-# Give arrays the names of their methods before the module `methods` is there.
+# Give arrays the names of their methods before the modules that have them are there.
 #
-# It is imported when one of them is first used; at start it would cost a third of the time of `import volta_fn`.
+# A module is imported when one of its methods is first used; all of them together would take a third of the time of `import volta_fn`.
 # ------------------------------------------------------------------------------
 
-#: What `methods` attaches: methods and properties, and names of other libraries' arrays, which say what to use instead.
+#: Functions that are methods without change, by module, which is loaded for them alone. One of another name is behind a colon.
+FUNCTIONS = {
+    "creation": "copy",
+    "elementwise.arithmetic": "clip conj:conjugate conjugate round",
+    "indexing": "choose diagonal nonzero take trace",
+    "products": "__matmul__:array_matmul __rmatmul__:array_rmatmul dot",
+    "reductions": "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var",
+    "shapes": "ravel repeat squeeze swapaxes",
+    "sorting": "argpartition argsort searchsorted sort",
+}
+
+#: What `methods` attaches: other methods and properties, and names of other libraries' arrays, which say what to use instead.
 NAMES = """
-T __array_namespace__ __matmul__ __rmatmul__ __round__ abs add_ addressable_data addressable_shards all any append argmax argmin
-argpartition argsort astype backward bmm byteswap choose chunk clip clone committed compress conj conjugate contiguous copy
-copy_to_host_async cos cpu cuda cumprod cumsum data detach diagonal dim dot double eq exp expand fill flatten float gather global_shards
-grad half imag index_select int is_cuda is_fully_addressable is_fully_replicated log log_softmax long mT masked_fill matmul max mean min mm
-mul_ new_zeros nonzero norm numel numpy permute prod ptp ravel real relu repeat requires_grad requires_grad_ reshape round scatter_
-searchsorted sharding sigmoid sign sin softmax sort split sqrt square squeeze std sum swapaxes t take tanh to to_device to_numpy tobytes
-topk trace transpose type unsafe_buffer_pointer unsqueeze var view view_as zero_
+T __array_namespace__ __round__ abs add_ addressable_data addressable_shards append astype backward bmm byteswap chunk clone committed
+compress contiguous copy_to_host_async cos cpu cuda data detach dim double eq exp expand fill flatten float gather global_shards
+grad half imag index_select int is_cuda is_fully_addressable is_fully_replicated log log_softmax long mT masked_fill matmul mm
+mul_ new_zeros norm numel numpy permute real relu requires_grad requires_grad_ reshape scatter_
+sharding sigmoid sign sin softmax split sqrt square t tanh to to_device to_numpy tobytes
+topk transpose type unsafe_buffer_pointer unsqueeze view view_as zero_
 """.split()
 
 
 class Unloaded:
-    """Stands for a method of arrays until `methods` is imported, and replaces it."""
+    """Stands for a method of arrays until its module is imported, and replaces it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, module: str = "methods", function: str | None = None) -> None:
+        self._name, self._module, self._function = name, module, function
 
     def __get__(self, array: Array | None, kind: type[Array]) -> Any:
-        load("volta_fn.numpy.methods")
+        module = load(f"volta_fn.numpy.{self._module}")
+        if self._function is not None:
+            attach(self._name, getattr(module, self._function))
         if vars(Array)[self._name] is self:  # `methods` is being imported, and needs a method itself
             raise AttributeError(f"arrays have no {self._name!r} yet", name=self._name, obj=array)
         return getattr(kind if array is None else array, self._name)
 
 
+for _module, _names in FUNCTIONS.items():
+    for _name in _names.split():
+        _method, _, _function = _name.partition(":")
+        attach(_method, Unloaded(_method, _module, _function or _method))  # type: ignore[arg-type]
 for _name in NAMES:
     if _name not in vars(Array):  # else `methods` was there first
         attach(_name, Unloaded(_name))  # type: ignore[arg-type]

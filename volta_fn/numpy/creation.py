@@ -339,7 +339,7 @@ def _promote_for(function: str, dtype: Any, *values: Any) -> list[Array]:
     """Return values in their common inexact dtype, of 64 bits if `dtype` needs them."""
     arrays = promote_inexact(function, *values)
     wide = dtypes.to_inexact(dtypes.as_dtype("float32" if dtype is None else dtype))
-    if wide not in dtypes.FULL.values():
+    if wide not in dtypes.WIDE_NUMBERS.values():
         return arrays
     return [lax.convert_element_type(a, dtypes.promote_types(a.dtype, wide)) for a in arrays]
 

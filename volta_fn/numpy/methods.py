@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, Never
 
 import numpy as np
@@ -14,7 +13,7 @@ from volta_fn.core.device import Device
 from volta_fn.core.memory import device_put
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from volta_fn.lazy_imports import load
-from volta_fn.numpy import creation, indexing, products, reductions, scalar_types, shapes, sorting
+from volta_fn.numpy import creation, indexing, scalar_types, shapes
 from volta_fn.numpy.elementwise import arithmetic
 
 # ------------------------------------------------------------------------------
@@ -128,19 +127,8 @@ def byteswapped(x: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Methods of arrays: functions of this package with the array as first argument.
+# Methods of arrays that are not a function of this package without change (`attached.FUNCTIONS`).
 # ------------------------------------------------------------------------------
-
-#: Functions that are methods without change.
-_METHODS: dict[ModuleType, str] = {
-    arithmetic: "clip conjugate round",
-    creation: "copy",
-    indexing: "choose diagonal nonzero take trace",
-    products: "dot",
-    reductions: "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var",
-    shapes: "ravel repeat squeeze swapaxes",
-    sorting: "argpartition argsort searchsorted sort",
-}
 
 
 def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:
@@ -213,17 +201,6 @@ def _to_device(self: Array, device: str | Device, /, *, stream: None = None) -> 
     return device_put(self, device)
 
 
-def _matmul(self: Array, other: Any) -> Any:
-    run = products.plain_kernel(self, other)
-    if run is not None:
-        return run(self, other)
-    return products.matmul(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
-
-
-def _rmatmul(self: Array, other: Any) -> Any:
-    return products.matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
-
-
 def _sharding(self: Array) -> Any:
     return placement.sharding_of(self)
 
@@ -238,17 +215,11 @@ def _shard_data(self: Array, index: int) -> Array:
     return data
 
 
-for _module, _names in _METHODS.items():
-    for _name in _names.split():
-        attach(_name, getattr(_module, _name))
 for _function in (_reshape, _transpose, _flatten, _compress, _view, _byteswap, _tobytes, _to_device):
     attach(_function.__name__[1:], _function)
 for _name, _answer in advice.ARRAYS.items():
     attach(_name, advice.habit("Array", _name, _answer))
-attach("conj", arithmetic.conjugate)
 attach("astype", _astype)
-attach("__matmul__", _matmul)
-attach("__rmatmul__", _rmatmul)
 attach("__round__", lambda self, ndigits=0: arithmetic.round(self, ndigits))
 attach("__array_namespace__", _namespace)
 attach("T", property(shapes.reversed_dims, doc="The dimensions in reverse order."))

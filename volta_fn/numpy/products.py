@@ -55,7 +55,7 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     (5, 2, 4)
     """
     if isinstance(a, Array) and isinstance(b, Array) and precision is None and preferred_element_type is None:
-        run = plain_kernel(a, b)
+        run = _plain_kernel(a, b)
         if run is not None:
             return constrained(run(a, b), out_sharding)
         params = _plain_product(a.aval, b.aval)
@@ -81,17 +81,30 @@ def _plain_numbers(left: int, right: int) -> Any:
     return ((left - 1,), (max(right - 2, 0),)), ((), ())
 
 
-def plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
+def array_matmul(self: Array, other: Any) -> Any:
+    """Return ``self @ other``: the operator of arrays."""
+    run = _plain_kernel(self, other)
+    if run is not None:
+        return run(self, other)
+    return matmul(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+
+def array_rmatmul(self: Array, other: Any) -> Any:
+    """Return ``other @ self``: the operator of arrays, of another operand on the left."""
+    return matmul(other, self) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+
+def _plain_kernel(a: Any, b: Any) -> Callable[..., Array] | None:
     """Return the cached kernel for two matrices or vectors of these types, else None."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray and current_trace() is EVAL:
-        return dot_general_p.eager.get((a._spec, b._spec))
+        return dot_general_p.eager_kernels.get((a._spec, b._spec))
     return None
 
 
 def _remember(a: Any, b: Any, params: SharedParams) -> None:
-    """Cache the kernel of a plain product by its operands' types, for `plain_kernel`."""
+    """Cache the kernel of a plain product by its operands' types, for `_plain_kernel`."""
     if type(a) is ConcreteArray and type(b) is ConcreteArray:
-        kernels = dot_general_p.eager
+        kernels = dot_general_p.eager_kernels
         run = kernels.get((a._spec, b._spec, params, None))
         if run is not None:
             kernels[a._spec, b._spec] = run

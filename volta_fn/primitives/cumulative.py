@@ -84,7 +84,7 @@ def _declare(name: str, allowed: frozenset[np.dtype], combines: Reduction | None
         narrow, wide = operand.dtype, dtypes.accumulator(operand.dtype)
         if type(tangent) is Zero:
             out = bind(primitive, operand, axis=axis, reverse=reverse)
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         operand, tangent = (convert_element_type(v, wide) for v in (operand, tangent))
         out = bind(primitive, operand, axis=axis, reverse=reverse)
         reversed_axes = (axis,) if reverse else ()

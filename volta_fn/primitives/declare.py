@@ -3,8 +3,9 @@
 An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which
 broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
 operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. Since that Jacobian is diagonal it
-is its own transpose, so one rule serves forward and reverse mode. Shape, dtype, broadcasting, JVP, transpose and batching
-follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
+is its own transpose, so one rule serves forward and reverse mode. Transposition passes no ``out``, and placeholders for linear
+operands, so a derivative by an operand in which the primitive is linear uses neither. Shape, dtype, broadcasting, JVP, transpose
+and batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ def _jvp_from(primitive: Primitive, derivatives: Sequence[Derivative]) -> Callab
             if derivative is None or type(tangent) is Zero:
                 continue
             term = derivative(tangent, out, *primals, **params)
-            total = term if total is None else bind(PRIMITIVES["add"], total, term)
+            total = term if total is None else bind(PRIMITIVES["add"], total, term)  # by name: it is declared by this module's functions
         if total is None:
             return movement.no_tangents(out)
         return out, movement.broadcast_to(total, out.shape)
@@ -280,7 +281,7 @@ def _align_batched(args: Sequence[Array], dims: Sequence[int | None]) -> tuple[l
 
 
 def _strict_function(primitive: Primitive, arity: int) -> Any:
-    eager = primitive.eager
+    eager = primitive.eager_kernels
     if arity == 1:
 
         def unary(x: Any, **params: Any) -> Array:
@@ -423,7 +424,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
     """
     primitive: Primitive = function.primitive
     allowed = primitive.dtypes or dtypes.ALL
-    eager = primitive.eager
+    eager = primitive.eager_kernels
 
     def slow(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)

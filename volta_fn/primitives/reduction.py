@@ -57,7 +57,7 @@ def reduction(
         (operand,), (operand_tangent,) = primals, tangents
         out = bind(primitive, operand, axes=axes)
         if tangent is None or type(operand_tangent) is Zero or not operand.size:
-            return out, Zero(out.aval.at_least_vspace())
+            return out, Zero(out.aval.tangent_aval())
         return out, tangent(operand_tangent, operand, out, axes)
 
     primitive = Primitive(name, _abstract(name, operands), evaluate=_evaluate(declared), jvp=jvp, batch=RuleOf(_batch), reduction=declared)

@@ -101,8 +101,8 @@ def _top_k_abstract(operand: ShapedArray, *, k: int, dimension: int) -> tuple[Sh
 def _top_k_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, k: int, dimension: int) -> tuple[tuple[Array, Array], list[Any]]:
     values, indices = bind(top_k_p, *primals, k=k, dimension=dimension)
     (tangent,) = tangents
-    permuted = Zero(values.aval.at_least_vspace()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
-    return (values, indices), [permuted, Zero(indices.aval.at_least_vspace())]
+    permuted = Zero(values.aval.tangent_aval()) if type(tangent) is Zero else take_along_dim(tangent, indices, dimension)
+    return (values, indices), [permuted, Zero(indices.aval.tangent_aval())]
 
 
 top_k_p = Primitive("top_k", _top_k_abstract, jvp=_top_k_jvp, batch=_BATCH, multiple_results=True)

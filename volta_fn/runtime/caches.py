@@ -145,7 +145,7 @@ _TEMPORARY = ".tmp-"
 #: Flags with which files are opened: links are not followed, and pipes not waited for.
 _OWN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 #: The limit of all entries' bytes, the fraction of it that eviction leaves, and the seconds between two checks.
-_LIMIT, _LEFT, _BETWEEN_LOOKS = 1 << 30, 0.75, 3600
+_LIMIT, _LEFT, _EVICTION_INTERVAL_S = 1 << 30, 0.75, 3600
 #: The age in seconds from which a temporary file counts as left behind, and the seconds between two updates of an entry's last use.
 _STALE, _NOTED = 3600, 24 * 3600
 
@@ -245,7 +245,7 @@ def _evict_sometimes(folder: Path) -> None:
     """Evict entries, unless a process has done so recently."""
     mark = folder / "looked"
     with contextlib.suppress(FileNotFoundError):
-        if time.time() - mark.stat().st_mtime < _BETWEEN_LOOKS:
+        if time.time() - mark.stat().st_mtime < _EVICTION_INTERVAL_S:
             return
     mark.touch(0o600)
     evict(folder, limit())

@@ -15,7 +15,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 
 # ------------------------------------------------------------------------------
-# Compilations, which no signal, fork or end of the process cuts short.
+# Compilations in progress.
 #
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
 # threads that hold them; and LLVM ends a process that ends while it compiles. So
@@ -41,44 +41,44 @@ class _Compilations:
     """The traces and compilations in progress in this process."""
 
     def __init__(self) -> None:
-        self._own = threading.local()
-        self._forget()
-        atexit.register(self._end)
+        self._thread = threading.local()
+        self._reset()
+        atexit.register(self._wait_at_exit)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forget)
+            os.register_at_fork(before=self._wait_before_fork, after_in_parent=self._resume_after_fork, after_in_child=self._reset)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         #: The number of threads that trace or compile; the number of forks in progress, or waiting for them; whether the process ends.
         self._busy, self._forks, self._ended = 0, 0, False
 
-    def run(self, function: Callable[..., T], *args: Any) -> T:
+    def call_uninterrupted(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that compiles, on a thread other than the main one."""
         if not _is_main():
-            return self.include(function, *args)
-        result: T = on_own_thread(self._inside if self._ended else self.include, function, *args).result()
+            return self.call_counted(function, *args)
+        result: T = on_own_thread(self._call_marked if self._ended else self.call_counted, function, *args).result()
         return result
 
-    def include(self, function: Callable[..., T], *args: Any) -> T:
+    def call_counted(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function that traces; the end of the process waits for it.
 
         In the main thread, which ends the process, this is a plain call.
         """
-        if _is_main() or getattr(self._own, "busy", False):
+        if _is_main() or getattr(self._thread, "busy", False):
             return function(*args)
         self._begin()
         try:
-            return self._inside(function, *args)
+            return self._call_marked(function, *args)
         finally:
             with self._lock:
                 self._busy -= 1
 
-    def _inside(self, function: Callable[..., T], *args: Any) -> T:
-        self._own.busy = True
+    def _call_marked(self, function: Callable[..., T], *args: Any) -> T:
+        self._thread.busy = True
         try:
             return function(*args)
         finally:
-            self._own.busy = False
+            self._thread.busy = False
 
     def _begin(self) -> None:
         latest = time.monotonic() + _COMPILATION_WAITS
@@ -89,38 +89,41 @@ class _Compilations:
                     return
             time.sleep(_PAUSE)
 
-    def _hold(self) -> None:
+    def _wait_before_fork(self) -> None:
         """Wait until nothing is being compiled, and delay further compilations."""
         with self._lock:
             self._forks += 1
         self._wait()
 
-    def _release(self) -> None:
+    def _resume_after_fork(self) -> None:
         with self._lock:
             self._forks -= 1
 
-    def _end(self) -> None:
+    def _wait_at_exit(self) -> None:
         with self._lock:
             self._ended = True
         self._wait()
 
     def _wait(self) -> None:
         latest = time.monotonic() + _FORK_WAITS
-        while self._busy > getattr(self._own, "busy", False) and time.monotonic() < latest:
+        while self._busy > getattr(self._thread, "busy", False) and time.monotonic() < latest:
             time.sleep(_PAUSE)
 
 
 _compilations = _Compilations()
 
 
-def compile_exclusively(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that compiles, which no signal, fork or exit cuts short."""
-    return _compilations.run(function, *args)
+def compile_uninterrupted(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that compiles, on a thread that no signal interrupts.
+
+    Forks and the end of the process wait for it. Any number of threads may compile at once.
+    """
+    return _compilations.call_uninterrupted(function, *args)
 
 
-def join_compilation(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that traces and compiles; forks and exits wait for it."""
-    return _compilations.include(function, *args)
+def hold_exit_during(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces or compiles; forks and the end of the process wait."""
+    return _compilations.call_counted(function, *args)
 
 
 # ------------------------------------------------------------------------------
@@ -145,8 +148,14 @@ class _Inside(threading.local):
 
 _inside = _Inside()
 _background = Background()
-#: Call a function that a thread waits for: background compilations begin after it.
-urgent = _background.urgent
+
+
+def compile_in_foreground(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that traces and compiles, and that its thread waits for.
+
+    Background compilations begin after it; forks and exits wait for it.
+    """
+    return _background.urgent(hold_exit_during, function, *args)
 
 
 def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
@@ -157,11 +166,11 @@ def shares_memory(result: Any, operands: Sequence[Any]) -> bool:
 class Repeated:
     """A function that is compiled once it has been called twice; see the module.
 
-    `pays` decides by the second call's result and arguments whether compiling is worth its time. `then` is called with the function that
-    runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
+    `pays` decides by the second call's result and arguments whether compiling is worth its time. `on_settled` is called with the function
+    that runs all later calls: the compiled one or, if there is none, the function itself. A caller may use it directly from then on.
     """
 
-    __slots__ = ("_first", "_job", "_make", "_pays", "run", "then")
+    __slots__ = ("_first", "_job", "_make", "_pays", "on_settled", "run")
 
     def __init__(self, first: Callable[..., Any], make: Make, pays: Callable[..., bool] = lambda result, *args: True) -> None:
         self._first, self._make, self._pays = first, make, pays
@@ -169,7 +178,7 @@ class Repeated:
         self._job: AwaitedCall | None = None
         #: The implementation of the next call.
         self.run: Callable[..., Any] = self._first_call
-        self.then: Callable[[Callable[..., Any]], None] = lambda function: None
+        self.on_settled: Callable[[Callable[..., Any]], None] = lambda function: None
 
     def __call__(self, *args: Any) -> Any:
         """Call the function."""
@@ -192,7 +201,7 @@ class Repeated:
 
     def _compile(self) -> Callable[..., Any] | None:
         """Return the compiled function, or None if the process ends anyway."""
-        return join_compilation(self._make) if threading.main_thread().is_alive() else None
+        return hold_exit_during(self._make) if threading.main_thread().is_alive() else None
 
     def _third_call(self, *args: Any) -> Any:
         job = self._job
@@ -207,7 +216,7 @@ class Repeated:
 
     def _settle(self, function: Callable[..., Any]) -> None:
         self.run = function
-        self.then(function)
+        self.on_settled(function)
 
     def _run_uncompiled(self, args: tuple[Any, ...]) -> Any:
         before, _inside.now = _inside.now, True

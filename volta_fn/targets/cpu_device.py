@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.device import Device, MemoryStats
+from volta_fn.core.device import Device, Executable, MemoryStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, has_effects, sub_jaxprs
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
@@ -27,7 +27,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, resha
 from volta_fn.primitives.data_movement.slicing import slice_p
 from volta_fn.primitives.elementwise import arithmetic
 from volta_fn.runtime import threads
-from volta_fn.runtime.compiling import Repeated, compile_exclusively, shares_memory
+from volta_fn.runtime.compiling import Repeated, compile_uninterrupted, shares_memory
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.runtime.llvm.host import lacks_compiler, may_compile
 from volta_fn.runtime.memory import Accountant, limited
@@ -43,7 +43,7 @@ _log = logging.getLogger("volta_fn")
 #: Elements from which on a program takes less time than NumPy.
 _FAST_SIZE = 512
 
-#: Equations that a loop runs in NumPy, of half a microsecond each, at most: a longer one is worth compiling when it is first met.
+#: A loop that runs more equations than this, of half a microsecond each in NumPy, is compiled when it is first met.
 _LONG_LOOP = 100_000
 
 #: Elements from which on the first call of what NumPy has no fast loop for is worth compiling, which takes some 50 ms.
@@ -119,10 +119,11 @@ class CpuBackend(NumpyBackend):
 
         A program copies non-contiguous operands; `in_order`, if given, computes with those as they are.
         """
-        program = _native_program().of(_alone(eqn), [False] * len(eqn.invars), pipeline)
+        program = _program_class().of(_alone(eqn), [False] * len(eqn.invars), pipeline)
         if program.calls_host:
             return None
-        run = program.function()
+        executable = program.executable()
+        run = executable.run
         if eqn.primitive.multiple_results:
             return functools.partial(run, False)
 
@@ -131,26 +132,23 @@ class CpuBackend(NumpyBackend):
                 return run(False, *buffers)[0]
             return in_order(*buffers)
 
-        # Functions carry attributes.
-        run_equation.of_arrays, run_equation.of_strided = getattr(run, "of_arrays", None), in_order or run_equation  # type: ignore[attr-defined]
+        # What replaces the kernel of an eager operation (`jit.eager`): a built-in, and the function that this leaves strided arrays to.
+        run_equation.of_arrays, run_equation.of_strided = executable.of_arrays, in_order or run_equation  # type: ignore[attr-defined]
         return run_equation
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
-        """Return a program as a function (donate, *buffers) -> buffers."""
-        if self.accountant.limit is None:
-            return self._compile(closed, donated, pipeline)
-        size = self.temporaries(closed, donated, pipeline) + sum(aval.nbytes for aval in closed.out_avals)
-        size -= sum(aval.nbytes for aval, gone in zip(closed.in_avals, donated, strict=False) if gone)
-        run = self._compile(closed, donated, pipeline)
-        return limited(self.accountant, run, max(size, 0), lambda: "the results and temporary values of a program", several=True)
-
-    def _compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
-        if self.native:
-            run: Callable[..., tuple[Any, ...]] = _native_program().of(closed, donated, pipeline).function()
-            return run
-        if lacks_compiler():
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+        """Compile a program to machine code, or to a plan that NumPy runs."""
+        program = _program_class().of(closed, donated, pipeline) if self.native else None
+        if program is None and lacks_compiler():
             _hint()
-        return super().compile(closed, donated, pipeline)
+        executable: Executable = super().compile(closed, donated, pipeline) if program is None else program.executable()
+        if self.accountant.limit is None:
+            return executable
+        temporaries = super().temporaries(closed, donated, pipeline) if program is None else program.temporaries
+        size = temporaries + sum(aval.nbytes for aval in closed.out_avals)
+        size -= sum(aval.nbytes for aval, is_donated in zip(closed.in_avals, donated, strict=False) if is_donated)
+        describe = "the results and temporary values of a program"
+        return Executable(limited(self.accountant, executable.run, max(size, 0), lambda: describe, several=True))
 
     def put(self, values: np.ndarray) -> np.ndarray:
         """Return the array itself, which the caller has made for this."""
@@ -173,9 +171,7 @@ class CpuBackend(NumpyBackend):
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
-        return (
-            _native_program().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
-        )
+        return _program_class().of(closed, donated, pipeline).temporaries if self.native else super().temporaries(closed, donated, pipeline)
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return a program that notes the time of each item; None if NumPy runs programs."""
@@ -186,8 +182,8 @@ def load_compiler() -> None:
     """Load the compiler, so that the first compilation does not wait for it."""
     if may_compile():
         for module in _COMPILER:
-            compile_exclusively(load, module)
-        compile_exclusively(_support_code)
+            compile_uninterrupted(load, module)
+        compile_uninterrupted(_support_code)
 
 
 def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Callable[..., Any] | None:
@@ -195,7 +191,7 @@ def left_to_numpy(backend: CpuBackend, eqn: Equation, pipeline: Pipeline) -> Cal
     avals, alone = tuple([v.aval for v in eqn.invars]), _alone(eqn)
     if has_effects(eqn) or backend.accountant.limit is not None:
         return None
-    if not is_faster_in_numpy(eqn.primitive, avals) and not _native_program().of(alone, [False] * len(avals), pipeline).calls_host:
+    if not is_faster_in_numpy(eqn.primitive, avals) and not _program_class().of(alone, [False] * len(avals), pipeline).calls_host:
         return None
     return make_kernel(eqn.primitive, avals, eqn.params, pipeline)
 
@@ -262,7 +258,7 @@ def _hint() -> None:
 
 
 @functools.cache
-def _native_program() -> Any:
+def _program_class() -> Any:
     """Load the class of native programs, when the first one is compiled."""
     return load("volta_fn.targets.cpu.runtime.program").Program
 

@@ -12,4 +12,4 @@ Importing this package registers the rules of calls and control flow, so every t
 - `checkpoint`, which computes again in the backward pass.
 """
 
-from volta_fn.transforms import rules as _rules  # noqa: F401  # completes the primitives of calls and control flow
+from volta_fn.transforms import rules as _rules  # noqa: F401  # registers the rules of jit, attention, scan, while and cond

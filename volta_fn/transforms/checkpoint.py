@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from volta_fn import tree
-from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, program_cache, prune_inputs
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inline_calls, program_cache, prune_inputs
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
@@ -22,12 +21,12 @@ from volta_fn.primitives.data_movement.movement import to_front
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
-    LinearTrace,
-    is_linear,
-    is_nonzero,
+    PartialEvalTrace,
     jvp_jaxpr,
+    linear_marks,
     marked,
     merge,
+    nonzero_marks,
     partial_eval_jaxpr,
     split_tangents,
     spread,
@@ -79,8 +78,8 @@ def checkpoint(
 
         key = in_tree, static_key([args[i] for i in static])
         traced = programs.trace(call, values, key)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = programs.trace(call, values, key)
         outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
@@ -92,47 +91,48 @@ remat = checkpoint
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any) -> tuple[Sequence[Array], list[Any]]:
-    nonzero = is_nonzero(tangents)
+    nonzero = nonzero_marks(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
     return split_tangents(bind(checkpoint_p, *primals, *marked(tangents, nonzero), jaxpr=forward, **settings), out_nonzero)
 
 
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    """Run the known program for outputs and residuals; record the waiting one."""
-    unknown = [trace.is_unknown(a) for a in args]
-    split = _split(params["jaxpr"], params["policy"], unknown)
-    known_args = marked(args, unknown, False)
-    flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.forward})
+def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    """Run the known program for outputs and residuals; record the unknown one."""
+    is_unknown = [trace.is_unknown(a) for a in args]
+    split = _split(params["jaxpr"], params["policy"], is_unknown)
+    known_args = marked(args, is_unknown, False)
+    flat = bind(checkpoint_p, *known_args, **{**params, "jaxpr": split.known_program})
     residuals = flat[split.out_unknown.count(False) :]
-    operands = [*residuals, *marked([*known_args, *marked(args, unknown)], split.reads)]
-    return tuple(merge(split.out_unknown, trace.record(checkpoint_p, operands, {**params, "jaxpr": split.waiting}), flat))
+    operands = [*residuals, *marked([*known_args, *marked(args, is_unknown)], split.reads)]
+    return tuple(merge(split.out_unknown, trace.record(checkpoint_p, operands, {**params, "jaxpr": split.unknown_program}), flat))
 
 
 class _Split(NamedTuple):
     #: From the known inputs to the known outputs and the saved values.
-    forward: ClosedJaxpr
+    known_program: ClosedJaxpr
     #: From the saved values, and those of (*known inputs, *unknown inputs) that it `reads`, to the unknown outputs.
-    waiting: ClosedJaxpr
+    unknown_program: ClosedJaxpr
     reads: list[bool]
     out_unknown: list[bool]
 
 
 @program_cache
-def _split(closed: ClosedJaxpr, policy: Policy | None, unknown: Sequence[bool]) -> _Split:
-    """Split a program such that the waiting one recomputes what is not saved."""
-    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    forward = inline_calls(forward, jit_p)  # the policy also decides about equations in calls
+def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool]) -> _Split:
+    """Split a program such that the unknown one recomputes what is not saved."""
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
+    known_program = inline_calls(known_program, jit_p)  # the policy also decides about equations in calls
     count = out_unknown.count(False)
-    known_outs, residuals = forward.jaxpr.outvars[:count], forward.jaxpr.outvars[count:]
+    known_outs, residuals = known_program.jaxpr.outvars[:count], known_program.jaxpr.outvars[count:]
     is_kept = [  # effects must not be repeated
-        e.primitive.effectful or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params)) for e in forward.eqns
+        e.primitive.effectful or (policy is not None and policy(e.primitive, *[v.aval for v in e.invars], **e.params))
+        for e in known_program.eqns
     ]
-    saved = [v for e in marked(forward.eqns, is_kept) for v in e.outvars]
-    repeated = _subprogram(forward, [*saved, *forward.jaxpr.invars], residuals, marked(forward.eqns, is_kept, False))
-    optional = [True] * len(repeated.in_avals) + [False] * sum(unknown)
-    rest, reads = prune_inputs(dce_jaxpr(chained(repeated, waiting, "checkpoint")), optional)
+    saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
+    repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))
+    optional = [True] * len(repeated.in_avals) + [False] * sum(is_unknown)
+    rest, reads = prune_inputs(dce_jaxpr(chained(repeated, unknown_program, "checkpoint")), optional)
     residuals_read = marked(saved, reads[: len(saved)])
-    first = _subprogram(forward, forward.jaxpr.invars, [*known_outs, *residuals_read], forward.eqns)
+    first = _subprogram(known_program, known_program.jaxpr.invars, [*known_outs, *residuals_read], known_program.eqns)
     return _Split(first, rest, reads[len(saved) :], out_unknown)
 
 
@@ -141,7 +141,7 @@ def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqn
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:
-    linear, nonzero = is_linear(args), is_nonzero(cotangents)
+    linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
     backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
     residuals = marked(args, linear, False)
     program = _after_barrier(backward, len(residuals)) if prevent_cse and residuals else backward

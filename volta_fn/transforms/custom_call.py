@@ -16,23 +16,23 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
 from volta_fn.core.primitive import AxisData, Primitive, RuleOf, SharedParams, Zero
 from volta_fn.core.refs import Ref, positions_of_refs
-from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_to_jaxpr
+from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
 from volta_fn.primitives.call import results_of
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
-from volta_fn.transforms.eager import RecordedTracer
+from volta_fn.transforms.eager import RecordedTracer, Recording
 from volta_fn.transforms.linearize import (
     JVPTrace,
     JVPTracer,
-    LinearTrace,
-    is_nonzero,
+    PartialEvalTrace,
     jvp_flat,
     jvp_jaxpr,
     marked,
     merge,
+    nonzero_marks,
     split_tangents,
     with_zeros,
 )
@@ -55,7 +55,7 @@ class TracedCall:
     #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
     params: SharedParams | None = None
     #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
-    in_full: Sequence[int] = ()
+    wide_inputs: Sequence[int] = ()
 
 
 class _Held:
@@ -92,15 +92,15 @@ class Programs:
         if cached is not None:
             return cached
         out_tree: Any = None
-        in_full: list[int] = []
 
         def flat(*leaves: Array) -> list[Array]:
             nonlocal out_tree
             outs, out_tree = tree.flatten(call(leaves))
             return output_arrays(outs, self.function)
 
-        program, captured = hoist_tracers(trace_to_jaxpr(flat, avals, self.name, in_full=in_full))
-        traced = TracedCall(program, out_tree, captured, in_full=in_full)
+        closed, wide_inputs = trace_with_wide_inputs(flat, avals, self.name)
+        program, captured = hoist_tracers(closed)
+        traced = TracedCall(program, out_tree, captured, wide_inputs=wide_inputs)
         if full_key is not None and not captured:
             if len(self._traced) >= _CACHE_LIMIT:
                 self._traced.clear()
@@ -145,6 +145,11 @@ class Arguments(NamedTuple):
         fixed = dict(zip(self.positions, self.fixed(traced), strict=True))
         rest = iter(differentiable)
         return [fixed[i] if i in fixed else next(rest) for i in range(len(fixed) + len(self.differentiable))]
+
+    @property
+    def differentiable_positions(self) -> list[int]:
+        """The positions of the differentiable arguments in the call."""
+        return [i for i in range(len(self.positions) + len(self.differentiable)) if i not in self.positions]
 
 
 class Rule:
@@ -228,8 +233,8 @@ class CustomFunction(RuledFunction):
         if current_trace().runs_now(values):
             return self.fun(*args, **kwargs)
         traced = self._program(arguments, in_tree, values)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = self.trace(arguments, in_tree, values)
         operands = [*traced.captured, *values]
         params: dict[str, Any] | None = traced.params
@@ -293,7 +298,7 @@ def _concrete(value: Array) -> Array:
 def _only_differentiates() -> bool:
     """Return True if all current traces differentiate eagerly."""
     trace: Any = current_trace()
-    while isinstance(trace, (JVPTrace, LinearTrace)):
+    while isinstance(trace, (JVPTrace, PartialEvalTrace, Recording)):
         trace = trace.parent
     return trace is EVAL
 
@@ -319,7 +324,7 @@ def as_tangent(tangent: Any, aval: ShapedArray, label: str, of: str, rounded: bo
     With `rounded`, it may be of another precision. Raises a `ShapeError` that names it as `label`, and the value as `of`, if it has
     another shape or dtype.
     """
-    expected = aval.at_least_vspace()
+    expected = aval.tangent_aval()
     if type(tangent) is Zero and tangent.aval.shape != expected.shape:
         raise ShapeError(f"{label} that is zero, of type {tangent.aval}, for {of} of type {aval}. None stands for a zero of any type")
     if tangent is None or type(tangent) is Zero or expected.dtype == dtypes.float0:
@@ -416,8 +421,8 @@ class custom_vmap(RuledFunction):  # JAX's name
         leaves, in_tree = tree.flatten(positional)
         values = [as_value(x) for x in leaves]
         traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
-        if traced.in_full:
-            values = widened(values, traced.in_full)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
             traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
         if traced.captured:
             raise ArgumentError(f"{self.name} has a custom batching rule, so it cannot close over traced values; pass them as arguments")
@@ -508,14 +513,14 @@ class _JvpRule:
 
 
 def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any) -> tuple[list[Array], list[Any]]:
-    nonzero = is_nonzero(tangents)
+    nonzero = nonzero_marks(tangents)
     program, out_nonzero = jvp_jaxpr(call_jaxpr, nonzero, True)
     both = bind(custom_vmap_call_p, *primals, *marked(tangents, nonzero), call_jaxpr=program, rule=_JvpRule(rule, nonzero, out_nonzero))
     outs, out_tangents = split_tangents(both, out_nonzero)
     return list(outs), out_tangents
 
 
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
+def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> Any:
     """Inline the function's program, since rules do not tell which results are known."""
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 

@@ -24,7 +24,7 @@ from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
 from volta_fn.transforms.custom_call import CustomFunction, Rule, as_tangent, batch_custom_call, check_captured, checked_outputs
 from volta_fn.transforms.grad import public_tangent
-from volta_fn.transforms.linearize import backward_pass, is_linear, is_nonzero, marked, merge, split_tangents, with_zeros
+from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
 # ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class custom_jvp(CustomFunction):  # JAX's name
                 raise ArgumentError(f"{self.name} has {len(primals)} arguments, but defjvps got {len(jvps)} rules")
             out = self(*primals)
             terms = [rule(t, out, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
-            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).at_least_vspace()), out)
+            total = terms[0] if terms else tree.map(lambda x: Zero(aval_of(x).tangent_aval()), out)
             for term in terms[1:]:
                 total = tree.map(lambda a, b: a + b, total, term)
             return out, total
@@ -124,13 +124,13 @@ class _BatchedJvpRule(_BatchedRule):
 
     def __call__(self, primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[list[Array], list[Any]]:
         dims = [0 if s else None for s in self.stacked]
-        nonzero = is_nonzero(tangents)
+        nonzero = nonzero_marks(tangents)
         out_nonzero: list[bool] = []
 
         def differentiate_example(*flat: Array) -> list[Array]:
             values = flat[: len(dims)]
             outs, out_tangents = self.rule(values, with_zeros(flat[len(dims) :], nonzero, values))
-            out_nonzero[:] = is_nonzero(out_tangents)
+            out_nonzero[:] = nonzero_marks(out_tangents)
             return [*outs, *marked(out_tangents, out_nonzero)]
 
         flat = vmap_stacked(differentiate_example, self.axis, [*primals, *marked(tangents, nonzero)], [*dims, *marked(dims, nonzero)])
@@ -147,7 +147,7 @@ def _jvp_custom_jvp(
 
 def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
     """Transpose the program of a linear function, which a rule applied to tangents."""
-    return backward_pass(call_jaxpr, is_linear(args), args, cotangents)
+    return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
 
 
 custom_jvp_call_p = Primitive(
@@ -181,7 +181,7 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     """
 
     def zero_of(value: Any) -> Any:
-        zero = Zero(as_value(value).aval.at_least_vspace())
+        zero = Zero(as_value(value).aval.tangent_aval())
         return zero if symbolic_zeros else instantiate(zero)
 
     return tree.map(zero_of, val)
@@ -258,7 +258,7 @@ class VjpRule(Rule):
 
         def backward(saved: Sequence[Array], cotangents: Sequence[Any]) -> list[Any]:
             restored = tree.unflatten(residual_tree, merge(is_array, saved[count:], others))
-            not_differentiated = [Zero(t.aval.at_least_vspace()) for t in saved[:count]]
+            not_differentiated = [Zero(t.aval.tangent_aval()) for t in saved[:count]]
             return [*not_differentiated, *self.backward(self.arguments.fixed(saved[:count]), restored, cotangents, avals)]
 
         return outs, [*traced, *map(as_value, marked(residuals, is_array))], backward
@@ -275,11 +275,12 @@ class VjpRule(Rule):
             actual = f"{len(result)} of them" if isinstance(result, (tuple, list)) else type(result).__name__
             raise TreeError(f"the backward rule of {name} must return a tuple of {len(args)} cotangents, one per argument, got {actual}")
         results: list[Any] = []
-        for position, (arg, ct) in enumerate(zip(args, result, strict=True)):
+        for number, (arg, ct) in enumerate(zip(args, result, strict=True)):
             if type(arg) is Ref:
                 continue
             leaves = _leaves_like(arg, ct)
             if leaves is None:
+                position = self.arguments.differentiable_positions[number]
                 raise TreeError(
                     f"the backward rule of {name} must return a cotangent of structure {tree.structure(arg)} for argument {position}, "
                     f"got {tree.structure(ct)}"
@@ -287,7 +288,7 @@ class VjpRule(Rule):
             results += leaves
         label = f"the backward rule of {name} returned a cotangent"
         if settings.disable_bwd_checks:
-            return [Zero(aval.at_least_vspace()) if ct is None else ct for ct, aval in zip(results, avals, strict=True)]
+            return [Zero(aval.tangent_aval()) if ct is None else ct for ct, aval in zip(results, avals, strict=True)]
         return [as_tangent(ct, aval, label, "an argument", rounded=True) for ct, aval in zip(results, avals, strict=True)]
 
 
@@ -336,12 +337,12 @@ def _mapped(backward: Backward, axis: AxisData, residuals: Sequence[Array], cota
     """Run a backward pass for all examples of stacked values; its results are stacked."""
     zeros: list[Zero] = []
     nonzero: list[bool] = []
-    count, nonzero_cotangents = len(residuals), is_nonzero(cotangents)
+    count, nonzero_cotangents = len(residuals), nonzero_marks(cotangents)
     absent = [Zero(z.aval.update(shape=z.aval.shape[1:])) for z in marked(cotangents, nonzero_cotangents, False)]
 
     def backward_example(*values: Array) -> list[Array]:
         results = backward(values[:count], merge(nonzero_cotangents, values[count:], absent))
-        nonzero[:] = is_nonzero(results)
+        nonzero[:] = nonzero_marks(results)
         zeros[:] = [Zero(z.aval.update(shape=(axis.size, *z.aval.shape))) for z in marked(results, nonzero, False)]
         return marked(results, nonzero)
 
@@ -355,10 +356,10 @@ def _jvp_custom_vjp(
     primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
 ) -> tuple[list[Array], list[Any]]:
     check_captured(tangents, num_captured, "custom_vjp")
-    outs, residuals, backward = rule.forward(primals[num_captured:], is_nonzero(tangents[num_captured:]))
+    outs, residuals, backward = rule.forward(primals[num_captured:], nonzero_marks(tangents[num_captured:]))
     live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
     in_tangents = [instantiate(t) for t in marked(tangents[num_captured:], live)]
-    avals = tuple([o.aval.at_least_vspace() for o in outs])
+    avals = tuple([o.aval.tangent_aval() for o in outs])
     is_real = [a.dtype != dtypes.float0 for a in avals]
     real = tuple(marked(avals, is_real))
     out_tangents = bind(custom_tangent_p, *residuals, *in_tangents, backward=_WithZeros(backward, avals), live=live, out_avals=real)
@@ -401,7 +402,7 @@ def _tangent_transpose(
     cotangents: Sequence[Any], *args: Any, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
 ) -> list[Any]:
     count = len(args) - sum(live)
-    if any(is_linear(args[:count])):
+    if any(linear_marks(args[:count])):
         _no_forward_mode()
     results = backward(args[:count], cotangents)
     return [None] * count + marked(results, live)

@@ -4,7 +4,7 @@ For a small network Python spends far longer on derivative rules than NumPy on a
 differentiates one function over and over. So a function that is differentiated eagerly is *recorded*, and the recording compiled once:
 
 1. The function runs on `RecordedTracer`s under a `Recording`, which notes each operation and computes nothing.
-2. Meanwhile it walks along a *trie*. An edge is an operation: the primitive, its parameters, and its operands, given by their numbers
+2. Meanwhile it walks along a *trie*. An edge is an operation: the primitive, its parameters, and its operands, given by their indices
    in the recording or, for values from outside, by their types. So recordings at one node compute the same function of their operands.
    A node knows the types of its operation's results, so only the first recording that reaches it has to infer them.
 3. When the function returns, the node has a compiled program of the value and the gradient, which runs in one call.
@@ -14,6 +14,9 @@ differentiates one function over and over. So a function that is differentiated 
    that Python asks for (``if x > 0``), must be known at once, so the recording is *flushed*: one call of a program computes what was
    recorded, with tangents. The `LinearizeTrace` does what cannot be recorded (such as users' custom rules), and the recording goes on.
 6. After a flush, and for `vjp`, the gradient is the transpose of the `LinearizeTrace`'s linear program: a few calls of programs.
+
+So on the CPU the first call of a gradient goes step by step, the second and third run the program in NumPy, and later ones in machine
+code, which is compiled in the background from the third call on (`runtime/compiling.py`).
 
 On the CPU all of these give the same bits. On a GPU they may differ, so a program is compiled the first time there.
 """
@@ -33,27 +36,38 @@ from volta_fn.core.array import DELETED, Array, ArraySpec, ConcreteArray, alias,
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import CallCache
 from volta_fn.core.device import Device, current_default_device, default_device
-from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, program_cache, prune_inputs
-from volta_fn.core.placement import checked
+from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var, dce_jaxpr, has_effects, prune_inputs
+from volta_fn.core.placement import same_in_all_processes
 from volta_fn.core.primitive import Primitive, SharedParams, Zero, parameter_key
 from volta_fn.core.staging import trace_to_jaxpr
-from volta_fn.core.trace import EVAL, check_alive, current_trace, run_under
+from volta_fn.core.trace import EVAL, Trace, check_alive, current_trace, run_under
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 from volta_fn.settings import current as settings
-from volta_fn.transforms.linearize import DifferentiatedTracer, JVPTrace, JVPTracer, LinearizeTrace, jvp_jaxpr, linearize_flat, pull_back
+from volta_fn.transforms.linearize import (
+    DifferentiatedTracer,
+    JVPTracer,
+    Linearization,
+    LinearizeTrace,
+    jvp_jaxpr,
+    linearize_flat,
+    pull_back,
+    trace_with_aux,
+)
 
 _PIPELINE = deferred("volta_fn.compiler.pipeline")
 
-#: A recording of more operations is flushed step by step: compiling it would take longer than many calls. So is a flush of fewer than the
-#: second number: its steps take less time than a call of a program and of its derivative.
-_LONGEST, _SHORTEST = 1000, 4
+#: A recording of more operations is flushed step by step: compiling it would take longer than many calls.
+_LONGEST = 1000
+#: A flush of fewer operations goes step by step: that takes less time than a call of a program and of its derivative.
+_SHORTEST = 4
 #: The trie is dropped when it would have more nodes than this; a compiled program counts as `_PROGRAM_SIZE` of them.
 _TRIE_SIZE = 20_000
 _PROGRAM_SIZE = 40
 
-#: A primitive, the numbers of its operands, its parameters. The operand ``~k`` is the k-th value from outside.
+#: A primitive, its operands, its parameters. The operand ``i >= 0`` is the i-th value since the last flush, an input or a result of a step;
+#: ``~k`` is the k-th value from outside. A plain tuple, since one is made for each operation.
 Step = tuple[Primitive, list[int], dict[str, Any]]
 
 
@@ -76,7 +90,7 @@ class Node:
 
 #: The nodes at which recordings begin, by the types of their inputs, or by the device after a flush.
 _CACHE = CallCache("gradients", ["recordings"], _TRIE_SIZE)
-_ROOTS = _CACHE.level("recordings")
+_ROOTS = _CACHE.table("recordings")
 
 
 def _root(*key: Any) -> Node:
@@ -85,11 +99,11 @@ def _root(*key: Any) -> Node:
 
 
 class RecordedTracer(DifferentiatedTracer):
-    """A value of a recorded function: the `number`-th of its recording."""
+    """A value of a recorded function: that at `index` in its recording."""
 
-    __slots__ = ("aval", "number")
+    __slots__ = ("aval", "index")
     aval: ShapedArray
-    number: int
+    index: int
     _trace: Recording
 
     @property
@@ -106,36 +120,36 @@ class RecordedTracer(DifferentiatedTracer):
         return repr(self._trace.value(self)) if self._trace.alive else super().__repr__()
 
 
-class Recording(JVPTrace):
+class Recording(Trace):
     """Records operations on its inputs, evaluates all others, flushes when it must.
 
-    Values are numbered: the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later ones are
-    computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
+    Values have indices: first the inputs, then the results of all steps. Those before `start` were flushed, and are in `values`; later
+    ones are computed by `steps` from the inputs (before the first flush) and from `operands`, values from outside.
     """
 
-    __slots__ = ("count", "device", "inputs", "linear", "lock", "node", "numbers", "operands", "start", "steps", "values")
+    __slots__ = ("count", "device", "has_python_numbers", "inputs", "lock", "node", "operands", "start", "steps", "stepwise", "values")
 
     def __init__(self, inputs: Sequence[ConcreteArray], name: str) -> None:
         super().__init__(EVAL, name)
         self.device = inputs[0].device
         # Aliases, since the function may delete its arguments.
         self.inputs = [alias(v) for v in inputs]
-        #: Whether Python numbers are differentiated: single steps keep those in full (`primitives.elementwise.cast`), programs do not.
-        self.numbers = any(number_of(v) is not None for v in inputs)
+        #: Whether Python numbers are differentiated: single steps keep wide values (`primitives.elementwise.cast`), programs do not.
+        self.has_python_numbers = any(number_of(v) is not None for v in inputs)
         self.operands: list[Any] = []
         self.steps: list[Step] = []
         self.start, self.count = 0, len(inputs)
         self.node = _root(*[v._spec for v in inputs])
-        #: From the first flush on: the trace that differentiates, and the values computed so far.
-        self.linear: LinearizeTrace | None = None
+        #: From the first flush on: the trace that differentiates step by step, and the values computed so far.
+        self.stepwise: LinearizeTrace | None = None
         self.values: list[Any] = []
         self.lock = threading.RLock()  # a function may hand its values to other threads
 
-    def tracer(self, number: int, aval: ShapedArray) -> RecordedTracer:
-        """Make the tracer of a numbered value."""
+    def tracer(self, index: int, aval: ShapedArray) -> RecordedTracer:
+        """Make the tracer of the value at an index."""
         tracer = RecordedTracer()
         tracer._trace = self
-        tracer.number = number
+        tracer.index = index
         tracer.aval = aval
         return tracer
 
@@ -146,51 +160,53 @@ class Recording(JVPTrace):
         recorded = self._record(primitive, args, params)
         if recorded is None:
             return self._evaluate(primitive, args, params)
-        number, results = recorded
+        index, results = recorded
         if primitive.multiple_results:
-            return tuple([self.tracer(i, aval) for i, aval in enumerate(results, number)])
-        return self.tracer(number, results)
+            return tuple([self.tracer(i, aval) for i, aval in enumerate(results, index)])
+        return self.tracer(index, results)
 
     def _record(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> tuple[int, Any] | None:
-        """Record an operation; return its results' first number and types, or None."""
+        """Record an operation; return its results' first index and types, or None."""
         with self.lock:
             if len(self.steps) >= _LONGEST:
                 return None
             operands, before = self.operands, len(self.operands)
-            numbers: list[int] = []
+            indices: list[int] = []
             edge: list[Any] = [primitive]
             for arg in args:
                 if type(arg) is RecordedTracer and arg._trace is self:
-                    number = arg.number - self.start
-                    if number >= 0:
-                        numbers.append(number)
-                        edge.append(number)
+                    index = arg.index - self.start
+                    if index >= 0:
+                        indices.append(index)
+                        edge.append(index)
                         continue
-                    arg = self.values[arg.number]
+                    arg = self.values[arg.index]
                 if type(arg) is ConcreteArray and arg._spec.device is self.device and arg._buffer is not DELETED:
                     edge.append(arg._spec)
-                    arg = alias(arg)  # with its number, by which the spec of an exact one is known
-                elif type(arg) is JVPTracer and arg._trace is self.linear:
+                    # Since the user may delete the array. An alias keeps the Python number, which a spec of kind `exact` promises.
+                    arg = alias(arg)
+                elif type(arg) is JVPTracer and arg._trace is self.stepwise:
                     edge.append((arg.aval,))
                 else:
                     del operands[before:]
                     return None
-                numbers.append(~len(operands))
+                indices.append(~len(operands))
                 operands.append(arg)
             key = (*edge, *parameter_key(params)) if params else tuple(edge)
             node = self.node.children.get(key)
             if node is None:
-                results = _recordable_results(primitive, args, params, [type(e) is not ArraySpec for e in edge[1:]])
+                has_tangent = [type(e) is not ArraySpec for e in edge[1:]]  # a spec is an array's from outside
+                results = _recordable_results(primitive, args, params, has_tangent)
                 if results is None:
                     del operands[before:]
                     return None
                 _CACHE.reserve(1)  # which keeps this recording's node
                 node = self.node.children.setdefault(key, Node(results))
             self.node = node
-            self.steps.append((primitive, numbers, params))
-            number = self.count
+            self.steps.append((primitive, indices, params))
+            index = self.count
             self.count += len(node.results) if primitive.multiple_results else 1
-            return number, node.results
+            return index, node.results
 
     def _evaluate(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate an operation; results with tangents become values of the recording."""
@@ -199,7 +215,7 @@ class Recording(JVPTrace):
         return tuple(map(self._adopt, outs)) if primitive.multiple_results else self._adopt(outs)
 
     def _adopt(self, value: Array) -> Array:
-        if type(value) is not JVPTracer or value._trace is not self.linear:
+        if type(value) is not JVPTracer or value._trace is not self.stepwise:
             return value
         with self.lock:
             self.flush()
@@ -210,40 +226,40 @@ class Recording(JVPTrace):
     def value(self, tracer: RecordedTracer) -> Any:
         """Compute a value, with its tangent."""
         check_alive(tracer)
-        if tracer.number >= len(self.values):
+        if tracer.index >= len(self.values):
             self.flush()
-        return self.values[tracer.number]
+        return self.values[tracer.index]
 
     def flush(self, wanted: Sequence[int] | None = None) -> LinearizeTrace:
         """Evaluate the recorded operations.
 
-        `wanted` are the numbers of values that are used later (None: all); if it is given, this is the last flush.
+        `wanted` are the indices of values that are used later (None: all); if it is given, this is the last flush.
         """
         with self.lock:
             inputs: list[Array] = []
-            if self.linear is None:
-                self.linear = LinearizeTrace(EVAL, self.name)
-                inputs = self.linear.start(self.inputs)
+            if self.stepwise is None:
+                self.stepwise = LinearizeTrace(EVAL, self.name)
+                inputs = self.stepwise.start(self.inputs)
             if inputs or self.steps:
-                self.values += self._computed(self.linear, inputs, wanted)
+                self.values += self._computed(self.stepwise, inputs, wanted)
                 self.start = self.count = len(self.values)
                 self.steps, self.operands, self.inputs = [], [], []
                 self.node = _root(self.device)
-            return self.linear
+            return self.stepwise
 
-    def _computed(self, linear: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
+    def _computed(self, stepwise: LinearizeTrace, inputs: Sequence[Array], wanted: Sequence[int] | None) -> list[Any]:
         """Compute the inputs and the results of all steps (None for unwanted ones)."""
         first, size = len(inputs), self.count - self.start - len(inputs)
-        numbers = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
+        indices = range(size) if wanted is None else sorted({n - self.start - first for n in wanted if n >= self.start + first})
         steps, operands = self._by_use(inputs)
         program = None
-        if _SHORTEST <= len(steps) < _LONGEST and not self.numbers:
-            program = self.program(("flush", *numbers), lambda: call_params(self._traced(steps, operands, numbers), self.name))
+        if _SHORTEST <= len(steps) < _LONGEST and not self.has_python_numbers:
+            program = self.program(("flush", *indices), lambda: call_params(self._traced(steps, operands, indices), self.name))
         if program is None:
-            return [*inputs, *redo(steps, linear.process, (), operands)]
+            return [*inputs, *redo(steps, stepwise.process, operands)]
         results: list[Any] = [None] * size
-        for number, value in zip(numbers, linear.process(jit_p, operands, program), strict=True):
-            results[number] = value
+        for index, value in zip(indices, stepwise.process(jit_p, operands, program), strict=True):
+            results[index] = value
         return [*inputs, *results]
 
     def _by_use(self, inputs: Sequence[Array]) -> tuple[list[Step], list[Array]]:
@@ -254,28 +270,24 @@ class Recording(JVPTrace):
         """
         steps: list[Step] = []
         operands: list[Array] = []
-        for primitive, numbers, params in reversed(self.steps):
-            renumbered = []
-            for number in numbers:
-                if number >= len(inputs):
-                    renumbered.append(number - len(inputs))
+        for primitive, indices, params in reversed(self.steps):
+            shifted = []
+            for index in indices:
+                if index >= len(inputs):
+                    shifted.append(index - len(inputs))
                 else:
-                    renumbered.append(~len(operands))
-                    operands.append(inputs[number] if number >= 0 else self.operands[~number])
-            steps.append((primitive, renumbered, params))
+                    shifted.append(~len(operands))
+                    operands.append(inputs[index] if index >= 0 else self.operands[~index])
+            steps.append((primitive, shifted, params))
         return steps[::-1], operands
 
-    def _traced(self, steps: Sequence[Step], operands: Sequence[Array], numbers: Sequence[int]) -> ClosedJaxpr:
-        """Trace the steps to a program from the operands to the values of those numbers."""
+    def _traced(self, steps: Sequence[Step], operands: Sequence[Array], indices: Sequence[int]) -> ClosedJaxpr:
+        """Trace the steps to a program from the operands to the values at the indices."""
 
         def run(*flat: Array) -> list[Array]:
-            values = redo(steps, current_trace().process, (), flat)
-            return [values[n] for n in numbers]
+            values = redo(steps, current_trace().process, flat)
+            return [values[i] for i in indices]
 
-        return self.traced(run, operands)
-
-    def traced(self, run: Callable[..., Sequence[Array]], operands: Sequence[Array]) -> ClosedJaxpr:
-        """Trace a function of arrays like `operands`."""
         with default_device(self.device):  # where derivative rules make their constants
             return trace_to_jaxpr(run, [v.aval for v in operands], self.name)
 
@@ -292,15 +304,15 @@ class Recording(JVPTrace):
     def finish(self) -> None:
         """Mark the trace as over."""
         super().finish()
-        if self.linear is not None:
-            self.linear.finish()
+        if self.stepwise is not None:
+            self.stepwise.finish()
 
 
-def redo(steps: Sequence[Step], process: Callable[..., Any], inputs: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
-    """Evaluate the steps, and return the values of all numbers."""
+def redo(steps: Sequence[Step], process: Callable[..., Any], operands: Sequence[Array], inputs: Sequence[Array] = ()) -> list[Array]:
+    """Evaluate the steps; return all values, the inputs first."""
     values = list(inputs)
-    for primitive, numbers, params in steps:
-        out = process(primitive, [values[n] if n >= 0 else operands[~n] for n in numbers], params)
+    for primitive, indices, params in steps:
+        out = process(primitive, [values[i] if i >= 0 else operands[~i] for i in indices], params)
         values += out if primitive.multiple_results else (out,)
     return values
 
@@ -312,7 +324,7 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
     """
     if primitive is jit_p:
         return _results_of_call(params, active)
-    if primitive.call_param is not None and type(params) is SharedParams:
+    if primitive.call_param is not None and type(params) is SharedParams:  # as `custom_call` makes for functions with custom rules
         return _results_of_custom_call(primitive, args, params, active)
     if primitive.derivatives:
         if not args[0].aval.is_float or not any(a and d is not None for a, d in zip(active, primitive.derivatives, strict=True)):
@@ -320,14 +332,19 @@ def _recordable_results(primitive: Primitive, args: Sequence[Array], params: dic
     elif not (primitive.maps_tangent or primitive.bilinear) or not any(active):
         return None
     aval = primitive.result_avals(tuple([a.aval for a in args]), params)
-    needs_number = primitive is convert_element_type_p and args[0].aval.weak_type and aval.dtype in dtypes.FULL.values()
+    needs_number = primitive is convert_element_type_p and args[0].aval.weak_type and aval.dtype in dtypes.WIDE_NUMBERS.values()
     return aval if aval.is_float and not needs_number else None
 
 
-@program_cache
-def _met_before(closed: ClosedJaxpr) -> list[bool]:
-    """Return a mutable cell, which is empty until the first program."""
-    return []
+#: The mark of programs that were met, among their derived results.
+_MET = "met in a recording"
+
+
+def _is_first_meeting(closed: ClosedJaxpr) -> bool:
+    """Return True when a program is met for the first time, and mark it."""
+    is_first = _MET not in closed.derived
+    closed.derived[_MET] = True
+    return is_first
 
 
 def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedArray] | None:
@@ -336,8 +353,7 @@ def _results_of_call(params: dict[str, Any], active: list[bool]) -> list[ShapedA
     A program that is met for the first time is not recorded, since it may be made anew for each call.
     """
     closed: ClosedJaxpr = params["jaxpr"]
-    if not (met := _met_before(closed)):
-        met.append(True)
+    if _is_first_meeting(closed):
         return None
     avals = closed.out_avals
     if not all(a.is_float for a in avals) or any(map(has_effects, closed.eqns)):
@@ -374,16 +390,16 @@ def gradient_flat(
     if not _recordable(values):
         outs, program, depends = linearize_flat(function, values, nonzero, name)
         check(outs)
-        return outs, _gradient_of_first(
-            outs, program, depends, outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
-        )
-    trace = Recording(values, name)
+        # Under a trace the device of the unit cotangent does not matter: it becomes a literal of the program.
+        device = outs[0].device if type(outs[0]) is ConcreteArray else current_default_device()
+        return outs, _gradient_of_first(outs, program, depends, device)
+    trace = Recording(values, name)  # in which all inputs are `nonzero`
     try:
         outs = list(run_under(trace, function, *map(trace.tracer, range(trace.count), [v.aval for v in values])))
         check(outs)
-        if trace.linear is None and type(outs[0]) is RecordedTracer:
-            numbers = tuple([o.number for o in outs if type(o) is RecordedTracer])
-            gradient: _Gradient | None = trace.program(numbers, lambda: _compiled_gradient(trace, numbers))
+        if trace.stepwise is None and type(outs[0]) is RecordedTracer:
+            indices = tuple([o.index for o in outs if type(o) is RecordedTracer])
+            gradient: _Gradient | None = trace.program(indices, lambda: _compiled_gradient(trace, indices))
             if gradient is not None:
                 return _run(gradient, trace, outs)
         outs, program, depends = _linearized(trace, outs)
@@ -394,7 +410,7 @@ def gradient_flat(
 
 def linearize_eagerly(
     function: Callable[..., Sequence[Array]], values: Sequence[Array], nonzero: Sequence[bool], name: str
-) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+) -> Linearization:
     """Linearize as `linearize_flat` does, by compiled programs where possible."""
     if not _recordable(values):
         return linearize_flat(function, values, nonzero, name)
@@ -419,51 +435,57 @@ def _recordable(values: Sequence[Any]) -> TypeGuard[Sequence[ConcreteArray]]:
     return device.sharding is None
 
 
-def _linearized(trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-    linear = trace.flush([o.number for o in outs if type(o) is RecordedTracer])
-    return linear.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
+def _linearized(trace: Recording, outs: Sequence[Array]) -> Linearization:
+    stepwise = trace.flush([o.index for o in outs if type(o) is RecordedTracer])
+    return stepwise.end([trace.value(o) if type(o) is RecordedTracer and o._trace is trace else o for o in outs])
 
 
 @lru_cache(maxsize=64)
 def _unit_cotangent(aval: ShapedArray, device: Device) -> Array:
-    """Return the initial cotangent of a gradient: one."""
+    """Return the initial cotangent of a gradient: one.
+
+    It is weak if the result is, so that the gradient of Python numbers is weak, as in JAX; the types of linear programs are strong.
+    """
     return from_host(np.ones((), aval.dtype), aval.weak_type, device)
 
 
 def _gradient_of_first(outs: Sequence[Array], program: ClosedJaxpr, depends: Sequence[bool], device: Device) -> list[Any]:
     """Return the gradient of the first result, by the linear program of all tangents."""
-    del program.jaxpr.outvars[depends[0] :]
+    # No one else has the linear program, so it is cut to the first result in place.
+    del program.jaxpr.outvars[1 if depends[0] else 0 :]
     return pull_back(program, [_unit_cotangent(outs[0].aval, device)] if depends[0] else [])
 
 
-def _compiled_gradient(trace: Recording, numbers: Sequence[int]) -> _Gradient:
-    """Compile the values of those numbers and the gradient of the first."""
+def _compiled_gradient(trace: Recording, indices: Sequence[int]) -> _Gradient:
+    """Compile the values at the indices, and the gradient of the first."""
     count = len(trace.inputs)
-    cotangents: list[Any] = []
 
-    def run(*flat: Array) -> list[Array]:
+    def run(*flat: Array) -> tuple[list[Array], list[Any]]:
         def function(*xs: Array) -> list[Array]:
-            values = redo(trace.steps, current_trace().process, xs, flat[count:])
-            return [values[n] for n in numbers]
+            values = redo(trace.steps, current_trace().process, flat[count:], xs)
+            return [values[i] for i in indices]
 
         outs, program, depends = linearize_flat(function, flat[:count], name=trace.name)
-        cotangents[:] = _gradient_of_first(outs, program, depends, trace.device)
-        return [*outs, *[c for c in cotangents if type(c) is not Zero]]
+        cotangents = _gradient_of_first(outs, program, depends, trace.device)
+        return [*outs, *[c for c in cotangents if type(c) is not Zero]], cotangents
 
-    closed = trace.traced(run, [*trace.inputs, *trace.operands])
+    avals = [v.aval for v in (*trace.inputs, *trace.operands)]
+    with default_device(trace.device):
+        closed, cotangents = trace_with_aux(trace_to_jaxpr, run, avals, trace.name)
     pruned, reads = prune_inputs(dce_jaxpr(closed), [True] * len(closed.in_avals))
     specs = [array_spec(a, trace.device) for a in pruned.out_avals]
-    gradient_specs = iter(specs[len(numbers) :])
+    gradient_specs = iter(specs[len(indices) :])
     types = [v.aval if type(c) is Zero else next(gradient_specs) for c, v in zip(cotangents, trace.inputs, strict=True)]
-    return _Gradient(_function_of(pruned, trace), reads, specs[: len(numbers)], types)
+    return _Gradient(_function_of(pruned, trace), reads, specs[: len(indices)], types)
 
 
 def _function_of(program: ClosedJaxpr, trace: Recording) -> Callable[..., Sequence[Any]]:
     """Return a program as a function; compiled at once if the user jitted some of it."""
     backend, avals = trace.device.backend, tuple(program.in_avals)
     if all(primitive is not jit_p for primitive, _, _ in trace.steps):
+        # On the CPU a call of a program is a `runtime.compiling.Repeated`: NumPy runs it twice, then machine code.
         return backend.kernel(jit_p, avals, call_params(program, trace.name), _PIPELINE)
-    return partial(backend.compile(checked(program), (False,) * len(avals), _PIPELINE), False)
+    return partial(backend.compile(same_in_all_processes(program), (False,) * len(avals), _PIPELINE).run, False)
 
 
 def _run(gradient: _Gradient, trace: Recording, outs: Sequence[Array]) -> tuple[list[Array], list[Any]]:

@@ -35,320 +35,13 @@ from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 
 # ------------------------------------------------------------------------------
-# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
-# ------------------------------------------------------------------------------
-
-
-class _Marker:
-    """A value without contents; those of one class are equal."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-class GradValue(_Marker):
-    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
-
-
-class DontWant(_Marker):
-    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
-
-
-class GradRef(_Marker):
-    """A placeholder for a cotangent that was added to a reference."""
-
-
-class DidntWant(_Marker):
-    """A placeholder for a cotangent that was not requested."""
-
-
-class RefSlots(NamedTuple):
-    """The structure of a function's ``(args, {})``, and which leaves are references."""
-
-    in_tree: Any
-    positions: tuple[int, ...]
-
-
-def apply_with_refs(pull_back: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
-    """Return the arguments' cotangents, or accumulate them in references.
-
-    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
-    """
-    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
-    if len(entries) != len(args):
-        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
-    destinations = tree.broadcast_prefix(tuple(entries), args)
-    for entry in destinations:
-        if not isinstance(entry, (Ref, GradValue, DontWant)):
-            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
-    if slots.positions:
-        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
-    cotangents = tree.leaves(pull_back(cotangent))
-    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
-    return tree.unflatten(slots.in_tree, placed)[0]
-
-
-def _seed(entry: Any) -> Any:
-    """Return the cotangent of the last value of a reference."""
-    if isinstance(entry, Ref):
-        return entry.get()
-    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
-
-
-def _destined(entry: Any, cotangent: Any, replaces: bool) -> Any:
-    if isinstance(entry, DontWant):
-        return DidntWant()
-    if isinstance(entry, GradValue):
-        return cotangent
-    if cotangent.dtype == float0:
-        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
-    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
-    return GradRef()
-
-
-# ------------------------------------------------------------------------------
-# `grad`, `value_and_grad`, `vjp`, `jvp`, `linearize`, for functions of pytrees.
+# `value_and_grad` and `grad`, for functions of pytrees.
 # ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound=Any)
 Aux = TypeVar("Aux")
-
-
-def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """Return the tangent of an integer array: zeros of dtype `float0`."""
-    return np.zeros(shape, dtypes.float0)
-
-
-class AuxFunction:
-    """A function of pytrees as one of flat arrays; it returns aux after the outputs."""
-
-    def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
-        self.has_aux = has_aux
-        self.transform = transform
-        self.flat = FlatFunction(self._without_aux(function) if has_aux else function, in_tree)
-        self.aux_leaves: list[Any] = []
-        self.aux_tree: Any = None
-
-    def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def result_only(*args: Any, **kwargs: Any) -> Any:
-            pair = function(*args, **kwargs)
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                got = "one array" if isinstance(pair, Array) else type(pair).__name__
-                raise ArgumentError(
-                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
-                    "Return such a pair, or leave has_aux out."
-                )
-            result, aux = pair
-            self.aux_leaves, self.aux_tree = tree.flatten(aux)
-            return result
-
-        return result_only
-
-    def __call__(self, *xs: Array) -> list[Array]:
-        outs = self.flat(*xs)
-        return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
-
-    def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
-        """Split flat results in outputs and the auxiliary pytree of any leaves."""
-        count = self.flat.out_tree.num_leaves
-        rest = iter(results[count:])
-        aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
-        return list(results[:count]), aux
-
-
-class Signature(NamedTuple):
-    """Structures and types of a derivative's arguments and results."""
-
-    in_tree: Any
-    out_tree: Any
-    in_avals: tuple[ShapedArray, ...]
-    out_avals: tuple[ShapedArray, ...]
-    #: Arguments that have tangents.
-    nonzero: tuple[bool, ...]
-    #: Results that depend on those.
-    depends: tuple[bool, ...]
-
-
-class Linearized:
-    """A function at a point: its outputs, and the linear program of its derivative."""
-
-    __slots__ = ("aux", "outs", "program", "signature")
-
-    def __init__(self, function: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> None:
-        values = [as_value(x) for x in leaves]
-        run = AuxFunction(function, in_tree, has_aux, transform)
-        in_avals = tuple([v.aval for v in values])
-        nonzero = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
-        outs, self.program, depends = linearize_eagerly(run, values, nonzero, function_name(function))
-        self.outs, self.aux = run.split(outs)
-        out_depends = tuple(depends[: len(self.outs)])
-        self.signature = Signature(in_tree, run.flat.out_tree, in_avals, tuple([o.aval for o in self.outs]), nonzero, out_depends)
-        del self.program.jaxpr.outvars[sum(out_depends) :]  # auxiliary results need no derivative
-
-    def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
-        """Return the function's value, the derivative, and the auxiliary result if any."""
-        value = tree.unflatten(self.signature.out_tree, self.outs)
-        return (value, derivative, self.aux) if has_aux else (value, derivative)
-
-
-class VJP:
-    """The function that `vjp` returns, from result cotangents to those of arguments.
-
-    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
-    """
-
-    def __init__(
-        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
-    ) -> None:
-        self._signature = signature
-        self._program = program
-        #: Of a function of references: where these are among the arguments.
-        self._slots = slots
-        #: The function that is differentiated, if it is jitted: then so is this one.
-        self._jitted = jitted
-
-    def __call__(self, cotangent: Any) -> Any:
-        """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
-
-        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
-        gradient must be accumulated in a reference (`with_refs`).
-        """
-        if self._slots is not None:
-            raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
-        return self._pulled_back(cotangent)
-
-    def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
-        """Return this function with a destination of each argument's cotangent.
-
-        An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
-        returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
-
-        >>> import volta_fn as vf
-        >>> total = vf.new_ref(1.0)
-        >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
-        ((GradRef(),), Ref(7., dtype=float32))
-        """
-        slots = self._slots or RefSlots(self._signature.in_tree, ())
-        return functools.partial(apply_with_refs, self._pulled_back, slots, entries)
-
-    def _pulled_back(self, cotangent: Any) -> Any:
-        # Empty cotangents are arrays of NumPy, which no program returns.
-        if self._jitted is not None and current_trace() is EVAL and all(self._signature.nonzero):
-            return self._jitted.transformed("pull back", _pull_back, same_arguments=False)(self, cotangent)
-        return _pull_back(self, cotangent)
-
-
-def _pull_back(vjp_fun: VJP, cotangent: Any) -> Any:
-    signature = vjp_fun._signature
-    leaves, structure = tree.flatten(cotangent)
-    if structure != signature.out_tree:
-        raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
-    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
-    return _with_float0(
-        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.nonzero, signature.in_avals, signature.in_tree
-    )
-
-
-def _with_float0(cotangents: Sequence[Any], nonzero: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
-    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
-    nonzero_cotangents = iter(cotangents)
-    leaves = [instantiate(next(nonzero_cotangents)) if nz else float0_zeros(a.shape) for nz, a in zip(nonzero, avals, strict=True)]
-    return tree.unflatten(in_tree, leaves)[0]
-
-
-tree.register_pytree_node(
-    VJP,
-    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
-    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
-)
-
-
-def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
-    """Return the error for the first difference of two structures."""
-    path, expected_part, actual = structural_difference(expected, got)
-    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
-
-
-def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
-    """Convert a user's cotangent of a result to an array (a `Zero` for integers).
-
-    Raises `ShapeError` or `DTypeError` if it does not fit.
-    """
-    expected = aval.at_least_vspace()
-    if expected.dtype == dtypes.float0:
-        return Zero(expected)
-    return _with_type(ct, aval, False, "a cotangent", "the result it belongs to")
-
-
-def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
-    """Return a tangent or cotangent as an array of its owner's type.
-
-    Weakly typed ones are converted, and any if the owner `is_weak`.
-    """
-    array = as_value(value)
-    if array.shape != aval.shape:
-        raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
-    if array.dtype != aval.dtype and not array.weak_type and not is_weak:
-        raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
-    return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
-
-
-@overload
-def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, VJP]: ...
-@overload
-def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
-@overload
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
-def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """Return ``fun(*primals)`` and its vector-Jacobian product.
-
-    Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
-
-    >>> import volta_fn as vf
-    >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
-    >>> pull_back(1.0)
-    (Array(6., dtype=float32, weak_type=True),)
-    """
-    check_callable(fun, "vjp")
-
-    @wraps(fun)
-    def with_pull_back(*primals: Any) -> Any:
-        leaves, in_tree = tree.flatten((primals, {}))
-        if positions := positions_of_refs(leaves):
-            slots = RefSlots(in_tree, tuple(positions))
-            return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
-        linearized = Linearized(fun, leaves, in_tree, has_aux, "vjp")
-        jitted = fun if isinstance(fun, JittedFunction) else None
-        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
-
-    return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
-
-
-def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
-    """Return the `vjp` of a function of references, with their last values.
-
-    These are further results of the function that is differentiated.
-    """
-
-    @wraps(fun)
-    def pure(*leaves: Any) -> Any:
-        inner, refs = with_refs_at(slots.positions, leaves)
-        args, _ = tree.unflatten(slots.in_tree, inner)
-        result = fun(*args)
-        return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
-
-    linearized = Linearized(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
-    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
-    return (value, *rest), last
 
 
 @overload
@@ -400,80 +93,22 @@ def value_and_grad(
     def with_gradient(*args: Any, **kwargs: Any) -> Any:
         numbers, chosen = chosen_arguments(args, argnums, "grad")
         leaves, in_tree = tree.flatten((tuple(chosen), {}))
-        _check_inputs(leaves, chosen, name, holomorphic, allow_int)
+        _check_inputs(leaves, numbers, chosen, name, holomorphic, allow_int)
         values = [as_value(x) for x in leaves]
-        nonzero = [v.dtype in dtypes.INEXACT for v in values]
-        run = AuxFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
-        outs, cotangents = gradient_flat(run, values, nonzero, name, lambda outs: _check_output(outs, run.flat.out_tree, name, holomorphic))
-        (value,), aux = run.split(outs)
-        gradient = _with_float0(cotangents, nonzero, [v.aval for v in values], in_tree)
+        differentiable = [v.dtype in dtypes.INEXACT for v in values]
+        function = DifferentiatedFunction(partial_function(fun, args, numbers, kwargs), in_tree, has_aux, "grad")
+
+        def check(outs: Sequence[Array]) -> None:  # after the call, which sets the structure
+            _check_output(outs, function.flat.out_tree, name, holomorphic)
+
+        outs, cotangents = gradient_flat(function, values, differentiable, name, check)
+        (value,), aux = function.split(outs)
+        gradient = _with_float0(cotangents, differentiable, [v.aval for v in values], in_tree)
         gradient = gradient[0] if isinstance(argnums, int) else gradient
         return ((value, aux), gradient) if has_aux else (value, gradient)
 
-    # An empty gradient is an array of NumPy, which no program returns.
+    # The gradient of integers is a NumPy array of dtype float0, which programs cannot return: then this function is not jitted.
     return with_gradient if allow_int else jitted_like(fun, with_gradient, "value_and_grad", argnums, has_aux, holomorphic)
-
-
-def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
-    """Return the non-negative positions, and the values, of some arguments."""
-    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
-    return numbers, [args[i] for i in numbers]
-
-
-def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """Make `fun` a function of the arguments at `numbers` alone."""
-    if list(numbers) == list(range(len(args))) and not kwargs:
-        return fun
-
-    def partial(*chosen: Any) -> Any:
-        merged = list(args)
-        for i, value in zip(numbers, chosen, strict=True):
-            merged[i] = value
-        return fun(*merged, **kwargs)
-
-    partial.__name__ = function_name(fun)
-    return partial
-
-
-def _check_inputs(leaves: Sequence[Any], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool) -> None:
-    if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
-        return
-    for path, leaf in tree.leaves_with_path(list(chosen)):
-        dtype = as_value(leaf).dtype
-        where = f"argument {path[0].idx}{tree.keystr(path[1:])} of {name}" if path else name
-        if holomorphic and dtype not in dtypes.COMPLEX:
-            raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
-        if dtype not in dtypes.INEXACT and not allow_int:
-            raise GradientError(
-                f"grad needs inputs of floating dtype, but {where} has dtype {dtype.name}. Convert it with .astype(float), "
-                "choose other arguments with argnums, or pass allow_int=True to get an empty gradient."
-            )
-
-
-def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
-    if out_tree != _LEAF:
-        raise GradientError(
-            f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
-            "Return (loss, aux) and pass has_aux=True to get other values out."
-        )
-    aval = outs[0].aval
-    if aval.is_float and not aval.shape and not holomorphic:
-        return
-    if aval.shape:
-        raise GradientError(
-            f"grad needs a function with a scalar result, but {name} returned an array of shape {aval.shape}. "
-            "Reduce it with .sum() or .mean(), or use jacrev or vjp for the derivative of an array."
-        )
-    if aval.dtype not in dtypes.INEXACT:
-        raise GradientError(f"grad needs a real scalar result, but {name} returned dtype {aval.dtype.name}")
-    if (aval.dtype in dtypes.COMPLEX) != holomorphic:
-        raise GradientError(
-            f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
-            "Take the real part or absolute value, or use vjp."
-        )
-
-
-_LEAF = tree.structure(0)
 
 
 @overload
@@ -519,6 +154,213 @@ def grad(
     return gradient if allow_int else jitted_like(fun, gradient, "grad", argnums, has_aux, holomorphic)
 
 
+def chosen_arguments(args: Sequence[Any], argnums: int | Sequence[int], transform: str) -> tuple[list[int], list[Any]]:
+    """Return the non-negative positions, and the values, of some arguments."""
+    numbers = [positional_index(i, len(args), transform) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    return numbers, [args[i] for i in numbers]
+
+
+def partial_function(fun: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int], kwargs: dict[str, Any]) -> Callable[..., Any]:
+    """Make `fun` a function of the arguments at `numbers` alone."""
+    if list(numbers) == list(range(len(args))) and not kwargs:
+        return fun
+
+    def partial(*chosen: Any) -> Any:
+        merged = list(args)
+        for i, value in zip(numbers, chosen, strict=True):
+            merged[i] = value
+        return fun(*merged, **kwargs)
+
+    partial.__name__ = function_name(fun)
+    return partial
+
+
+def _check_inputs(
+    leaves: Sequence[Any], numbers: Sequence[int], chosen: Sequence[Any], name: str, holomorphic: bool, allow_int: bool
+) -> None:
+    if not holomorphic and all(isinstance(leaf, Array) and leaf.aval.is_float for leaf in leaves):
+        return
+    for path, leaf in tree.leaves_with_path(list(chosen)):
+        dtype = as_value(leaf).dtype
+        where = f"argument {numbers[path[0].idx]}{tree.keystr(path[1:])} of {name}"
+        if holomorphic and dtype not in dtypes.COMPLEX:
+            raise GradientError(f"grad with holomorphic=True needs complex inputs, but {where} has dtype {dtype.name}")
+        if dtype not in dtypes.INEXACT and not allow_int:
+            raise GradientError(
+                f"grad needs inputs of floating dtype, but {where} has dtype {dtype.name}. Convert it with .astype(float), "
+                "choose other arguments with argnums, or pass allow_int=True to get an empty gradient."
+            )
+
+
+def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holomorphic: bool) -> None:
+    if out_tree != _LEAF:
+        raise GradientError(
+            f"grad needs a function with one scalar result, but {name} returned {tree.describe(out_tree)}, where * is an array. "
+            "Return (loss, aux) and pass has_aux=True to get other values out."
+        )
+    aval = outs[0].aval
+    if aval.is_float and not aval.shape and not holomorphic:
+        return
+    if aval.shape:
+        raise GradientError(
+            f"grad needs a function with a scalar result, but {name} returned an array of shape {aval.shape}. "
+            "Reduce it with .sum() or .mean(), or use jacrev or vjp for the derivative of an array."
+        )
+    if aval.dtype not in dtypes.INEXACT:
+        raise GradientError(f"grad needs a real scalar result, but {name} returned dtype {aval.dtype.name}")
+    if (aval.dtype in dtypes.COMPLEX) != holomorphic:
+        raise GradientError(
+            f"{name} returned dtype {aval.dtype.name}: grad needs a real result, or with holomorphic=True a complex one. "
+            "Take the real part or absolute value, or use vjp."
+        )
+
+
+_LEAF = tree.structure(0)
+
+
+# ------------------------------------------------------------------------------
+# `vjp`: a function's value, and the function of cotangents.
+# ------------------------------------------------------------------------------
+
+
+@overload
+def vjp(fun: Callable[..., R], *primals: Any, has_aux: Literal[False] = False) -> tuple[R, VJP]: ...
+@overload
+def vjp(fun: Callable[..., tuple[R, Aux]], *primals: Any, has_aux: Literal[True]) -> tuple[R, VJP, Aux]: ...
+@overload
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool) -> Any: ...
+def vjp(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """Return ``fun(*primals)`` and its vector-Jacobian product.
+
+    Returns ``(value, vjp_fun)``, or ``(value, vjp_fun, aux)`` with `has_aux`; ``vjp_fun(cotangent)`` gives one cotangent per argument.
+
+    >>> import volta_fn as vf
+    >>> y, pull_back = vf.vjp(lambda x: x * x, 3.0)
+    >>> pull_back(1.0)
+    (Array(6., dtype=float32, weak_type=True),)
+    """
+    check_callable(fun, "vjp")
+
+    @wraps(fun)
+    def with_pull_back(*primals: Any) -> Any:
+        leaves, in_tree = tree.flatten((primals, {}))
+        if positions := positions_of_refs(leaves):
+            slots = RefSlots(in_tree, tuple(positions))
+            return RefArguments(leaves, positions, "vjp").run(lambda plain: _vjp_of_refs(fun, plain, slots, has_aux))
+        linearized = linearize_at(fun, leaves, in_tree, has_aux, "vjp")
+        jitted = fun if isinstance(fun, JittedFunction) else None
+        return linearized.result(VJP(linearized.signature, linearized.program, None, jitted), has_aux)
+
+    return jitted_like(fun, with_pull_back, "vjp", has_aux)(*primals)
+
+
+def _vjp_of_refs(fun: Callable[..., Any], plain: list[Any], slots: RefSlots, has_aux: bool) -> tuple[Any, list[Array]]:
+    """Return the `vjp` of a function of references, with their last values.
+
+    These are further results of the function that is differentiated.
+    """
+
+    @wraps(fun)
+    def pure(*leaves: Any) -> Any:
+        inner, refs = with_refs_at(slots.positions, leaves)
+        args, _ = tree.unflatten(slots.in_tree, inner)
+        result = fun(*args)
+        return ((result[0], read_all(refs)), result[1]) if has_aux else (result, read_all(refs))
+
+    linearized = linearize_at(pure, *tree.flatten((tuple(plain), {})), has_aux, "vjp")
+    (value, last), *rest = linearized.result(VJP(linearized.signature, linearized.program, slots), has_aux)
+    return (value, *rest), last
+
+
+class VJP:
+    """The function that `vjp` returns, from result cotangents to those of arguments.
+
+    It is a pytree of the values that the forward pass saved, so a jitted function may return it and another may take it.
+    """
+
+    def __init__(
+        self, signature: Signature, program: ClosedJaxpr, slots: RefSlots | None = None, jitted: JittedFunction | None = None
+    ) -> None:
+        self._signature = signature
+        self._program = program
+        #: Of a function of references: where these are among the arguments.
+        self._slots = slots
+        #: The function that is differentiated, if it is jitted: then so is this one.
+        self._jitted = jitted
+
+    def __call__(self, cotangent: Any) -> Any:
+        """Return the cotangents of the arguments, as a tuple (float0 zeros for integers).
+
+        Raises `TreeError`, `ShapeError` or `DTypeError` if the cotangent does not fit, and `RefError` if an argument is a reference, whose
+        gradient must be accumulated in a reference (`with_refs`).
+        """
+        if self._slots is not None:
+            raise RefError("the gradient by a reference must be accumulated into a reference: call vjp_fun.with_refs(...)(cotangent)")
+        return self._pull_back(cotangent)
+
+    def with_refs(self, *entries: Any) -> Callable[[Any], Any]:
+        """Return this function with a destination of each argument's cotangent.
+
+        An entry is a reference, to which the cotangent is added (the result has a `GradRef` instead), `GradValue()` for one that is
+        returned, or `DontWant()` for one that is not wanted (the result has a `DidntWant`).
+
+        >>> import volta_fn as vf
+        >>> total = vf.new_ref(1.0)
+        >>> vf.vjp(lambda x: x * x, 3.0)[1].with_refs(total)(1.0), total
+        ((GradRef(),), Ref(7., dtype=float32))
+        """
+        slots = self._slots or RefSlots(self._signature.in_tree, ())
+        return functools.partial(apply_with_refs, self._pull_back, slots, entries)
+
+    def _pull_back(self, cotangent: Any) -> Any:
+        # Cotangents of integers are NumPy arrays of dtype float0, which programs cannot return.
+        if self._jitted is not None and current_trace() is EVAL and all(self._signature.differentiable):
+            return self._jitted.transformed("pull back", _call_vjp, same_arguments=False)(self, cotangent)
+        return _call_vjp(self, cotangent)
+
+
+tree.register_pytree_node(
+    VJP,
+    lambda vjp_fun: (vjp_fun._program.consts, (vjp_fun._signature, vjp_fun._program.jaxpr, vjp_fun._slots, vjp_fun._jitted)),
+    lambda static, saved: VJP(static[0], ClosedJaxpr(static[1], saved), *static[2:]),
+)
+
+
+def _call_vjp(vjp_fun: VJP, cotangent: Any) -> Any:
+    signature = vjp_fun._signature
+    leaves, structure = tree.flatten(cotangent)
+    if structure != signature.out_tree:
+        raise structure_error("the cotangent has the structure of the function's result", signature.out_tree, structure)
+    cts = [checked_cotangent(ct, aval) for ct, aval in zip(leaves, signature.out_avals, strict=True)]
+    return _with_float0(
+        pull_back(vjp_fun._program, marked(cts, signature.depends)), signature.differentiable, signature.in_avals, signature.in_tree
+    )
+
+
+def checked_cotangent(ct: Any, aval: ShapedArray) -> Any:
+    """Convert a user's cotangent of a result to an array (a `Zero` for integers).
+
+    Raises `ShapeError` or `DTypeError` if it does not fit.
+    """
+    expected = aval.tangent_aval()
+    if expected.dtype == dtypes.float0:
+        return Zero(expected)
+    return _with_type(ct, aval, False, "a cotangent", "the result it belongs to")
+
+
+def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: str) -> Array:
+    """Return a tangent or cotangent as an array of its owner's type.
+
+    Weakly typed ones are converted, and any if the owner `is_weak`.
+    """
+    array = as_value(value)
+    if array.shape != aval.shape:
+        raise ShapeError(f"{what} has shape {array.shape}, but {owner} has shape {aval.shape}")
+    if array.dtype != aval.dtype and not array.weak_type and not is_weak:
+        raise DTypeError(f"{what} has dtype {array.dtype.name}, but {owner} has dtype {aval.dtype.name}")
+    return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
+
+
 # ------------------------------------------------------------------------------
 # Forward derivatives: `jvp`, and `linearize`.
 # ------------------------------------------------------------------------------
@@ -549,14 +391,14 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
             raise structure_error("jvp: tangents have the structure of the primals", tree.structure(primals), tree.structure(tangents))
         values = [as_value(x) for x in leaves]
         in_tangents = [_checked_tangent(t, v.aval) for t, v in zip(directions, values, strict=True)]
-        run = AuxFunction(fun, in_tree, has_aux, "jvp")
-        outs, out_tangents = jvp_flat(run, values, in_tangents, function_name(fun))
-        results, aux = run.split(outs)
+        function = DifferentiatedFunction(fun, in_tree, has_aux, "jvp")
+        outs, out_tangents = jvp_flat(function, values, in_tangents, function_name(fun))
+        results, aux = function.split(outs)
         result_tangents = [instantiate(t) for t in out_tangents[: len(results)] if t.aval.dtype != dtypes.float0]
-        return tree.unflatten(run.flat.out_tree, results), result_tangents, aux
+        return tree.unflatten(function.flat.out_tree, results), result_tangents, aux
 
     arguments = tuple(primals), tuple(tangents)
-    # Empty tangents are arrays of NumPy, which no program takes or returns.
+    # Tangents of integers are NumPy arrays of dtype float0, which programs neither take nor return.
     if not any(getattr(t, "dtype", None) == dtypes.float0 for t in tree.leaves(arguments[1])):
         with_tangents = jitted_like(fun, with_tangents, "jvp", has_aux, same_arguments=False)
     value, tangents_out, aux = with_tangents(*arguments)
@@ -573,7 +415,7 @@ def public_tangent(tangent: Any) -> Any:
 
 
 def _checked_tangent(tangent: Any, aval: ShapedArray) -> Any:
-    expected = aval.at_least_vspace()
+    expected = aval.tangent_aval()
     if expected.dtype == dtypes.float0:
         if getattr(tangent, "dtype", None) != dtypes.float0:
             raise DTypeError(
@@ -600,7 +442,7 @@ def linearize(fun: Callable[..., Any], *primals: Any, has_aux: bool = False) -> 
     Array(12., dtype=float32, weak_type=True)
     """
     check_callable(fun, "linearize")
-    linearized = Linearized(fun, *tree.flatten((primals, {})), has_aux, "linearize")
+    linearized = linearize_at(fun, *tree.flatten((primals, {})), has_aux, "linearize")
     return linearized.result(PushForward(linearized.signature, linearized.program), has_aux)
 
 
@@ -624,7 +466,7 @@ class PushForward:
             dtype = aval_of(tangent).dtype
             if aval.dtype in dtypes.INEXACT and dtype not in dtypes.INEXACT:
                 raise DTypeError(f"the linearized function got a tangent of dtype {dtype.name} for an argument of type {aval}")
-        out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.nonzero))
+        out_tangents = eval_jaxpr(self._program, *marked(in_tangents, signature.differentiable))
         results = with_zeros(out_tangents, signature.depends, signature.out_avals)
         return tree.unflatten(signature.out_tree, map(public_tangent, results))
 
@@ -634,3 +476,190 @@ tree.register_pytree_node(
     lambda function: (function._program.consts, (function._signature, function._program.jaxpr)),
     lambda static, saved: PushForward(static[0], ClosedJaxpr(static[1], saved)),
 )
+
+
+# ------------------------------------------------------------------------------
+# What they share: functions of pytrees as functions of flat arrays, and float0.
+# ------------------------------------------------------------------------------
+
+
+class DifferentiatedFunction:
+    """A user's function, of pytrees and perhaps with aux, as one of flat arrays.
+
+    A call sets the structure of the results (`flat.out_tree`) and of aux, whose arrays it returns after the outputs.
+    """
+
+    def __init__(self, function: Callable[..., Any], in_tree: Any, has_aux: bool, transform: str) -> None:
+        self.has_aux = has_aux
+        self.transform = transform
+        self.flat = FlatFunction(self._without_aux(function) if has_aux else function, in_tree)
+        self.aux_leaves: list[Any] = []
+        self.aux_tree: Any = None
+
+    def _without_aux(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def result_only(*args: Any, **kwargs: Any) -> Any:
+            pair = function(*args, **kwargs)
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                got = "one array" if isinstance(pair, Array) else type(pair).__name__
+                raise ArgumentError(
+                    f"{self.transform} with has_aux=True needs a function that returns (result, aux), got {got}. "
+                    "Return such a pair, or leave has_aux out."
+                )
+            result, aux = pair
+            self.aux_leaves, self.aux_tree = tree.flatten(aux)
+            return result
+
+        return result_only
+
+    def __call__(self, *xs: Array) -> list[Array]:
+        outs = self.flat(*xs)
+        return [*outs, *[a for a in self.aux_leaves if isinstance(a, Array)]]
+
+    def split(self, results: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Split flat results in outputs and the auxiliary pytree of any leaves."""
+        count = self.flat.out_tree.num_leaves
+        rest = iter(results[count:])
+        aux = tree.unflatten(self.aux_tree, [next(rest) if isinstance(a, Array) else a for a in self.aux_leaves]) if self.has_aux else None
+        return list(results[:count]), aux
+
+
+class Signature(NamedTuple):
+    """Structures and types of a derivative's arguments and results."""
+
+    in_tree: Any
+    out_tree: Any
+    in_avals: tuple[ShapedArray, ...]
+    out_avals: tuple[ShapedArray, ...]
+    #: Arguments that have tangents.
+    differentiable: tuple[bool, ...]
+    #: Results that depend on those.
+    depends: tuple[bool, ...]
+
+
+class Linearized(NamedTuple):
+    """A function at a point: its outputs, and the linear program of its derivative."""
+
+    outs: list[Any]
+    aux: Any
+    program: ClosedJaxpr
+    signature: Signature
+
+    def result(self, derivative: Callable[..., Any], has_aux: bool) -> Any:
+        """Return the function's value, the derivative, and the auxiliary result if any."""
+        value = tree.unflatten(self.signature.out_tree, self.outs)
+        return (value, derivative, self.aux) if has_aux else (value, derivative)
+
+
+def linearize_at(fun: Callable[..., Any], leaves: Sequence[Any], in_tree: Any, has_aux: bool, transform: str) -> Linearized:
+    """Run a function of pytrees, and record its derivative.
+
+    `leaves` and `in_tree` are its flattened ``(args, kwargs)``, `transform` its caller's name for messages.
+    """
+    values = [as_value(x) for x in leaves]
+    function = DifferentiatedFunction(fun, in_tree, has_aux, transform)
+    in_avals = tuple([v.aval for v in values])
+    differentiable = tuple([a.dtype in dtypes.INEXACT for a in in_avals])
+    flat_outs, program, flat_depends = linearize_eagerly(function, values, differentiable, function_name(fun))
+    outs, aux = function.split(flat_outs)
+    depends = tuple(flat_depends[: len(outs)])
+    # No one else has the linear program, so it is cut to the results in place: aux, which comes after these, needs no derivative.
+    del program.jaxpr.outvars[sum(depends) :]
+    signature = Signature(in_tree, function.flat.out_tree, in_avals, tuple([o.aval for o in outs]), differentiable, depends)
+    return Linearized(outs, aux, program, signature)
+
+
+def float0_zeros(shape: tuple[int, ...]) -> np.ndarray:
+    """Return the tangent of an integer array: zeros of dtype `float0`."""
+    return np.zeros(shape, dtypes.float0)
+
+
+def _with_float0(cotangents: Sequence[Any], differentiable: Sequence[bool], avals: Sequence[ShapedArray], in_tree: Any) -> Any:
+    """Return the arguments' cotangents as pytrees, with float0 zeros for integers."""
+    remaining = iter(cotangents)
+    leaves = [instantiate(next(remaining)) if d else float0_zeros(a.shape) for d, a in zip(differentiable, avals, strict=True)]
+    return tree.unflatten(in_tree, leaves)[0]
+
+
+def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> TreeError:
+    """Return the error for the first difference of two structures."""
+    path, expected_part, actual = structural_difference(expected, got)
+    return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
+
+
+# ------------------------------------------------------------------------------
+# Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
+# ------------------------------------------------------------------------------
+
+
+class _Marker:
+    """A value without contents; those of one class are equal."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class GradValue(_Marker):
+    """A destination of `VJP.with_refs`: return the argument's cotangent (the default)."""
+
+
+class DontWant(_Marker):
+    """A destination of `VJP.with_refs`: drop the argument's cotangent."""
+
+
+class GradRef(_Marker):
+    """A placeholder for a cotangent that was added to a reference."""
+
+
+class DidntWant(_Marker):
+    """A placeholder for a cotangent that was not requested."""
+
+
+class RefSlots(NamedTuple):
+    """The structure of a function's ``(args, {})``, and which leaves are references."""
+
+    in_tree: Any
+    positions: tuple[int, ...]
+
+
+def apply_with_refs(vjp_fun: Callable[[Any], Any], slots: RefSlots, entries: Sequence[Any], cotangent: Any) -> Any:
+    """Return the arguments' cotangents, or accumulate them in references.
+
+    A reference's last value is a result, whose cotangent the entry holds; then it holds that of the first value.
+    """
+    args = tree.unflatten(slots.in_tree, list(range(slots.in_tree.num_leaves)))[0]
+    if len(entries) != len(args):
+        raise ArgumentError(f"with_refs takes one entry per argument: {len(args)}, got {len(entries)}")
+    destinations = tree.broadcast_prefix(tuple(entries), args)
+    for entry in destinations:
+        if not isinstance(entry, (Ref, GradValue, DontWant)):
+            raise ArgumentError(f"an entry of with_refs is a reference, GradValue() or DontWant(), got {entry!r:.80}")
+    if slots.positions:
+        cotangent = cotangent, [_seed(destinations[i]) for i in slots.positions]
+    cotangents = tree.leaves(vjp_fun(cotangent))
+    placed = [_destined(e, c, i in slots.positions) for i, (e, c) in enumerate(zip(destinations, cotangents, strict=True))]
+    return tree.unflatten(slots.in_tree, placed)[0]
+
+
+def _seed(entry: Any) -> Any:
+    """Return the cotangent of the last value of a reference."""
+    if isinstance(entry, Ref):
+        return entry.get()
+    raise RefError("the gradient by a reference must be accumulated into a reference: give with_refs one for that argument")
+
+
+def _destined(entry: Any, cotangent: Any, replaces: bool) -> Any:
+    if isinstance(entry, DontWant):
+        return DidntWant()
+    if isinstance(entry, GradValue):
+        return cotangent
+    if cotangent.dtype == float0:
+        raise RefError("an integer argument has no gradient to accumulate in a reference: give with_refs GradValue() for it")
+    entry[...] = cotangent if replaces else add(entry.get(), cotangent)
+    return GradRef()

@@ -22,7 +22,7 @@ from volta_fn.primitives.elementwise.arithmetic import neg, sub
 from volta_fn.transforms.custom_derivatives import closure_convert, custom_jvp
 from volta_fn.transforms.grad import jvp, linearize
 from volta_fn.transforms.jacobian import linear_transpose
-from volta_fn.transforms.linearize import is_linear, is_nonzero, jvp_jaxpr, marked, split_tangents
+from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr
 
 # ------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def _linear_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, count: int
 
 
 def _linear_transpose(cotangents: Sequence[Any], *args: Any, forward: ClosedJaxpr, backward: ClosedJaxpr, count: int) -> list[Any]:
-    if any(is_linear(args[:count])):
+    if any(linear_marks(args[:count])):
         raise GradientError("linear_call: residual_args are being differentiated, for which it has no derivative; use stop_gradient")
     out_cotangents = [instantiate(c) for c in cotangents]
     return [None] * count + list(bind(linear_call_p, *args[:count], *out_cotangents, forward=backward, backward=forward, count=count))
@@ -242,21 +242,21 @@ def _solve_jvp(primals: Sequence[Array], tangents: Sequence[Any], **programs: An
     matvec: ClosedJaxpr = programs["matvec"]
     count = len(matvec.out_avals)
     captured, b = primals[:-count], primals[-count:]
-    nonzero = [*is_nonzero(tangents[:-count]), *[False] * count]
+    nonzero = [*nonzero_marks(tangents[:-count]), *[False] * count]
     forward, moves = jvp_jaxpr(matvec, nonzero, False)
     _, product_tangents = split_tangents(eval_jaxpr(forward, *captured, *outs[:count], *marked(tangents, nonzero)), moves)
     right = [instantiate(t if type(t) is not Zero else Zero(x.aval)) for t, x in zip(tangents[-count:], b, strict=True)]
     right = [r if type(m) is Zero else sub(r, m) for r, m in zip(right, product_tangents, strict=True)]
     solution = bind(custom_linear_solve_p, *captured, *right, **programs)
     is_vector = [i < count and o.dtype in INEXACT for i, o in enumerate(outs)]
-    return outs, [t if v else Zero(o.aval.at_least_vspace()) for t, v, o in zip(solution, is_vector, outs, strict=True)]
+    return outs, [t if v else Zero(o.aval.tangent_aval()) for t, v, o in zip(solution, is_vector, outs, strict=True)]
 
 
 def _solve_transpose(cotangents: Sequence[Any], *args: Any, **programs: Any) -> list[Any]:
     if programs["transpose_solve"] is None:
         raise GradientError("custom_linear_solve: reverse mode needs `transpose_solve`, or symmetric=True")
     count = len(programs["matvec"].out_avals)
-    if any(is_linear(args[:-count])):
+    if any(linear_marks(args[:-count])):
         raise GradientError("custom_linear_solve: a value that matvec or a solver closes over is not linear in the solution")
     names = {"matvec": "vecmat", "vecmat": "matvec", "solve": "transpose_solve", "transpose_solve": "solve"}
     transposed = {name: programs[other] for name, other in names.items()}
@@ -332,6 +332,6 @@ def custom_root(f: Callable[[Any], Any], initial_guess: Any, solve: Solve, tange
         x = result[0] if has_aux else result
         right = jvp(lambda values: residual(x, *values), (residual_consts,), (tangents[1],))[1]
         dx = tree.map(neg, tangent(x, right, *tangent_consts))
-        return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).at_least_vspace()), result[1])) if has_aux else dx
+        return result, (dx, tree.map(lambda leaf: Zero(aval_of(leaf).tangent_aval()), result[1])) if has_aux else dx
 
     return root(guess, residual_consts, solver_consts, tangent_consts)

@@ -7,13 +7,22 @@ reverse mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, program_cache
 from volta_fn.core.primitive import Linear, Primitive, RuleTable, Zero
-from volta_fn.core.staging import JaxprBuilder, JaxprTrace, Position, backward, current_position, eval_jaxpr, trace_rules, trace_to_jaxpr
+from volta_fn.core.staging import (
+    JaxprBuilder,
+    JaxprTrace,
+    Position,
+    current_position,
+    eval_jaxpr,
+    in_backward_pass,
+    trace_rules,
+    trace_to_jaxpr,
+)
 from volta_fn.core.trace import Trace, Tracer, check_alive, current_trace, run_under, set_trace
 from volta_fn.dtypes import BOOL
 from volta_fn.errors import MissingRuleError
@@ -21,6 +30,8 @@ from volta_fn.primitives.data_movement.movement import instantiate
 from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.settings import current as settings
 from volta_fn.source import user_code_position
+
+T = TypeVar("T")
 
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
@@ -41,12 +52,12 @@ def merge(marks: Sequence[bool], where_true: Iterable[Any], where_false: Iterabl
     return [next(yes) if m else next(no) for m in marks]
 
 
-def is_nonzero(values: Sequence[Any]) -> list[bool]:
+def nonzero_marks(values: Sequence[Any]) -> list[bool]:
     """Mark the tangents or cotangents that are not symbolic zeros."""
     return [type(v) is not Zero for v in values]
 
 
-def is_linear(args: Sequence[Any]) -> list[bool]:
+def linear_marks(args: Sequence[Any]) -> list[bool]:
     """Mark the arguments that are linear: those to transpose by."""
     return [type(a) is Linear for a in args]
 
@@ -54,7 +65,7 @@ def is_linear(args: Sequence[Any]) -> list[bool]:
 def with_zeros(tangents: Iterable[Any], nonzero: Sequence[bool], primals: Sequence[Any]) -> list[Any]:
     """Return a tangent for each primal or aval: the next if `nonzero`, else a `Zero`."""
     remaining = iter(tangents)
-    return [next(remaining) if nz else Zero(getattr(p, "aval", p).at_least_vspace()) for nz, p in zip(nonzero, primals, strict=True)]
+    return [next(remaining) if nz else Zero(getattr(p, "aval", p).tangent_aval()) for nz, p in zip(nonzero, primals, strict=True)]
 
 
 def split_tangents(flat: Sequence[Array], nonzero: Sequence[bool]) -> tuple[Sequence[Array], list[Any]]:
@@ -81,6 +92,24 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         if grown == marks:
             return result, marks
         marks = grown
+
+
+def trace_with_aux(
+    trace: Callable[..., ClosedJaxpr], function: Callable[..., tuple[Sequence[Array], T]], in_avals: Sequence[ShapedArray], name: str
+) -> tuple[ClosedJaxpr, T]:
+    """Trace a function of results and of auxiliary ones; also return the latter.
+
+    `trace` is `trace_to_jaxpr` or `trace_rules`.
+    """
+    auxiliary: list[T] = []
+
+    def results(*xs: Array) -> Sequence[Array]:
+        outs, aux = function(*xs)
+        auxiliary.append(aux)
+        return outs
+
+    closed = trace(results, in_avals, name)
+    return closed, auxiliary[0]
 
 
 # ------------------------------------------------------------------------------
@@ -152,7 +181,7 @@ class JVPTrace(Trace):
                 return parent.process(primitive, primals, params)
             for i, tangent in enumerate(tangents):
                 if tangent is None:
-                    tangents[i] = Zero(primals[i].aval.at_least_vspace())
+                    tangents[i] = Zero(primals[i].aval.tangent_aval())
             jvp = jvp_rules.get(primitive, primitive.jvp)
             if jvp is None:
                 raise MissingRuleError(f"the primitive {primitive} has no derivative rule")
@@ -172,7 +201,7 @@ class JVPTrace(Trace):
         if type(value) is JVPTracer and value._trace is self:
             return value.primal, value.tangent
         check_alive(value)
-        return value, Zero(value.aval.at_least_vspace())
+        return value, Zero(value.aval.tangent_aval())
 
 
 def jvp_flat(
@@ -196,50 +225,48 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     """
     instantiated = [instantiate_outs] * len(closed.out_avals) if isinstance(instantiate_outs, bool) else list(instantiate_outs)
     in_avals = closed.in_avals
-    out_nonzero: list[bool] = []
 
-    def run(*flat: Array) -> list[Array]:
+    def run(*flat: Array) -> tuple[list[Array], list[bool]]:
         primals = flat[: len(in_avals)]
         tangents = with_zeros(flat[len(in_avals) :], nonzero, in_avals)
         outs, out_tangents = jvp_flat(lambda *xs: eval_jaxpr(closed, *xs), primals, tangents)
-        can = [w and a.at_least_vspace().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
-        out_nonzero[:] = [c or nz for c, nz in zip(can, is_nonzero(out_tangents), strict=True)]
-        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))]
+        can = [w and a.tangent_aval().dtype == a.dtype for w, a in zip(instantiated, closed.out_avals, strict=True)]
+        out_nonzero = [c or nz for c, nz in zip(can, nonzero_marks(out_tangents), strict=True)]
+        return [*outs, *map(instantiate, marked(out_tangents, out_nonzero))], out_nonzero
 
-    tangent_avals = [a.at_least_vspace() for a in marked(in_avals, nonzero)]
-    result = trace_rules(run, [*in_avals, *tangent_avals], "jvp")
-    return result, out_nonzero
+    tangent_avals = [a.tangent_aval() for a in marked(in_avals, nonzero)]
+    return trace_with_aux(trace_rules, run, [*in_avals, *tangent_avals], "jvp")
 
 
 # ------------------------------------------------------------------------------
 # Linearization: record the linear program from tangents to tangents.
 #
-# A `LinearTrace` is a partial evaluation: it evaluates known values now, under the parent trace, and records operations on an unknown
-# input. Forward differentiation above it leaves only the tangents unknown, so the recorded program is linear; its transpose is reverse
+# A `PartialEvalTrace` evaluates operations on known values now, under the parent trace, and records those on unknown ones. Under the
+# forward differentiation of a `LinearizeTrace` only the tangents are unknown, so the recorded program is linear; its transpose is reverse
 # mode.
 # ------------------------------------------------------------------------------
 
 
-class LinearTracer(Tracer):
-    """A value that is unknown until the recorded program runs."""
+class UnknownTracer(Tracer):
+    """A value that depends on an unknown input: `variable` of the recorded program."""
 
-    __slots__ = ("unknown",)
+    __slots__ = ("variable",)
 
     def __init__(self, trace: Trace, var: Var) -> None:
         self._trace = trace
-        self.unknown = var
+        self.variable = var
 
     @property
     def aval(self) -> ShapedArray:
         """Shape, dtype and weak type."""
-        return self.unknown.aval
+        return self.variable.aval
 
     def origin(self) -> str:
         """Describe where this tracer comes from."""
         return "a tangent that is being linearized"
 
 
-class LinearTrace(Trace):
+class PartialEvalTrace(Trace):
     """Evaluates operations on known values under the parent trace; records others."""
 
     __slots__ = ("builder",)
@@ -248,25 +275,25 @@ class LinearTrace(Trace):
         super().__init__(parent, name)
         self.builder = JaxprBuilder()
 
-    def unknown(self, aval: ShapedArray) -> LinearTracer:
+    def new_unknown(self, aval: ShapedArray) -> UnknownTracer:
         """Add an unknown input."""
-        return LinearTracer(self, Var(aval))
+        return UnknownTracer(self, Var(aval))
 
     def is_unknown(self, value: Array) -> bool:
         """Return True if a value depends on an unknown input."""
-        return type(value) is LinearTracer and value._trace is self
+        return type(value) is UnknownTracer and value._trace is self
 
     def atom(self, value: Array) -> Atom:
         """Return the atom of a value in the recorded program."""
-        if type(value) is LinearTracer and value._trace is self:
-            return value.unknown
+        if type(value) is UnknownTracer and value._trace is self:
+            return value.variable
         return self.builder.atom(value)
 
     def process(self, primitive: Primitive, args: Sequence[Array], params: dict[str, Any]) -> Any:
         """Evaluate, record, or (for primitives with sub-programs) split a primitive."""
         parent: Trace = self.parent  # type: ignore[assignment]  # every trace but the bottom one has a parent
         for arg in args:
-            if type(arg) is LinearTracer and arg._trace is self:
+            if type(arg) is UnknownTracer and arg._trace is self:
                 break
         else:
             return run_under(parent, parent.process, primitive, args, params)
@@ -281,54 +308,66 @@ class LinearTrace(Trace):
         several = primitive.multiple_results
         outvars = [Var(a) for a in avals] if several else [Var(avals)]
         self.builder.eqns.append(Equation(primitive, [self.atom(a) for a in args], outvars, params, self.position()))
-        outs = tuple([LinearTracer(self, v) for v in outvars])
+        outs = tuple([UnknownTracer(self, v) for v in outvars])
         return outs if several else outs[0]
 
     def position(self) -> Position | None:
-        """Return the user's line, which is needed by programs and messages alone."""
+        """Return the user's line; None if the recorded program is only transposed.
+
+        Finding a line takes a microsecond.
+        """
         return current_position.get() or (user_code_position() if settings.sees_results or isinstance(self.parent, JaxprTrace) else None)
 
 
-class LinearizeTrace(JVPTrace):
-    """Forward differentiation whose tangents are unknown: the parent records them."""
+class Linearization(NamedTuple):
+    """A function of flat arrays at a point, and the linear program of its derivative."""
 
-    __slots__ = ("linear", "tangents")
+    outs: list[Array]
+    #: From tangents of the differentiable inputs to those of the outputs that depend on them.
+    program: ClosedJaxpr
+    #: For each output, whether it depends on them.
+    depends: list[bool]
+
+
+class LinearizeTrace(JVPTrace):
+    """Forward differentiation whose tangents are unknown: `recorder` records them."""
+
+    __slots__ = ("recorder", "tangents")
 
     def __init__(self, parent: Trace, name: str = "") -> None:
-        self.linear = LinearTrace(parent, name)
-        super().__init__(self.linear, name)
-        self.tangents: list[LinearTracer | Zero] = []
+        self.recorder = PartialEvalTrace(parent, name)
+        super().__init__(self.recorder, name)
+        self.tangents: list[UnknownTracer | Zero] = []
 
     def start(self, primals: Sequence[Array], nonzero: Sequence[bool] | None = None) -> list[Array]:
         """Attach unknown tangents to the `nonzero` primals (default: of inexact dtype)."""
-        avals = [p.aval.at_least_vspace() for p in primals]
+        avals = [p.aval.tangent_aval() for p in primals]
         if nonzero is None:
             nonzero = [a.dtype == p.dtype for a, p in zip(avals, primals, strict=True)]
-        self.tangents = [self.linear.unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
+        self.tangents = [self.recorder.new_unknown(a) if nz else Zero(a) for nz, a in zip(nonzero, avals, strict=True)]
         return [self.attach(p, t) for p, t in zip(primals, self.tangents, strict=True)]
 
-    def end(self, results: Sequence[Array]) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
-        """Return the results of `linearize_flat` from those of the function."""
+    def end(self, results: Sequence[Array]) -> Linearization:
+        """Return what was recorded of a function with these results."""
         pairs = [self.detach(o) for o in results]
         tangents = [t for _, t in pairs]
-        depends = is_nonzero(tangents)
-        outvars = [self.linear.atom(t) for t in marked(tangents, depends)]
-        invars = [t.unknown for t in self.tangents if type(t) is LinearTracer]
-        return [p for p, _ in pairs], self.linear.builder.build(invars, outvars), depends
+        depends = nonzero_marks(tangents)
+        outvars = [self.recorder.atom(t) for t in marked(tangents, depends)]
+        invars = [t.variable for t in self.tangents if type(t) is UnknownTracer]
+        return Linearization([p for p, _ in pairs], self.recorder.builder.build(invars, outvars), depends)
 
     def finish(self) -> None:
         """Mark both traces as over."""
         super().finish()
-        self.linear.finish()
+        self.recorder.finish()
 
 
 def linearize_flat(
     function: Callable[..., Sequence[Array]], primals: Sequence[Array], nonzero: Sequence[bool] | None = None, name: str = ""
-) -> tuple[list[Array], ClosedJaxpr, list[bool]]:
+) -> Linearization:
     """Run `function` on flat arrays, and record its derivative.
 
-    Returns the outputs, the linear program from tangents of the inputs that are `nonzero` (default: those with inexact dtype) to
-    tangents of the outputs that depend on them, and which outputs those are.
+    The inputs that are `nonzero` (default: those with inexact dtype) have tangents.
     """
     trace = LinearizeTrace(current_trace(), name)
     try:
@@ -338,31 +377,28 @@ def linearize_flat(
 
 
 @program_cache
-def partial_eval_jaxpr(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
-    """Split a program into a known one and one that waits for the unknown inputs.
+def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+    """Split a program into one of the known inputs and one of the unknown ones.
 
-    Returns the known program ``known inputs -> (*known outputs, *residuals)``, the waiting program
+    Returns the known program ``known inputs -> (*known outputs, *residuals)``, the unknown program
     ``(*residuals, *unknown inputs) -> unknown outputs``, and which outputs are unknown.
     """
     avals = closed.in_avals
-    split: list[Any] = []
 
-    def run(*known_values: Array) -> list[Array]:
-        trace = LinearTrace(current_trace())
-        unknowns = [trace.unknown(a) for a in marked(avals, unknown)]
+    def run(*known_values: Array) -> tuple[list[Array], tuple[Jaxpr, list[bool]]]:
+        trace = PartialEvalTrace(current_trace())
+        unknowns = [trace.new_unknown(a) for a in marked(avals, is_unknown)]
         try:
-            outs = run_under(trace, eval_jaxpr, closed, *merge(unknown, unknowns, known_values))
+            outs = run_under(trace, eval_jaxpr, closed, *merge(is_unknown, unknowns, known_values))
         finally:
             trace.finish()
         out_unknown = [trace.is_unknown(o) for o in outs]
-        waiting = trace.builder.build([u.unknown for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
-        split[:] = [waiting, out_unknown]
-        return [*marked(outs, out_unknown, False), *waiting.consts]
+        unknown_program = trace.builder.build([u.variable for u in unknowns], [trace.atom(o) for o in marked(outs, out_unknown)])
+        return [*marked(outs, out_unknown, False), *unknown_program.consts], (unknown_program.jaxpr, out_unknown)
 
-    forward = trace_to_jaxpr(run, marked(avals, unknown, False), "known")
-    jaxpr, out_unknown = split[0].jaxpr, split[1]
+    known_program, (jaxpr, out_unknown) = trace_with_aux(trace_to_jaxpr, run, marked(avals, is_unknown, False), "known")
     with_residuals = ClosedJaxpr(Jaxpr([], [*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns))
-    return forward, with_residuals, out_unknown
+    return known_program, with_residuals, out_unknown
 
 
 # ------------------------------------------------------------------------------
@@ -386,15 +422,16 @@ def backward_pass(
     jaxpr = closed.jaxpr
     #: The values of the non-linear variables.
     values: dict[Var, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    token, outside = current_position.set(current_position.get()), backward.set(True)
+    # `_walk_back` sets the position by equation; the token restores it.
+    position_token, backward_token = current_position.set(current_position.get()), in_backward_pass.set(True)
     try:
         if not all_linear:
             values.update((v, a) for v, a, is_linear in zip(jaxpr.invars, args, linear, strict=True) if not is_linear)
             _evaluate_known(jaxpr, values)
         pending = _walk_back(jaxpr, values, cotangents)
     finally:
-        current_position.reset(token)
-        backward.reset(outside)
+        current_position.reset(position_token)
+        in_backward_pass.reset(backward_token)
     return [
         None if not is_linear else (pending[v] if v in pending else Zero(v.aval)) for v, is_linear in zip(jaxpr.invars, linear, strict=True)
     ]
@@ -416,43 +453,47 @@ def _read(values: dict[Var, Any], atom: Atom) -> Any:
     return atom.val if type(atom) is Literal else values[atom]  # type: ignore[index]  # mypy keeps the union
 
 
-def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Any, Any]:
-    """Return cotangents of the linear inputs, by the equations in reverse order."""
-    pending: dict[Any, Any] = {}
-    targets: Sequence[Any] = jaxpr.outvars
-    results: Sequence[Any] = cotangents
-    for eqn in (None, *reversed(jaxpr.eqns)):
-        if eqn is not None:
-            out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
-            if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
-                continue
-            targets, results = eqn.invars, _transposed(eqn, values, out_cotangents)
-        for atom, cotangent in zip(targets, results, strict=True):
-            if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
-                continue
-            partial_sum = pending.get(atom)
-            pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)
+def _walk_back(jaxpr: Jaxpr, values: dict[Var, Any], cotangents: Sequence[Any]) -> dict[Var, Any]:
+    """Transpose the equations in reverse order; return the linear inputs' cotangents."""
+    # That of a variable is complete when the equation that computes it is reached.
+    pending: dict[Var, Any] = {}
+    _accumulate(pending, jaxpr.outvars, cotangents, values)
+    for eqn in reversed(jaxpr.eqns):
+        out_cotangents = [pending.pop(v, None) for v in eqn.outvars]
+        if not out_cotangents or (out_cotangents[0] is None and all(c is None for c in out_cotangents)):
+            continue
+        primitive = eqn.primitive
+        transpose = transpose_rules.get(primitive, primitive.transpose)
+        if transpose is None:
+            raise _no_transpose_rule(eqn)
+        current_position.set(eqn.position)
+        args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
+        for arg in args:
+            if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
+                arg.refuse()
+        if primitive.multiple_results:
+            instantiated = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
+            in_cotangents = transpose(instantiated, *args, **eqn.params)
+        else:
+            in_cotangents = transpose(out_cotangents[0], *args, **eqn.params)
+        _accumulate(pending, eqn.invars, in_cotangents, values)
     return pending
 
 
-def _transposed(eqn: Equation, values: dict[Var, Any], out_cotangents: list[Any]) -> Sequence[Any]:
-    """Return a cotangent or None for each operand, from those of the results."""
-    primitive = eqn.primitive
-    transpose = transpose_rules.get(primitive, primitive.transpose)
-    if transpose is None:
-        raise MissingRuleError(
-            f"the primitive {primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
-            "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
-        )
-    current_position.set(eqn.position)
-    args = [values[v] if v in values else v.val if type(v) is Literal else Linear(v.aval, eqn) for v in eqn.invars]
-    for arg in args:
-        if type(arg) is Linear and arg.dtype in BOOL:  # no comparison is linear, even where the rule needs no result of it
-            arg.refuse()
-    if not primitive.multiple_results:
-        return transpose(out_cotangents[0], *args, **eqn.params)
-    cotangents = [Zero(v.aval) if c is None else c for c, v in zip(out_cotangents, eqn.outvars, strict=True)]
-    return transpose(cotangents, *args, **eqn.params)
+def _accumulate(pending: dict[Var, Any], atoms: Sequence[Atom], cotangents: Sequence[Any], values: dict[Var, Any]) -> None:
+    """Add cotangents to those of the atoms that are linear variables."""
+    for atom, cotangent in zip(atoms, cotangents, strict=True):
+        if cotangent is None or type(cotangent) is Zero or type(atom) is Literal or atom in values:
+            continue
+        partial_sum = pending.get(atom)  # type: ignore[arg-type]  # mypy keeps the union
+        pending[atom] = cotangent if partial_sum is None else add(partial_sum, cotangent)  # type: ignore[index]  # likewise
+
+
+def _no_transpose_rule(eqn: Equation) -> MissingRuleError:
+    return MissingRuleError(
+        f"the primitive {eqn.primitive} (from {eqn.source}) has no transpose rule, so reverse-mode differentiation cannot pass it. "
+        "Use forward mode (jvp, jacfwd), or give the function a custom_vjp."
+    )
 
 
 @program_cache
@@ -463,14 +504,12 @@ def transpose_jaxpr(closed: ClosedJaxpr, linear: Sequence[bool], nonzero_cts: Se
     """
     avals, outs = closed.in_avals, closed.out_avals
     known_avals, ct_avals = marked(avals, linear, False), marked(outs, nonzero_cts)
-    nonzero: list[bool] = []
 
-    def run(*flat: Array) -> list[Array]:
+    def run(*flat: Array) -> tuple[list[Array], list[bool]]:
         args = merge(linear, [None] * sum(linear), flat[: len(known_avals)])
         cts = merge(nonzero_cts, flat[len(known_avals) :], map(Zero, marked(outs, nonzero_cts, False)))
         results = marked(backward_pass(closed, linear, args, cts), linear)
-        nonzero[:] = is_nonzero(results)
-        return marked(results, nonzero)
+        nonzero = nonzero_marks(results)
+        return marked(results, nonzero), nonzero
 
-    result = trace_rules(run, [*known_avals, *ct_avals], "backward")
-    return result, nonzero
+    return trace_with_aux(trace_rules, run, [*known_avals, *ct_avals], "backward")

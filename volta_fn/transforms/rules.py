@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, has_effects, program_cache
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, dce_jaxpr, has_effects, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
@@ -46,14 +45,14 @@ from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.elementwise.selection import eq, select, select_n
 from volta_fn.primitives.reduction import reduce_or
 from volta_fn.transforms.linearize import (
-    LinearTrace,
+    PartialEvalTrace,
     fixed_point,
-    is_linear,
-    is_nonzero,
     jvp_jaxpr,
     jvp_rules,
+    linear_marks,
     marked,
     merge,
+    nonzero_marks,
     partial_eval_jaxpr,
     partial_eval_rules,
     split_tangents,
@@ -87,27 +86,27 @@ def with_unused(closed: ClosedJaxpr, extra: Sequence[ShapedArray]) -> ClosedJaxp
 
 
 @program_cache
-def split_program(closed: ClosedJaxpr, unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+def split_program(closed: ClosedJaxpr, is_unknown: Sequence[bool], wanted: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     """Split a program like `partial_eval_jaxpr`, with more outputs unknown.
 
     The outputs in `wanted` are unknown even if they could be known. The known program returns those as its first residuals.
     """
-    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
     is_moved = [w for w, u in zip(wanted, out_unknown, strict=True) if not u]
     if not any(is_moved):
-        return forward, waiting, out_unknown
-    known_outs, residuals = forward.jaxpr.outvars[: len(is_moved)], forward.jaxpr.outvars[len(is_moved) :]
+        return known_program, unknown_program, out_unknown
+    known_outs, residuals = known_program.jaxpr.outvars[: len(is_moved)], known_program.jaxpr.outvars[len(is_moved) :]
     passed = [Var(v.aval) for v in marked(known_outs, is_moved)]
-    is_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
-    outvars = merge(marked(out_unknown, is_unknown), waiting.jaxpr.outvars, passed)
+    outs_unknown = [u or w for u, w in zip(out_unknown, wanted, strict=True)]
+    outvars = merge(marked(out_unknown, outs_unknown), unknown_program.jaxpr.outvars, passed)
     known_jaxpr = Jaxpr(
-        forward.jaxpr.constvars,
-        forward.jaxpr.invars,
+        known_program.jaxpr.constvars,
+        known_program.jaxpr.invars,
         [*marked(known_outs, is_moved, False), *marked(known_outs, is_moved), *residuals],
-        forward.jaxpr.eqns,
+        known_program.jaxpr.eqns,
     )
-    waiting_jaxpr = Jaxpr(waiting.jaxpr.constvars, [*passed, *waiting.jaxpr.invars], outvars, waiting.jaxpr.eqns)
-    return ClosedJaxpr(known_jaxpr, forward.consts), ClosedJaxpr(waiting_jaxpr, waiting.consts), is_unknown
+    unknown_jaxpr = Jaxpr(unknown_program.jaxpr.constvars, [*passed, *unknown_program.jaxpr.invars], outvars, unknown_program.jaxpr.eqns)
+    return ClosedJaxpr(known_jaxpr, known_program.consts), ClosedJaxpr(unknown_jaxpr, unknown_program.consts), outs_unknown
 
 
 def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
@@ -131,29 +130,31 @@ _CHEAP = frozenset(
     + [f.primitive for f in (selection.bitwise_and, selection.bitwise_or, selection.bitwise_not)]
     + [selection.select_n_p, broadcast_in_dim_p, arithmetic.integer_pow_p]
 )
-#: The most operations that lead to a value that is computed again, and the largest exponent among them.
-_MOST, _POWER = 6, 4
+#: The most operations that lead to a value that is computed again.
+_MOST_OPERATIONS = 6
+#: The largest exponent among them.
+_LARGEST_POWER = 4
 
 
 @program_cache
-def split_call(closed: ClosedJaxpr, unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
+def split_call(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple[ClosedJaxpr, ClosedJaxpr, list[bool]]:
     """Split a program like `partial_eval_jaxpr`, with fewer residuals."""
-    forward, waiting, out_unknown = partial_eval_jaxpr(closed, unknown)
-    jaxpr, count = forward.jaxpr, out_unknown.count(False)
+    known_program, unknown_program, out_unknown = partial_eval_jaxpr(closed, is_unknown)
+    jaxpr, count = known_program.jaxpr, out_unknown.count(False)
     outputs, residuals = jaxpr.outvars[:count], jaxpr.outvars[count:]
-    derivation = _Derivation(forward, outputs, residuals)
+    derivation = _Derivation(known_program, outputs, residuals)
     if not derivation.again:
-        return forward, waiting, out_unknown
+        return known_program, unknown_program, out_unknown
     saved = list(derivation.saved)
-    again = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in forward.eqns if id(e) in derivation.again]), [])
-    return dce_jaxpr(forward.replace(outvars=[*outputs, *saved])), chained(again, waiting, "derivative"), out_unknown
+    again = ClosedJaxpr(Jaxpr([], saved, residuals, [e for e in known_program.eqns if id(e) in derivation.again]), [])
+    return dce_jaxpr(known_program.replace(outvars=[*outputs, *saved])), chained(again, unknown_program, "derivative"), out_unknown
 
 
 class _Derivation:
     """The residuals to save, and the equations that derive the others from these."""
 
-    def __init__(self, forward: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
-        self.makers = {v: e for e in forward.eqns for v in e.outvars}
+    def __init__(self, known_program: ClosedJaxpr, outputs: Sequence[Atom], residuals: Sequence[Atom]) -> None:
+        self.makers = {v: e for e in known_program.eqns for v in e.outvars}
         self.outputs = {v for v in outputs if type(v) is Var}
         self.saved: dict[Var, None] = {}
         self.again: set[int] = set()
@@ -174,7 +175,7 @@ class _Derivation:
                 leaves[at] = None
                 continue
             eqn = self.makers.get(at)
-            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST:
+            if eqn is None or not _is_cheap(eqn) or len(equations) >= _MOST_OPERATIONS:
                 self.saved[var] = None
                 return
             equations[id(eqn)] = eqn
@@ -188,7 +189,7 @@ class _Derivation:
 
 
 def _is_cheap(eqn: Equation) -> bool:
-    return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _POWER)
+    return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _LARGEST_POWER)
 
 
 # ------------------------------------------------------------------------------
@@ -200,24 +201,24 @@ def _is_cheap(eqn: Equation) -> bool:
 def _call_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any
 ) -> tuple[Sequence[Array], Sequence[Any]]:
-    nonzero = is_nonzero(tangents)
+    nonzero = nonzero_marks(tangents)
     forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
     return split_tangents(bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, name)), out_nonzero)
 
 
 @partial_eval_rules.register(jit_p)
-def _partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    unknown = [trace.is_unknown(a) for a in args]
-    forward, waiting, out_unknown = split_call(params["jaxpr"], unknown)
-    flat = bind(jit_p, *marked(args, unknown, False), **call_params(forward, params["name"]))
+def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    is_unknown = [trace.is_unknown(a) for a in args]
+    known_program, unknown_program, out_unknown = split_call(params["jaxpr"], is_unknown)
+    flat = bind(jit_p, *marked(args, is_unknown, False), **call_params(known_program, params["name"]))
     residuals = flat[out_unknown.count(False) :]
-    recorded = trace.record(jit_p, [*residuals, *marked(args, unknown)], call_params(waiting, params["name"]))
+    recorded = trace.record(jit_p, [*residuals, *marked(args, is_unknown)], call_params(unknown_program, params["name"]))
     return tuple(merge(out_unknown, recorded, flat))
 
 
 @transpose_rules.register(jit_p, attention_gradient_p)
 def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any) -> list[Any]:
-    linear, nonzero = is_linear(args), is_nonzero(cotangents)
+    linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
     backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
     return spread(
         bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, has_cotangent
@@ -225,7 +226,7 @@ def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, n
 
 
 @batching_rules.register(jit_p)
-def _batch(
+def _jit_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
     batched, stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
@@ -242,18 +243,18 @@ def _attention_jvp(
     primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[Any]]:
     out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
-    zeros = [Zero(x.aval.at_least_vspace()) for x in (out, statistics)]
-    nonzero = is_nonzero(tangents[:3])
+    zeros = [Zero(x.aval.tangent_aval()) for x in (out, statistics)]
+    nonzero = nonzero_marks(tangents[:3])
     if not any(nonzero):
         return (out, statistics), zeros
-    body = _tangent_program(jaxpr, nonzero)
+    body = _attention_tangent_program(jaxpr, nonzero)
     operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
     (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
     return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
 
 
 @program_cache
-def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
+def _attention_tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr:
     """Derive the expansion of the tangent.
 
     It is ``(q, k, v[, mask], result, statistics, *nonzero tangents) -> result's tangent``.
@@ -270,8 +271,10 @@ def _tangent_program(jaxpr: ClosedJaxpr, nonzero: Sequence[bool]) -> ClosedJaxpr
 
 
 @transpose_rules.register(attention_tangent_p)
-def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]) -> list[Any]:
-    linear = is_linear(args)
+def _attention_tangent_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
+    linear = linear_marks(args)
     if type(cotangents[0]) is Zero:
         return [None] * len(args)
     residuals = marked(args, linear, False)
@@ -286,7 +289,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: 
     return spread(results, linear, has_cotangent)
 
 
-def _batch_rule(primitive: Primitive) -> Any:
+def _attention_batch_rule(primitive: Primitive) -> Any:
     def batch(
         axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
     ) -> tuple[Sequence[Array], list[int]]:
@@ -300,7 +303,9 @@ def _batch_rule(primitive: Primitive) -> Any:
     return batch
 
 
-batching_rules.update({primitive: _batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)})
+batching_rules.update(
+    {primitive: _attention_batch_rule(primitive) for primitive in (attention_p, attention_tangent_p, attention_gradient_p)}
+)
 
 
 # ------------------------------------------------------------------------------
@@ -339,7 +344,7 @@ def _scan_params(params: dict[str, Any], jaxpr: ClosedJaxpr, num_consts: int, nu
 def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
     closed, count = params["jaxpr"], params["num_carry"]
     outputs = len(closed.out_avals)
-    nonzero = _Operands.of(is_nonzero(tangents), params)
+    nonzero = _Operands.of(nonzero_marks(tangents), params)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
         result = jvp_jaxpr(closed, [*nonzero.consts, *carry, *nonzero.rows], [*carry, *[False] * (outputs - count)])
@@ -374,7 +379,7 @@ def _paired(first: Sequence[int], second: Sequence[int]) -> list[int]:
     return order
 
 
-# Partial evaluation: a known loop, and a waiting loop that reads the residuals of each iteration.
+# Partial evaluation: a known loop, and an unknown loop that reads the residuals of each iteration.
 
 
 class _Split(NamedTuple):
@@ -383,57 +388,57 @@ class _Split(NamedTuple):
     #: From the known consts to the residuals that are the same in every iteration.
     invariant: ClosedJaxpr
     #: The known loop; after its own outputs it returns the residuals that must be stacked.
-    forward: ClosedJaxpr
-    #: The waiting loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
-    waiting: ClosedJaxpr
+    known_loop: ClosedJaxpr
+    #: The unknown loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
+    unknown_body: ClosedJaxpr
     #: For each residual that differs between iterations: the known row that it is, or None if the known loop stacks it.
     rows: list[int | None]
 
 
 @partial_eval_rules.register(scan_p)
-def _scan_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    unknown = [trace.is_unknown(a) for a in args]
-    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(unknown), params))
-    values, marks = _Operands.of(args, params), _Operands.of(unknown, params)
+def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    is_unknown = [trace.is_unknown(a) for a in args]
+    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(is_unknown), params))
+    values, marks = _Operands.of(args, params), _Operands.of(is_unknown, params)
     consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
     flat: Sequence[Array] = ()
-    if split.forward.out_avals or any(map(has_effects, split.forward.eqns)):
-        flat = _bind_scan(params, split.forward, consts, marked(values.carry, split.carry_unknown, False), rows)
+    if split.known_loop.out_avals or any(map(has_effects, split.known_loop.eqns)):
+        flat = _bind_scan(params, split.known_loop, consts, marked(values.carry, split.carry_unknown, False), rows)
     stacked = iter(flat[split.out_unknown.count(False) :])
     residuals = [next(stacked) if i is None else rows[i] for i in split.rows]
-    waiting_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
-    waiting_carry = marked(values.carry, split.carry_unknown)
-    operands = [*waiting_consts, *waiting_carry, *residuals, *marked(values.rows, marks.rows)]
-    recorded = trace.record(scan_p, operands, _scan_params(params, split.waiting, len(waiting_consts), len(waiting_carry)))
+    unknown_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
+    unknown_carry = marked(values.carry, split.carry_unknown)
+    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, marks.rows)]
+    recorded = trace.record(scan_p, operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry)))
     return tuple(merge(split.out_unknown, recorded, flat))
 
 
 @program_cache
-def _split_body(closed: ClosedJaxpr, count: int, unknown: _Operands) -> _Split:
+def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Split:
     free = [False] * (len(closed.out_avals) - count)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
-        result = split_program(closed, [*unknown.consts, *carry, *unknown.rows], [*carry, *free])
+        result = split_program(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *free])
         return result, result[2][:count]
 
-    (forward, waiting, out_unknown), carry_unknown = fixed_point(unknown.carry, step)
-    forward = inline_calls(forward, jit_p)
-    consts, carry = unknown.consts.count(False), carry_unknown.count(False)
+    (known_program, unknown_program, out_unknown), carry_unknown = fixed_point(is_unknown.carry, step)
+    known_program = inline_calls(known_program, jit_p)
+    consts, carry = is_unknown.consts.count(False), carry_unknown.count(False)
     outputs = out_unknown.count(False)
-    invars, residuals = forward.jaxpr.invars, forward.jaxpr.outvars[outputs:]
-    varying = _varying(forward, consts)
+    invars, residuals = known_program.jaxpr.invars, known_program.jaxpr.outvars[outputs:]
+    varying = _varying(known_program, consts)
     row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
     invariant = [type(v) is Literal or v not in varying for v in residuals]
     stacked = [not i and v not in row_of for i, v in zip(invariant, residuals, strict=True)]
-    same = _without_inputs(forward, consts, varying, marked(residuals, invariant))
-    loop = dce_jaxpr(forward, [*[True] * outputs, *stacked])
-    # The waiting program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
-    positions, first_row = range(len(residuals)), len(residuals) + sum(unknown.consts) + sum(carry_unknown)
+    same = _without_inputs(known_program, consts, varying, marked(residuals, invariant))
+    loop = dce_jaxpr(known_program, [*[True] * outputs, *stacked])
+    # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
+    positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)
     inputs = [
         *marked(positions, invariant), *range(len(residuals), first_row),
-        *marked(positions, invariant, False), *range(first_row, len(waiting.in_avals)),
+        *marked(positions, invariant, False), *range(first_row, len(unknown_program.in_avals)),
     ]  # fmt: skip
-    body = reordered(waiting, inputs, range(len(waiting.out_avals)))
+    body = reordered(unknown_program, inputs, range(len(unknown_program.out_avals)))
     return _Split(carry_unknown, out_unknown, same, loop, body, [row_of.get(v) for v in marked(residuals, invariant, False)])
 
 
@@ -446,11 +451,11 @@ def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
     return varying
 
 
-def _without_inputs(forward: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+def _without_inputs(known_program: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
     """Return the program of outputs that depend on the constants alone."""
-    jaxpr = forward.jaxpr
+    jaxpr = known_program.jaxpr
     eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
-    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), forward.consts))
+    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known_program.consts))
 
 
 # Reverse mode.
@@ -460,8 +465,8 @@ def _without_inputs(forward: ClosedJaxpr, consts: int, varying: set[Atom], outva
 def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
     """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
     closed, count = params["jaxpr"], params["num_carry"]
-    linear, values = _Operands.of(tuple(is_linear(args)), params), _Operands.of(args, params)
-    ys_nonzero = is_nonzero(cotangents[count:])
+    linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
+    ys_nonzero = nonzero_marks(cotangents[count:])
     backward, const_given, row_given = _backward_body(closed, linear, ys_nonzero)
     sums = marked(marked(closed.in_avals[: params["num_consts"]], linear.consts), const_given)
     carry = [*[instantiate(Zero(a)) for a in sums], *map(instantiate, cotangents[:count])]
@@ -480,7 +485,7 @@ def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[
     start, count = len(linear.consts), len(linear.carry)
     avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
     for aval in avals.carry:
-        if aval.at_least_vspace().dtype != aval.dtype:
+        if aval.tangent_aval().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
     transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
     consts, sums = linear.consts.count(False), sum(linear.consts)
@@ -548,12 +553,12 @@ def _bind_while(
 def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
     cond_consts, body_consts, carry = _by_role(primals, params)
     _, const_tangents, carry_tangents = _by_role(tangents, params)
-    consts_nonzero = is_nonzero(const_tangents)
+    consts_nonzero = nonzero_marks(const_tangents)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
         return jvp_jaxpr(params["body_jaxpr"], [*consts_nonzero, *marks], marks)
 
-    forward, nonzero = fixed_point(is_nonzero(carry_tangents), step)
+    forward, nonzero = fixed_point(nonzero_marks(carry_tangents), step)
     const_directions = marked(const_tangents, consts_nonzero)
     carried = [instantiate(t) for t in marked(carry_tangents, nonzero)]
     start, end = len(body_consts), len(body_consts) + len(carry)
@@ -571,23 +576,23 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
 
 
 @partial_eval_rules.register(while_p)
-def _while_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _while_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     """Run the loop for the known values; the recorded loop computes them again."""
     cond_unknown, consts_unknown, start_unknown = _by_role([trace.is_unknown(a) for a in args], params)
 
     def step(marks: list[bool]) -> tuple[Any, Sequence[bool]]:
-        forward, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
-        return forward, out
+        known_program, _, out = split_program(params["body_jaxpr"], [*consts_unknown, *marks], marks)
+        return known_program, out
 
-    forward, unknown = fixed_point(start_unknown, step)
-    stops, _, (stops_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *unknown], [False])
+    known_program, is_unknown = fixed_point(start_unknown, step)
+    stops, _, (stops_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *is_unknown], [False])
     recorded = trace.record(while_p, args, params)
-    if stops_unknown or all(unknown):
+    if stops_unknown or all(is_unknown):
         return recorded
-    body = reordered(forward, range(len(forward.in_avals)), range(unknown.count(False)))
+    body = reordered(known_program, range(len(known_program.in_avals)), range(is_unknown.count(False)))
     cond = reordered(stops, range(len(stops.in_avals)), [0])
-    operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, unknown), strict=True)]
-    return tuple(merge(unknown, marked(recorded, unknown), _bind_while(cond, body, *operands)))
+    operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, is_unknown), strict=True)]
+    return tuple(merge(is_unknown, marked(recorded, is_unknown), _bind_while(cond, body, *operands)))
 
 
 @transpose_rules.register(while_p)
@@ -673,34 +678,34 @@ def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
 
 @jvp_rules.register(cond_p)
 def _cond_jvp(primals: Sequence[Array], tangents: Sequence[Any], *, branches: Branches) -> tuple[Sequence[Array], Sequence[Any]]:
-    nonzero = is_nonzero(tangents[1:])
+    nonzero = nonzero_marks(tangents[1:])
     forward, out_nonzero = _derived(branches, lambda b, forced: jvp_jaxpr(b, nonzero, forced))
     return split_tangents(bind(cond_p, *primals, *marked(tangents[1:], nonzero), branches=forward), out_nonzero)
 
 
 @partial_eval_rules.register(cond_p)
-def _cond_partial_eval(trace: LinearTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+def _cond_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
     index, operands = args[0], args[1:]
     if trace.is_unknown(index):
         return trace.record(cond_p, args, params)
-    unknown = [trace.is_unknown(a) for a in operands]
-    forward, waiting, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], unknown)
-    flat = bind(cond_p, index, *marked(operands, unknown, False), branches=forward)
+    is_unknown = [trace.is_unknown(a) for a in operands]
+    known_branches, unknown_branches, out_unknown = _split_branches(params["branches"][0], params["branches"][1:], is_unknown)
+    flat = bind(cond_p, index, *marked(operands, is_unknown, False), branches=known_branches)
     residuals = flat[out_unknown.count(False) :]
-    recorded = trace.record(cond_p, [index, *residuals, *marked(operands, unknown)], {"branches": waiting})
+    recorded = trace.record(cond_p, [index, *residuals, *marked(operands, is_unknown)], {"branches": unknown_branches})
     return tuple(merge(out_unknown, recorded, flat))
 
 
 @program_cache
-def _split_branches(first: ClosedJaxpr, others: Branches, unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
+def _split_branches(first: ClosedJaxpr, others: Branches, is_unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
     """Split every branch, with equal unknown outputs and types of residuals."""
     branches = (first, *others)
     free = [False] * len(first.out_avals)
-    out_unknown = _any([split_program(b, unknown, free)[2] for b in branches])
-    splits = [split_program(b, unknown, out_unknown) for b in branches]
+    out_unknown = _any([split_program(b, is_unknown, free)[2] for b in branches])
+    splits = [split_program(b, is_unknown, out_unknown) for b in branches]
     count = out_unknown.count(False)
-    slots = _residual_slots([[v.aval for v in forward.jaxpr.outvars[count:]] for forward, _, _ in splits])
-    pairs = [_with_slots(forward, waiting, count, slots) for forward, waiting, _ in splits]
+    slots = _residual_slots([[v.aval for v in known_program.jaxpr.outvars[count:]] for known_program, _, _ in splits])
+    pairs = [_with_slots(known_program, unknown_program, count, slots) for known_program, unknown_program, _ in splits]
     return tuple([p[0] for p in pairs]), tuple([p[1] for p in pairs]), out_unknown
 
 
@@ -712,9 +717,11 @@ def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]
     return list(most.elements())
 
 
-def _with_slots(forward: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+def _with_slots(
+    known_program: ClosedJaxpr, unknown_program: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]
+) -> tuple[ClosedJaxpr, ClosedJaxpr]:
     """Assign a branch's residuals to slots; the known program fills others with zeros."""
-    residuals = forward.jaxpr.outvars[count:]
+    residuals = known_program.jaxpr.outvars[count:]
     free = list(range(len(residuals)))
     assigned: list[int | None] = []
     for slot in slots:
@@ -723,18 +730,18 @@ def _with_slots(forward: ClosedJaxpr, waiting: ClosedJaxpr, count: int, slots: S
             free.remove(assigned[-1])
 
     def run(*args: Array) -> list[Array]:
-        outs = eval_jaxpr(forward, *args)
+        outs = eval_jaxpr(known_program, *args)
         return [*outs[:count], *[instantiate(Zero(s)) if i is None else outs[count + i] for i, s in zip(assigned, slots, strict=True)]]
 
-    jaxpr = waiting.jaxpr
+    jaxpr = unknown_program.jaxpr
     inputs = [Var(s) if i is None else jaxpr.invars[i] for i, s in zip(assigned, slots, strict=True)]
     waits = Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[len(residuals) :]], jaxpr.outvars, jaxpr.eqns)
-    return trace_to_jaxpr(run, forward.in_avals, "known"), ClosedJaxpr(waits, waiting.consts)
+    return trace_to_jaxpr(run, known_program.in_avals, "known"), ClosedJaxpr(waits, unknown_program.consts)
 
 
 @transpose_rules.register(cond_p)
 def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branches: Branches) -> list[Any]:
-    linear, nonzero = is_linear(operands), is_nonzero(cotangents)
+    linear, nonzero = linear_marks(operands), nonzero_marks(cotangents)
     backward, has_cotangent = _transpose_branches(branches[0], branches[1:], linear, nonzero)
     flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
     return [None, *spread(flat, linear, has_cotangent)]

@@ -29,9 +29,9 @@ from volta_fn.io.state_dict import dotted, joined
 from volta_fn.jit import jit
 from volta_fn.jit.lowered import Lowered, plan_for
 from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
-from volta_fn.targets.wgsl.target import DeviceProfile, WgslTarget, profile_of
+from volta_fn.targets.wgsl.target import DeviceProfile, RoutineCache, WgslTarget, profile_of
 from volta_fn.web.layouts import Layout, Plain
 
 # ------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class ProgramWriter:
         commands = [_write_command(command, pipelines) for command in plan.commands]
         return {
             "slots": slots,
-            "temporaries": plan.blocks,
+            "temporaries": plan.block_sizes,
             "pipelines": pipelines.rows,
             "commands": commands,
             "results": [self._result(output, plan) for output in plan.outputs],
@@ -287,7 +287,7 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
     `largest` is the bytes of the largest array.
     """
     dispatches = [run for plan in plans for run in runs(plan.commands)]
-    buffers = [size for plan in plans for size in (*plan.blocks, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
+    buffers = [size for plan in plans for size in (*plan.block_sizes, *plan.result_sizes, *[a.nbytes for a in plan.arguments])]
     invocations = max([run.shader.invocations for run in dispatches], default=0)
     needed = {
         "maxStorageBuffersPerShaderStage": max([len(run.ranges) for run in dispatches], default=0),
@@ -350,7 +350,7 @@ def make_manifest(state: Mapping[str, Any], functions: Mapping[str, Function], p
 class _Builder:
     def __init__(self, profile: DeviceProfile, storage: str) -> None:
         self.profile, self.storage = profile, storage
-        self.target, self.routines = WgslTarget(profile.capabilities), Routines()
+        self.target, self.routines = WgslTarget(profile.capabilities), RoutineCache()
         self.writer = ProgramWriter()
         self.arrays: list[dict[str, Any]] = []
         self.numbers: dict[str, int] = {}

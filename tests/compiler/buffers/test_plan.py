@@ -11,7 +11,7 @@ import volta_fn.numpy as jnp
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.buffers import Plan
-from volta_fn.compiler.passes.loops import inline_calls
+from volta_fn.core.jaxpr import inline_calls
 
 X = vf.ShapeDtypeStruct((4,), "float32")
 

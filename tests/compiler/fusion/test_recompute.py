@@ -180,7 +180,7 @@ def test_what_is_compared_with_a_choice_from_it_is_computed_once(function: Any, 
         compared = [n for n in kernel.nodes if isinstance(n, Apply) and n.op in ("eq", "ge")]
         assert not (again and reduced and compared), "a second pass computes what the first one reduced"
     same_as_jit(gradient, partition, *values_for((x, x)))
-    exact = fuse_function(gradient, x, x, target=SimpleTarget(recompute_above=0, kernel_buffers=64, contraction=False))
+    exact = fuse_function(gradient, x, x, target=SimpleTarget(recompute_above=0, kernel_buffers=64, fp_contract=False))
     assert len(exact.kernels) <= len(partition.kernels)
 
 
@@ -208,5 +208,5 @@ def test_values_compared_with_others_are_computed_again() -> None:
     """The sign of a sum is no choice from it: rectifiers recompute."""
     loss = lambda x, y: (jnp.where(x * y + x > 0, x * y + x, 0.0) @ y.T).sum()
     partition = fuse_function(vf.grad(loss), X, X, target=SimpleTarget(recompute_above=0))
-    exact = fuse_function(vf.grad(loss), X, X, target=SimpleTarget(recompute_above=0, contraction=False))
+    exact = fuse_function(vf.grad(loss), X, X, target=SimpleTarget(recompute_above=0, fp_contract=False))
     assert stored(partition) == stored(exact)

@@ -19,7 +19,7 @@ Y = RNG.standard_normal((3, 4, 8), np.float32)
 
 def parted(function: Any, *args: Any, parts: int = 3, buffers: int = 24) -> tuple[list[np.ndarray], list[str]]:
     """The results with products in parts, and what the kernels are."""
-    before = fuse_function(function, *args, target=SimpleTarget(contracts=lambda kernel: True))
+    before = fuse_function(function, *args, target=SimpleTarget(computes_product=lambda kernel: True))
     after = split_k_into_consumers(before, lambda kernel: parts, buffers)
     result = evaluated(after, *args)
     for x, y in zip(result, run(before, *args), strict=True):

@@ -12,26 +12,28 @@ from volta_fn.compiler import pipeline
 from volta_fn.compiler.fusion.fuse import fuse
 from volta_fn.compiler.ir.kernel import Kernel, check_kernel, interpret
 from volta_fn.compiler.ir.nodes import FusedProgram, KernelCall, writes
-from volta_fn.compiler.passes.loops import inline_calls
 from volta_fn.compiler.target import Target, TargetCapabilities
-from volta_fn.core.jaxpr import Equation, Literal
+from volta_fn.core.jaxpr import Equation, Literal, inline_calls
 from volta_fn.targets.numpy.backend import make_kernel
 
 
 class SimpleTarget(Target):
-    """A target with some capabilities of core WebGPU changed, which computes and contracts what it is told to."""
+    """A target with some capabilities of core WebGPU changed, which computes the equations and products that it is told to."""
 
     def __init__(
-        self, computes: Callable[[Equation], bool] | None = None, contracts: Callable[[Kernel], bool] | None = None, **capabilities: int
+        self,
+        computes: Callable[[Equation], bool] | None = None,
+        computes_product: Callable[[Kernel], bool] | None = None,
+        **capabilities: int,
     ) -> None:
         self.capabilities = TargetCapabilities()._replace(**capabilities)  # type: ignore[arg-type]
-        self._computes, self._contracts = computes, contracts
+        self._computes, self._computes_product = computes, computes_product
 
     def computes(self, eqn: Equation) -> bool:
         return True if self._computes is None else self._computes(eqn)
 
-    def contracts(self, kernel: Kernel) -> bool:
-        return False if self._contracts is None else self._contracts(kernel)
+    def computes_product(self, kernel: Kernel) -> bool:
+        return False if self._computes_product is None else self._computes_product(kernel)
 
 
 def fuse_function(function: Callable[..., Any], *args: Any, target: Target | None = None) -> FusedProgram:

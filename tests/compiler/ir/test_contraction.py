@@ -17,7 +17,7 @@ from volta_fn.compiler.ir.kernel import Kernel, check_kernel, format_kernel, int
 from volta_fn.compiler.ir.nodes import Contraction, FusedProgram, contraction_of
 
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(contracts=lambda kernel: contraction_of(kernel) is not None)
+TARGET = SimpleTarget(computes_product=lambda kernel: contraction_of(kernel) is not None)
 
 
 def numbers(*shape: int) -> np.ndarray:

@@ -117,7 +117,7 @@ def product(x: Any) -> Any:
 
 
 def a_product() -> Kernel:
-    program = pipeline.fused(vf.make_jaxpr(product)(X), SimpleTarget(contracts=lambda kernel: True))
+    program = pipeline.fused(vf.make_jaxpr(product)(X), SimpleTarget(computes_product=lambda kernel: True))
     (kernel,) = program.kernels
     assert contraction.contraction_of(kernel) is not None and problem_of(kernel) is None
     return kernel

@@ -22,8 +22,8 @@ from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, loaded_routines, written
 from volta_fn.targets.cpu.target import TARGET
 from volta_fn.targets.numpy.backend import written as writes
-from volta_fn.targets.wgsl.runtime.program_plan import Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.program_plan import plan_program
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 GPU = WgslTarget(WEBGPU.capabilities)
 SAMPLES = list(samples_of_code())
@@ -35,7 +35,7 @@ def verify_everywhere(closed: ClosedJaxpr) -> None:
     pipeline.plan(closed.replace(), donated, writes)
     program = pipeline.lower(closed.replace(), TARGET)
     written(program, donated, CommandWriter(loaded_routines(program), CONTROL_FLOW))
-    plan_program(closed.replace(), donated, pipeline, GPU, Routines())
+    plan_program(closed.replace(), donated, pipeline, GPU, RoutineCache())
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -70,4 +70,4 @@ def test_programs_with_derivatives_pass(function: Any) -> None:
 def test_errors_are_those_of_users() -> None:
     """Programs that the compiler refuses for a reason of theirs raise that error."""
     with pytest.raises(VoltaError, match="larger|elements|split"):
-        plan_program(vf.make_jaxpr(lambda: jnp.zeros((1 << 16, 1 << 17), "int8"))(), (), pipeline, GPU, Routines())
+        plan_program(vf.make_jaxpr(lambda: jnp.zeros((1 << 16, 1 << 17), "int8"))(), (), pipeline, GPU, RoutineCache())

@@ -14,7 +14,7 @@ import scipy.sparse
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from volta_fn.errors import ArgumentError, ShapeError
+from volta_fn.errors import ArgumentError, GradientError, ShapeError
 from volta_fn.experimental import sparse
 
 RNG = np.random.default_rng(0)
@@ -149,3 +149,8 @@ def test_unfit_arguments_raise() -> None:
         m[np.array([0, 1])]
     with pytest.raises(ArgumentError, match="positive"):
         m[::-1]
+
+
+def test_mistakes_name_the_users_function_and_argument() -> None:
+    with pytest.raises(GradientError, match="argument 1 of <lambda> has dtype int32"):
+        sparse.grad(lambda m, n: m.sum() * n, argnums=(0, 1))(sparse.BCOO.fromdense(A), 3)

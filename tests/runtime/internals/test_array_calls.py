@@ -34,8 +34,8 @@ def of_arrays(function: Any, *arrays: Any, otherwise: Any = None) -> Any:
     result = vf.eval_shape(function, *arrays)
     within = type(result) if isinstance(result, (tuple, list)) else None
     specs = [array_spec(vf.typeof(leaf), arrays[0].device) for leaf in vf.tree.leaves(result)]
-    run: Any = program_of(function, *arrays).function()
-    return run.of_arrays(specs, within, otherwise or (lambda *args: "otherwise"))
+    executable: Any = program_of(function, *arrays).executable()
+    return executable.of_arrays(specs, within, otherwise or (lambda *args: "otherwise"))
 
 
 def test_a_program_makes_an_array_that_owns_what_it_has() -> None:
@@ -93,9 +93,9 @@ def test_several_results_are_returned_together(within: Any) -> None:
 
 def test_only_programs_with_few_new_results_and_operands_have_one() -> None:
     for function, count in ((lambda x: (x,), 1), (lambda x: x, 1), (lambda *xs: sum(xs), 16), (lambda x: [x + i for i in range(9)], 1)):
-        assert not hasattr(program_of(function, *[X] * count).function(), "of_arrays")
-    assert not hasattr(program_of(lambda x: vf.pure_callback(lambda x: x, x, x) + 1, X).function(), "of_arrays")
-    assert hasattr(program_of(lambda *xs: sum(xs), *[X] * 15).function(), "of_arrays")
+        assert program_of(function, *[X] * count).executable().of_arrays is None
+    assert program_of(lambda x: vf.pure_callback(lambda x: x, x, x) + 1, X).executable().of_arrays is None
+    assert program_of(lambda *xs: sum(xs), *[X] * 15).executable().of_arrays is not None
 
 
 def test_threads_share_a_program() -> None:

@@ -23,7 +23,7 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def entry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that are called in either way."""
     monkeypatch.setattr(fastcall, "_knows_arrays", lambda: request.param is FastcallEntry)
-    compiled = executor._compiled.__wrapped__()
+    compiled = executor._start_support_code.__wrapped__()
     assert isinstance(compiled.entry, request.param)
     monkeypatch.setattr("volta_fn.targets.cpu.runtime.program.support_code_of_process", lambda: compiled)
 
@@ -37,7 +37,7 @@ def fails(x: np.ndarray) -> np.ndarray:
 @pytest.mark.usefixtures("entry")
 def test_calls() -> None:
     program = Program.of(vf.make_jaxpr(lambda x: (lax.scan(lambda c, r: (c @ c.T @ c + r, c.sum()), x, x), x * 2))(X), (), pipeline)
-    expected = program.function()(False, X)
+    expected = program.executable().run(False, X)
     scale = Program.of(vf.make_jaxpr(lambda x: x * 2)(X.T), (), pipeline)
     for _ in range(2):
         for actual, wanted in zip(program(False, X), expected, strict=True):

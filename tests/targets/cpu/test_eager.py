@@ -88,7 +88,7 @@ def test_small_arrays_are_numpys() -> None:
     x = jnp.arange(7.0)
     for _ in range(4):
         x = x + x
-    kernel = PRIMITIVES["add"].eager[x._spec, x._spec]  # type: ignore[attr-defined]
+    kernel = PRIMITIVES["add"].eager_kernels[x._spec, x._spec]  # type: ignore[attr-defined]
     if isinstance(kernel, BuiltinFunctionType):
         assert kernel.__name__ == "kernel of arrays"  # a compiled program is another built-in
     else:

@@ -44,7 +44,7 @@ def agree(function: Callable[..., Any], inputs: list[np.ndarray], error: float, 
     program = Program.of(closed, (), pipeline)
     first = program(False, *inputs)
     ways = {
-        "on NumPy": NumpyBackend().compile(closed, (), pipeline)(False, *inputs),
+        "on NumPy": NumpyBackend().compile(closed, (), pipeline).run(False, *inputs),
         "as machine code": first,
         "by the interpreter": oracle.run(pipeline.fused(closed, TARGET), *inputs),
     }

@@ -31,11 +31,11 @@ def replaced(monkeypatch: pytest.MonkeyPatch, op: str, wrong: str) -> Iterator[N
     original = WgslTarget.kernel_routine
     monkeypatch.setattr(WgslTarget, "kernel_routine", lambda self, kernel, batch=0: original(self, planted(kernel), batch))
     monkeypatch.setattr(settings, "verify", False)
-    GPU.backend.gpu.routine.__init__()
+    GPU.backend.gpu.routines.__init__()
     try:
         yield
     finally:
-        GPU.backend.gpu.routine.__init__()
+        GPU.backend.gpu.routines.__init__()
 
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

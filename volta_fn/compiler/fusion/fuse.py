@@ -16,9 +16,9 @@ from volta_fn.compiler.ir.index import (
     Index,
     NotAffine,
     axes_of,
+    can_be_kernel,
     is_alias,
     is_elementwise,
-    is_lowered,
     is_product,
     is_readable,
     is_view,
@@ -42,21 +42,24 @@ from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p
 # ------------------------------------------------------------------------------
 
 
-def emit(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Node, ...]:
+def nodes_of(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[Node, ...]:
     """Return the nodes of a program; kernels have at most `limit` buffers."""
     needed: set[Atom] = set(outputs)
     result: list[Node] = []
     kernels = Kernels()
     for item in reversed(list(items)):
-        new = _lowered(item, needed, limit, kernels) if isinstance(item, Group) else [item]
+        new = _nodes_of_group(item, needed, limit, kernels) if isinstance(item, Group) else [item]
         for each in new:
             needed.update(reads(each))
         result += reversed(new)
     return tuple(reversed(result))
 
 
-def _lowered(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
-    """Return a group's kernels: one, unless it needs too many buffers."""
+def _nodes_of_group(group: Group, needed: Collection[Atom], limit: int, kernels: Kernels) -> list[Node]:
+    """Return a group's kernels, or its equations if there is no kernel for them.
+
+    It is one kernel, unless that would need too many buffers.
+    """
     try:
         return _kernels(group, group.pulled | group.recomputed, needed, limit, kernels)
     except NotAffine:
@@ -72,7 +75,7 @@ def _kernels(group: Group, through: Mapping[Var, Equation], needed: Collection[A
     items: list[Node] = []
     for steps, results in _runs(group, views, needed, limit):
         outputs = tuple([(v, group.store_index(group.indices[v])) for v in results])
-        kernel, operands = kernels.lowered(Loop(group.sizes, group.row, tuple(steps), outputs), views)
+        kernel, operands = kernels.kernel_of(Loop(group.sizes, group.row, tuple(steps), outputs), views)
         items.append(KernelCall(kernel, operands, tuple(results)))
     return items
 
@@ -115,7 +118,7 @@ def _runs(
     last = {v: n for n, read in enumerate(reads) for v in read}
     start = 0
     while start < len(steps):
-        end = _cut(needed, steps, reads, last, start, limit)
+        end = _end_of_run(needed, steps, reads, last, start, limit)
         computed = [step.eqn.outvars[0] for step in steps[start:end]]
         results = [v for v in computed if v in needed or last.get(v, -1) >= end]
         if results:
@@ -123,7 +126,7 @@ def _runs(
         start = end
 
 
-def _cut(
+def _end_of_run(
     needed: Collection[Atom], steps: list[IndexedEquation], reads: list[list[Var]], last: dict[Var, int], start: int, limit: int
 ) -> int:
     """Return the end of the longest run from `start` with at most `limit` buffers."""
@@ -185,8 +188,8 @@ class _Fuser:
     def __init__(self, program: ClosedJaxpr, target: Target) -> None:
         self.program = program
         self.target = target
-        self.most = target.capabilities.kernel_buffers
-        self.longest = target.capabilities.kernel_equations
+        self.most_buffers = target.capabilities.kernel_buffers
+        self.most_equations = target.capabilities.kernel_equations
         self.uses = Counter(v for v in (*[v for eqn in program.eqns for v in eqn.invars], *program.jaxpr.outvars) if isinstance(v, Var))
         #: Equations of variables that are not in memory, and how many views deep they are.
         self.views: dict[Var, Equation] = {}
@@ -201,7 +204,7 @@ class _Fuser:
         self.multiplied: set[Atom] = set()
         self.kernels = Kernels()
         self.row_bound = row_bound(program)
-        self.comparisons: dict[Var, Comparison] = comparisons(program) if target.capabilities.contraction else {}
+        self.comparisons: dict[Var, Comparison] = comparisons(program) if target.capabilities.fp_contract else {}
 
     def fused(self) -> FusedProgram:
         """Group the equations, then lower the groups."""
@@ -216,13 +219,13 @@ class _Fuser:
         fixed = frozenset().union(*[comparison.sources for comparison in self.comparisons.values()])
         recompute([item for item in self.items if isinstance(item, Group)], materialised, self.target.capabilities, fixed)
         self.merge_columns()
-        return FusedProgram(self.program, emit([item for item in self.items if item is not None], outputs, self.most))
+        return FusedProgram(self.program, nodes_of([item for item in self.items if item is not None], outputs, self.most_buffers))
 
     def equation(self, eqn: Equation) -> None:
         """Fuse the next equation, or keep it as it is."""
         if is_product(eqn):
             self.product(eqn)
-        elif not is_lowered(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
+        elif not can_be_kernel(eqn) or not self.target.computes(eqn) or self.reads_too_much(eqn):
             self.keep(eqn)
         elif is_view(eqn) or eqn.primitive is iota_p:
             self.view(eqn)
@@ -254,7 +257,7 @@ class _Fuser:
 
     def reads_too_much(self, eqn: Equation) -> bool:
         """Return True if the equation alone needs more buffers than a kernel may have."""
-        return len(eqn.invars) >= self.most and len(self.bases(eqn)) >= self.most
+        return len(eqn.invars) >= self.most_buffers and len(self.bases(eqn)) >= self.most_buffers
 
     # views, and equations that stay equations
 
@@ -296,12 +299,12 @@ class _Fuser:
         loop = product_loop(eqn)
         is_sum = bool(loop.reduced) and 0 not in loop.sizes
         through_views: list[Atom] = [
-            v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.contracts(loop, [v])
+            v for v in eqn.invars if is_sum and v in self.views and self.base(v) is not None and self.computes_product(loop, [v])
         ]
         for atom in eqn.invars:
             if atom not in through_views:
                 self.materialise(atom)
-        if not is_sum or not self.contracts(loop, through_views):
+        if not is_sum or not self.computes_product(loop, through_views):
             self.keep(eqn)
             return
         group = Group(len(self.items), loop.sizes)
@@ -309,7 +312,7 @@ class _Fuser:
         self.join_group(group, eqn, loop.steps[0].at)
         self.multiplied.update(self.bases(eqn))
 
-    def contracts(self, loop: Loop, through: list[Atom]) -> bool:
+    def computes_product(self, loop: Loop, through: list[Atom]) -> bool:
         """Return True if the target has a product with these views as a kernel."""
         views: dict[Var, Equation] = {}
         for atom in through:
@@ -317,7 +320,7 @@ class _Fuser:
                 views[atom] = self.views[atom]
                 (atom,) = views[atom].invars
         try:
-            return self.target.contracts(self.kernels.lowered(loop, views).kernel)
+            return self.target.computes_product(self.kernels.kernel_of(loop, views).kernel)
         except NotAffine:
             return False
 
@@ -353,9 +356,13 @@ class _Fuser:
         if not isinstance(producer, Group):
             return False
         index = producer.find_index(out, self.views)
-        if index is None or not producer.can_store(index, out.aval.shape) or self.buffers_with(producer, self.bases(eqn)) > self.most:
+        if (
+            index is None
+            or not producer.can_store(index, out.aval.shape)
+            or self.buffers_with(producer, self.bases(eqn)) > self.most_buffers
+        ):
             return False
-        if len(producer.steps) >= self.longest:
+        if len(producer.steps) >= self.most_equations:
             return False
         self.join_group(producer, eqn, producer.store_index(index))
         return True
@@ -412,7 +419,7 @@ class _Fuser:
                     group = self.merged(other, group, eqn, index)
                     index = self.index_in(group, eqn, operand_bases)
             others = [self.position(v) for v in bases if self.producers.get(v) is not group]
-            fits = self.buffers_with(group, bases) <= self.most and len(group.steps) < self.longest
+            fits = self.buffers_with(group, bases) <= self.most_buffers and len(group.steps) < self.most_equations
             if index is not None and max(others, default=-1) < group.position and fits:
                 self.join_group(group, eqn, index)
                 return True
@@ -425,7 +432,7 @@ class _Fuser:
         """
         if group.row_bound and group.reduced is None and reduces(eqn) and not reduces_rows(eqn):
             return None  # it would make the loop over rows one over columns
-        if not self.reduced_before(eqn).isdisjoint(group.members):
+        if not self.must_load(eqn).isdisjoint(group.members):
             return None
         produced = [base is not None and self.producers.get(base) is group for base in operand_bases]
         index = group.index_of(eqn, produced, self.views)
@@ -445,14 +452,17 @@ class _Fuser:
             self.pull(group, atom)
         group.add(self.numbers[out], eqn, index)
         group.row_bound = group.row_bound or out in self.row_bound
-        group.loaded |= self.reduced_before(eqn)
+        group.must_load |= self.must_load(eqn)
         self.views.pop(out, None)
         self.producers[out] = group
 
-    def reduced_before(self, eqn: Equation) -> frozenset[Var]:
-        """Return the values that a group must load, to compare them with another pass's."""
+    def must_load(self, eqn: Equation) -> frozenset[Var]:
+        """Return the values that an equation's group must load rather than compute.
+
+        The equation compares them with what another pass over them chose, and both must have the same rounding.
+        """
         comparison = self.comparisons.get(eqn.outvars[0])
-        return frozenset() if comparison is None else comparison.reduced
+        return frozenset() if comparison is None else comparison.sources_behind_reduction
 
     def pull(self, group: Group, atom: Atom) -> None:
         """Record the views and loads of an equation's operands in a group."""
@@ -481,7 +491,7 @@ class _Fuser:
 
     def merged(self, guest: Group, host: Group, eqn: Equation, index: Index) -> Group:
         """Merge two groups that meet in an equation, if possible; else return the host."""
-        if not self.reduced_before(eqn).isdisjoint(guest.members):
+        if not self.must_load(eqn).isdisjoint(guest.members):
             return host
         union = union_of(guest, host, eqn, index, self.views)
         return host if union is None else self.united(guest, host, union)
@@ -491,11 +501,11 @@ class _Fuser:
         early, late = sorted((guest, host), key=lambda g: g.position)
         up = all(self.position(v) <= early.position for v in late.reads)
         down = early.first_consumer >= late.position
-        if not (up or down) or self.buffers_together(guest, host) >= self.most:
+        if not (up or down) or self.buffers_together(guest, host) >= self.most_buffers:
             return host
-        if len(guest.steps) + len(host.steps) >= self.longest:
+        if len(guest.steps) + len(host.steps) >= self.most_equations:
             return host
-        if not (guest.loaded.isdisjoint(host.members) and host.loaded.isdisjoint(guest.members)):
+        if not (guest.must_load.isdisjoint(host.members) and host.must_load.isdisjoint(guest.members)):
             return host
         if len(guest.steps) > len(host.steps) and len(union.axes) == len(host.sizes):  # so that all merges together take linear time
             guest, host, union = host, guest, union.inverse()

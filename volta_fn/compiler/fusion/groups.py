@@ -61,8 +61,8 @@ class Group:
         self.pulled: dict[Var, Equation] = {}
         #: Equations of variables that it computes again rather than load them.
         self.recomputed: dict[Var, Equation] = {}
-        #: Values of other groups that it may not compute itself.
-        self.loaded: frozenset[Var] = frozenset()
+        #: Values that it must load from other groups rather than compute (`_Fuser.must_load`).
+        self.must_load: frozenset[Var] = frozenset()
         #: Whether it is a matrix product with its epilogue.
         self.is_product = False
         #: Whether its values flow into reductions along last dimensions.
@@ -266,7 +266,7 @@ class Group:
         self.members |= other.members
         self.pulled |= other.pulled
         self.recomputed |= other.recomputed
-        self.loaded |= other.loaded
+        self.must_load |= other.must_load
         self.row_bound = self.row_bound or other.row_bound
         self.required |= other.required
         self.reads = {v: None for v in (*self.reads, *other.reads) if v not in self.members}

@@ -126,6 +126,8 @@ _WORK = dict.fromkeys(
 _POWER = 4
 #: Work for one value from which on it is stored.
 _MOST_WORK = 12
+#: The cost of storing what cannot be stored: 255 of these add up to less than `NEVER`, the cost of edges that no cut may cross.
+_UNSTORABLE = NEVER >> 8
 
 _COMPARISONS = frozenset([f.primitive for f in (selection.eq, selection.ne, selection.lt, selection.le, selection.gt, selection.ge)])
 _SUMS = (arithmetic.add.primitive, arithmetic.sub.primitive)
@@ -141,9 +143,9 @@ _CHOICES = frozenset(
 class Comparison(NamedTuple):
     """Values from which both operands of a comparison are chosen."""
 
-    #: All of them, and those of which one operand alone is chosen by more than elementwise operations: by a reduction, say.
     sources: frozenset[Var]
-    reduced: frozenset[Var]
+    #: Those of them that just one operand depends on through a reduction or another operation that is not elementwise.
+    sources_behind_reduction: frozenset[Var]
 
 
 def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
@@ -155,8 +157,8 @@ def comparisons(program: ClosedJaxpr) -> dict[Var, Comparison]:
             left, right = [_sources(atom, producers) for atom in eqn.invars]
             sources = frozenset(v for v, _ in left) & frozenset(v for v, _ in right)
             if sources:
-                reduced = frozenset(v for v, is_reduced in left if (v, not is_reduced) in right)
-                result[eqn.outvars[0]] = Comparison(sources, reduced)
+                behind_reduction = frozenset(v for v, is_reduced in left if (v, not is_reduced) in right)
+                result[eqn.outvars[0]] = Comparison(sources, behind_reduction)
     return result
 
 
@@ -184,9 +186,9 @@ def _sources(atom: Atom, producers: Mapping[Var, Equation]) -> set[tuple[Var, bo
 
 
 def _rounds_once(eqn: Equation, producers: Mapping[Var, Equation]) -> bool:
-    """Return True for a sum or a product that compilers cannot contract.
+    """Return True for a sum or a product that no compiler contracts with another.
 
-    No operation that computes an operand makes one operation with it.
+    Floating-point contraction makes one operation of a product and a sum; here no operand is computed by the other of the two.
     """
     if eqn.primitive in _SUMS:
         return all(_computes(atom, producers) in (None, *_SUMS) for atom in eqn.invars)
@@ -231,10 +233,6 @@ def recompute(
 
 def _is_worth_recomputing(eqn: Equation, capabilities: TargetCapabilities) -> bool:
     return eqn.outvars[0].aval.nbytes > capabilities.recompute_above and _work(eqn) is not None
-
-
-def _bytes(var: Var) -> int:
-    return var.aval.nbytes
 
 
 def _work(eqn: Equation) -> int | None:
@@ -300,10 +298,10 @@ class _Region:
         """Return the bytes to store and load if consumers load the variable."""
         if var not in self.group.members:
             if self.equation(var) is not None:
-                return NEVER >> 8  # not in memory, and no step that could be stored
-            return 0 if all(var in g.reads for g in self.users) else _bytes(var)
+                return _UNSTORABLE  # not in memory, and no step that could be stored
+            return 0 if all(var in g.reads for g in self.users) else var.aval.nbytes
         is_stored = var in materialised or (var in self.consumers and var not in self.shared)
-        return _bytes(var) if is_stored else 2 * _bytes(var)
+        return var.aval.nbytes if is_stored else 2 * var.aval.nbytes
 
     def apply(self, limit: int) -> None:
         """Find the cut, and let the consumers compute the values above it."""

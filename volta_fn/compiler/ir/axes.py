@@ -39,7 +39,7 @@ from volta_fn.core.aval import Shape
 Axes = frozenset[int]
 
 #: Bytes of an array that may exceed a core's own caches.
-_LONG = 1 << 18
+_STREAM_BYTES = 1 << 18
 
 
 class KernelAnalysis:
@@ -136,7 +136,9 @@ class KernelAnalysis:
         order = [a for a in range(len(self.kernel.sizes)) if a != axis] + [axis]
         terms = row_major(tuple(map(along, order)), tuple([self.kernel.sizes[a] for a in order])).terms
         contiguous = [n for n, offset in self.load_offsets.items() if offset.terms == terms]
-        return frozenset([n for n in contiguous if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _LONG])
+        return frozenset(
+            [n for n in contiguous if at_any_length or self.size(order) * self.kernel.nodes[n].dtype.itemsize >= _STREAM_BYTES]
+        )
 
 
 def overwritable(kernel: Kernel, output: int) -> list[int]:

@@ -234,8 +234,8 @@ def reduces_rows(eqn: Equation) -> bool:
     return max([d for d, n in enumerate(shape) if n != 1], default=-1) in eqn.params["axes"]
 
 
-def is_lowered(eqn: Equation) -> bool:
-    """Return True if kernels can compute the equation, if its indices are affine."""
+def can_be_kernel(eqn: Equation) -> bool:
+    """Return True if a kernel can compute the equation, given affine indices."""
     supported = is_view(eqn) or reduces(eqn) or is_elementwise(eqn) or eqn.primitive in (iota_p, pad_p, concatenate_p)
     return supported and all(v.aval.dtype.itemsize for v in eqn.invars)  # float0 has no elements to compute
 

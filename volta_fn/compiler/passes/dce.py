@@ -231,7 +231,9 @@ _NARROW: dict[Primitive, Callable[[dict[str, Any], Marks], Narrow]] = {cond_p: _
 _BUCKET = 1 << 18
 #: Elements of a result from which computing it takes longer than starting a sum, and operations that always do.
 _MANY = 1 << 16
-_LONG = frozenset([dot_general_p, conv_general_dilated_p, scan_p, while_p, reduce_window_sum_p, reduce_window_max_p, fft_p, attention_p])
+_SLOW_PRIMITIVES = frozenset(
+    [dot_general_p, conv_general_dilated_p, scan_p, while_p, reduce_window_sum_p, reduce_window_max_p, fft_p, attention_p]
+)
 
 
 class _Sum(NamedTuple):
@@ -300,7 +302,7 @@ def _sums(eqn: Equation, definitions: dict[Var, int], read: dict[Atom, int], end
 def _is_long(eqns: Sequence[Equation]) -> bool:
     """Return True if computing these equations takes longer than starting a sum."""
     computed = [eqn for eqn in eqns if eqn.primitive not in COLLECTIVES]
-    return sum([math.inf if e.primitive in _LONG else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
+    return sum([math.inf if e.primitive in _SLOW_PRIMITIVES else sum([v.aval.size for v in e.outvars]) for e in computed]) >= _MANY
 
 
 def _in_two_steps(eqn: Equation, one: _Sum) -> tuple[Equation, Equation]:

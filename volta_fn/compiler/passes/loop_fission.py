@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from volta_fn.compiler.ir.index import is_elementwise, is_lowered, is_product, is_view
+from volta_fn.compiler.ir.index import can_be_kernel, is_elementwise, is_product, is_view
 from volta_fn.compiler.ir.nodes import DefUse, with_each_replaced
 from volta_fn.compiler.passes.dce import is_removable
 from volta_fn.core.array import Array
@@ -292,7 +292,7 @@ def _movable(scan: ScanView) -> list[Equation]:
             continue
         depends = any(v in results for v in eqn.invars)
         if depends or is_thin_product(eqn, [scan.is_constant(v) for v in eqn.invars]):
-            if not (is_product(eqn) or is_lowered(eqn)):
+            if not (is_product(eqn) or can_be_kernel(eqn)):
                 return []
             movable.append(eqn)
             results.update(eqn.outvars)

@@ -1,20 +1,18 @@
-"""Loops and control flow: invariant code, constant carries, branches, calls.
+"""Loops and control flow: invariant code, constant carries, branches.
 
-Calls are inlined, conditionals on known indices are replaced by their branch, carries that no iteration changes become constants, and code
+Conditionals on known indices are replaced by their branch, carries that no iteration changes become constants, and code
 that is the same in every iteration is computed before the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from volta_fn.compiler.ir.nodes import with_each_replaced
 from volta_fn.compiler.passes.dce import is_movable, select_marked, terminates
 from volta_fn.compiler.passes.simplify import literal_key
-from volta_fn.core.array import Array
-from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Literal, Var, called_program, program_cache
-from volta_fn.core.primitive import Primitive
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
@@ -55,64 +53,6 @@ def _chosen(eqn: Equation) -> Equation:
     else:
         return eqn
     return Equation(jit_p, eqn.invars[1:], eqn.outvars, call_params(branch, "branch"), eqn.position)
-
-
-# ------------------------------------------------------------------------------
-# Inlining: calls are replaced by the bodies of the functions that they call.
-# ------------------------------------------------------------------------------
-
-
-def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:
-    """Replace calls (all, or those `of` a primitive) except `retained` ones by bodies.
-
-    A body has the call's values, but not the derivative that a call may have of its own.
-    """
-
-    def is_inlined(eqn: Equation) -> bool:
-        primitive = eqn.primitive
-        is_call = primitive.call_param is not None or primitive.expand is not None
-        return is_call and of in (None, primitive) and primitive not in retained
-
-    if not any(map(is_inlined, closed.eqns)):
-        return closed
-    consts: dict[Var, Array] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    rename: dict[Var, Atom] = {}
-    eqns: list[Equation] = []
-
-    def read(atom: Atom) -> Atom:
-        return rename.get(atom, atom) if type(atom) is Var else atom
-
-    def fresh(var: Var) -> Var:
-        new = Var(var.aval)
-        rename[var] = new
-        return new
-
-    # A stack of bodies being copied: (equations left, what to do after).
-    stack: list[tuple[list[Equation], Equation | None, ClosedJaxpr | None]] = [(closed.eqns[::-1], None, None)]
-    while stack:
-        remaining, call, body = stack[-1]
-        if not remaining:
-            stack.pop()
-            if call is not None and body is not None:
-                rename.update(zip(call.outvars, [read(v) for v in body.jaxpr.outvars], strict=True))
-            continue
-        eqn = remaining.pop()
-        if len(stack) == 1 and rename.keys().isdisjoint(eqn.invars) and not is_inlined(eqn):
-            eqns.append(eqn)
-            continue
-        invars = [read(v) for v in eqn.invars]
-        if not is_inlined(eqn):
-            # The outermost program's variables keep their identity; those of inlined bodies are made afresh, as a body may be called twice.
-            outvars = eqn.outvars if len(stack) == 1 else [fresh(v) for v in eqn.outvars]
-            eqns.append(eqn.replace(invars=invars, outvars=outvars))
-            continue
-        inner: ClosedJaxpr = called_program(eqn)  # type: ignore[assignment]  # it is_inlined, so it has one
-        rename.update(zip(inner.jaxpr.invars, invars, strict=True))
-        for var, value in zip(inner.jaxpr.constvars, inner.consts, strict=True):
-            consts[fresh(var)] = value
-        stack.append((inner.eqns[::-1], eqn, inner))
-    jaxpr = Jaxpr(list(consts), closed.jaxpr.invars, [read(v) for v in closed.jaxpr.outvars], eqns)
-    return ClosedJaxpr(jaxpr, list(consts.values()))
 
 
 # ------------------------------------------------------------------------------

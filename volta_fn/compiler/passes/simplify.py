@@ -148,7 +148,7 @@ def literal(value: Any, dtype: np.dtype) -> Literal:
 
 def numbers_of(value: Array) -> np.ndarray | None:
     """Return the numbers of a constant, if they can be read without waiting."""
-    return value.device.backend.known(value.buffer()) if type(value) is ConcreteArray else None
+    return value.device.backend.host_elements(value.buffer()) if type(value) is ConcreteArray else None
 
 
 def literal_key(atom: Atom) -> Any:

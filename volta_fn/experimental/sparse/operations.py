@@ -331,15 +331,15 @@ def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, ha
     @functools.wraps(fun)
     def with_gradient(*args: Any, **named: Any) -> Any:
         numbers, _ = dense.chosen_arguments(args, argnums, "grad")
-        data = [tree.map(lambda x: x.data if isinstance(x, BCOO) else x, args[i], is_leaf=_is_sparse) for i in numbers]
+        data = list(args)
+        for i in numbers:
+            data[i] = tree.map(lambda x: x.data if isinstance(x, BCOO) else x, args[i], is_leaf=_is_sparse)
 
+        @functools.wraps(fun)
         def of_data(*arrays: Any) -> Any:
-            merged = list(args)
-            for i, value in zip(numbers, arrays, strict=True):
-                merged[i] = _restored(args[i], value)
-            return fun(*merged, **named)
+            return fun(*[_restored(args[i], value) if i in numbers else value for i, value in enumerate(arrays)], **named)
 
-        value, cotangents = dense.value_and_grad(of_data, tuple(range(len(numbers))), has_aux, **kwargs)(*data)
+        value, cotangents = dense.value_and_grad(of_data, tuple(numbers), has_aux, **kwargs)(*data)
         gradients = tuple([_restored(args[i], g) for i, g in zip(numbers, cotangents, strict=True)])
         return value, gradients[0] if isinstance(argnums, int) else gradients
 

@@ -5,6 +5,7 @@ Integers become floating-point numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +16,15 @@ from volta_fn import dtypes, lax
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentTypeError
 from volta_fn.jit.fused import fused
+from volta_fn.lazy_imports import deferred
 from volta_fn.numpy.arguments import full_like_scalar, is_complex, narrowed, promote_inexact, wide
 from volta_fn.numpy.elementwise.arithmetic import is_infinite
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.elementwise import arithmetic
-from volta_fn.scipy.special import polynomials
-from volta_fn.transforms.custom_derivatives import custom_jvp
+
+#: What only `i0` and `logaddexp2` need.
+_POLYNOMIALS = deferred("volta_fn.scipy.special.polynomials")
+_CUSTOM_JVP = deferred("volta_fn.transforms.custom_derivatives")
 
 exp: Callable[..., Array] = promoted(lax.exp, "exp", "Return e to the power x.")
 exp2 = promoted(lax.exp2, "exp2", "Return 2 to the power x.")
@@ -113,17 +117,22 @@ def _gap(a: Array, b: Array) -> Array:
     return lax.select(same, full_like_scalar(a, 0.0), lax.sub(a, b))
 
 
-@custom_jvp
-def _log2_add_exp2(a: Array, b: Array) -> Array:
-    return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(_gap(a, b))))), 1.0 / math.log(2.0)))
+@functools.cache
+def _log2_add_exp2() -> Any:
+    """Return the function of reals, differentiable to any order also where a equals b."""
 
+    def function(a: Array, b: Array) -> Array:
+        return lax.add(lax.max(a, b), lax.mul(lax.log1p(lax.exp2(lax.neg(lax.abs(_gap(a, b))))), 1.0 / math.log(2.0)))
 
-@_log2_add_exp2.defjvp
-def _log2_add_exp2_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """Differentiate, to any order and also where a equals b."""
-    (a, b), (tangent_a, tangent_b) = primals, tangents
-    odds = lax.mul(_gap(a, b), math.log(2.0))
-    return _log2_add_exp2(a, b), lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
+    def jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        (a, b), (tangent_a, tangent_b) = primals, tangents
+        odds = lax.mul(_gap(a, b), math.log(2.0))
+        tangent = lax.add(lax.mul(tangent_a, lax.logistic(odds)), lax.mul(tangent_b, lax.logistic(lax.neg(odds))))
+        return differentiable(a, b), tangent
+
+    differentiable = _CUSTOM_JVP.custom_jvp(function)
+    differentiable.defjvp(jvp)
+    return differentiable
 
 
 @fused
@@ -142,7 +151,8 @@ def logaddexp2(x1: Any, x2: Any, /) -> Array:
     """Return log2(2**x1 + 2**x2) without overflow."""
     a, b = promote_inexact("logaddexp2", x1, x2)
     if not is_complex(a):
-        return _log2_add_exp2(a, b)
+        result: Array = _log2_add_exp2()(a, b)
+        return result
     log_2 = full_like_scalar(a, math.log(2.0))
     return lax.div(_complex_log_add_exp(lax.mul(a, log_2), lax.mul(b, log_2)), log_2)
 
@@ -169,7 +179,8 @@ def i0(x: Any, /) -> Array:
     >>> jnp.i0(jnp.array([0.0, 1.0]))
     Array([1.       , 1.2660658], dtype=float32)
     """
-    return polynomials.i0(*_reals("i0", x))
+    result: Array = _POLYNOMIALS.i0(*_reals("i0", x))
+    return result
 
 
 # Aliases.

@@ -145,8 +145,8 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
     """Return `_binary`'s methods with a fast path for known eager kernels."""
     promoting = promoted(operation, fallback=selection.lexicographic(operation) if operation in _ORDERS else None)
     raising = operation not in (selection.eq, selection.ne, arithmetic.mul)  # the last of which repeats lists and strings
-    unknown, reflected = _binary(promoting, raising)
-    eager = operation.primitive.eager
+    fallback, reflected = _binary(promoting, raising)
+    eager = operation.primitive.eager_kernels
 
     def method(self: Any, other: Any) -> Any:
         if type(self) is ConcreteArray and current_trace() is EVAL:
@@ -155,7 +155,7 @@ def _fast_binary(operation: Elementwise) -> tuple[Callable[..., Any], Callable[.
                 run = eager.get((self._spec, operand._spec))
                 if run is not None:
                     return run(self, operand)
-        return unknown(self, other)
+        return fallback(self, other)  # which looks up the kernel again, after it converted the operands
 
     return method, reflected
 

@@ -377,7 +377,7 @@ def _sum_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -
     outs = bind(psum_p, *primals, **params)
     some = [t for t in tangents if type(t) is not Zero]
     totals = iter(bind(psum_p, *some, **params) if some else ())
-    return outs, [Zero(o.aval.at_least_vspace()) if type(t) is Zero else next(totals) for o, t in zip(outs, tangents, strict=True)]
+    return outs, [Zero(o.aval.tangent_aval()) if type(t) is Zero else next(totals) for o, t in zip(outs, tangents, strict=True)]
 
 
 def _sum_transpose(cts: Sequence[Any], *operands: Any, **params: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_to_jaxpr
+from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
 from volta_fn.core.trace import axis_environment
 from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
 from volta_fn.primitives.data_movement.movement import reshape
@@ -118,7 +118,7 @@ class Body(NamedTuple):
     #: The outer tracers that the function closed over; the leading inputs stand for them.
     captured: list[Array]
     #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
-    in_full: list[int]
+    wide_inputs: list[int]
 
 
 class Adapted:
@@ -142,10 +142,11 @@ def trace_body(function: Callable[..., Any], args: Sequence[Any], avals: Sequenc
     cached = _cache.find(owner, key)
     if cached is not None:
         return cached
-    flat, in_full = FlatFunction(function, in_tree), list[int]()
-    closed = trace_to_jaxpr(flat, avals, function_name(owner), argument_labels(function, in_tree, len(avals)), in_full)
+    flat = FlatFunction(function, in_tree)
+    labels = argument_labels(function, in_tree, len(avals))
+    closed, wide_inputs = trace_with_wide_inputs(flat, avals, function_name(owner), labels)
     program, captured = hoist_tracers(closed)
-    body = Body(program, flat.out_tree, captured, in_full)
+    body = Body(program, flat.out_tree, captured, wide_inputs)
     return body if captured else _cache.store(owner, key, body)
 
 

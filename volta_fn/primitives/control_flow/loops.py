@@ -183,8 +183,8 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
             return result
     values = [as_value(x) for x in tree.leaves(operands)]
     bodies = [trace_body(f, operands, [v.aval for v in values]) for f in functions.values()]
-    if in_full := {i for body in bodies for i in body.in_full}:
-        return _choose_pure(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, in_full)))
+    if wide_inputs := {i for body in bodies for i in body.wide_inputs}:
+        return _choose_pure(name, index, functions, tree.unflatten(tree.structure(operands), widened(values, wide_inputs)))
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
         _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)
@@ -314,8 +314,8 @@ def _run_pure(name: str, cond_fun: Callable[..., Any], body_fun: Callable[..., A
         cond = trace_body(cond_fun, (init,), avals)
         _check_condition(name, cond_fun, cond.out_tree, cond.jaxpr.out_avals)
         body = trace_body(body_fun, (init,), avals)
-        in_full = {*cond.in_full, *body.in_full}
-        promoted = widened(start, in_full) if in_full else promote_weak(start, body.jaxpr.out_avals)
+        wide_inputs = {*cond.wide_inputs, *body.wide_inputs}
+        promoted = widened(start, wide_inputs) if wide_inputs else promote_weak(start, body.jaxpr.out_avals)
         if promoted is None:
             break
         start = promoted

@@ -218,8 +218,8 @@ def _trace_step(
     count = len(start)
     while True:
         body = trace_body(f, (init, xs), [*[x.aval for x in start], *[r.aval.update(shape=r.shape[1:]) for r in rows]])
-        if body.in_full:
-            values = widened([*start, *rows], body.in_full)
+        if body.wide_inputs:
+            values = widened([*start, *rows], body.wide_inputs)
             start, rows = values[:count], values[count:]
             continue
         promoted = promote_weak(start, body.jaxpr.out_avals[:count])

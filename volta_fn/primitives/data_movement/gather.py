@@ -364,7 +364,7 @@ def _scatter_mul_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params
     operand, indices, updates = primals
     operand_tangent, _, update_tangent = tangents
     out = bind(scatter_mul_p, operand, indices, updates, **params)
-    total: Any = Zero(out.aval.at_least_vspace())
+    total: Any = Zero(out.aval.tangent_aval())
     if type(operand_tangent) is not Zero:
         total = bind(scatter_mul_p, operand_tangent, indices, updates, **params)
     if type(update_tangent) is not Zero:

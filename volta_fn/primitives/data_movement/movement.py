@@ -24,8 +24,8 @@ from volta_fn.errors import AxisError, DTypeError, GradientError, ShapeError
 def no_tangents(outs: Any) -> tuple[Any, Any]:
     """Return a result, or several, with symbolic zeros as tangents."""
     if isinstance(outs, Array):
-        return outs, Zero(outs.aval.at_least_vspace())
-    return outs, [Zero(out.aval.at_least_vspace()) for out in outs]
+        return outs, Zero(outs.aval.tangent_aval())
+    return outs, [Zero(out.aval.tangent_aval()) for out in outs]
 
 
 #: The JVP rule of a primitive that is constant wherever it has a derivative.

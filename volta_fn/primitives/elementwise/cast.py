@@ -1,4 +1,4 @@
-"""Dtype changes that keep values or bits, and weak values in full width."""
+"""Dtype changes that keep values or bits, and wide values of Python numbers."""
 
 from __future__ import annotations
 
@@ -139,15 +139,15 @@ def convert_element_type(operand: Any, new_dtype: Any, weak_type: bool = False) 
         number = number_of(value)
         if number is not None:
             return _converted_number(value, number, dtype, weak_type)
-        if dtype in _WIDE:
-            value = in_full(value, convert_element_type)
+        if dtype in _PRECISE_DTYPES:
+            value = wide_value(value, convert_element_type)
             if value.dtype == dtype and weak_type:
                 return value
     return bind(convert_element_type_p, value, new_dtype=dtype, weak_type=weak_type)
 
 
 #: The dtypes in which a weakly typed value of 32 bits shows its rounding.
-_WIDE = (*dtypes.FULL.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
+_PRECISE_DTYPES = (*dtypes.WIDE_NUMBERS.values(), *map(np.dtype, (np.int32, np.int64, np.uint32, np.uint64)))
 
 
 def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: bool) -> ConcreteArray:
@@ -155,12 +155,12 @@ def _converted_number(value: Any, number: complex, dtype: np.dtype, weak_type: b
     value.buffer()  # raises if it was deleted
     exact = _convert_evaluate(np.asarray(number), new_dtype=dtype, weak_type=weak_type)
     array = from_host(np.broadcast_to(exact, value.shape), weak_type, value.device)
-    return with_number(array, number) if weak_type and dtype in dtypes.FULL else array
+    return with_number(array, number) if weak_type and dtype in dtypes.WIDE_NUMBERS else array
 
 
 def widened(values: Sequence[Array], positions: Collection[int]) -> list[Array]:
     """Return `values`, with 64 bits at `positions`, which are weakly typed."""
-    return [convert_element_type(v, dtypes.FULL[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
+    return [convert_element_type(v, dtypes.WIDE_NUMBERS[v.dtype], weak_type=True) if i in positions else v for i, v in enumerate(values)]
 
 
 def _bitcast_abstract(operand: ShapedArray, *, new_dtype: np.dtype) -> ShapedArray:
@@ -214,12 +214,12 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
 
 
 # ------------------------------------------------------------------------------
-# Weakly typed values in full, for conversions to 64-bit dtypes.
+# Wide values: weakly typed values in 64 bits, for conversions to 64-bit dtypes.
 #
 # A Python float is 64 bits wide, but the weakly typed array that stands for it is a float32, the default of its kind. Where that meets a
 # 64-bit dtype, widening it would keep the rounding. So an array made of Python numbers alone keeps its number (`core.array.with_number`),
-# and a traced program takes the number in full instead: from an input of 64 bits that `in_full` adds (`core.staging.trace_to_jaxpr` tells
-# its caller), repeating the arithmetic since then in 64 bits. Programs of 32 bits stay as they are.
+# and a traced program takes the wide value instead: `wide_value` adds an input of 64 bits (`core.staging.trace_with_wide_inputs` tells its
+# caller), and repeats the arithmetic since then in 64 bits. Programs of 32 bits stay as they are.
 # ------------------------------------------------------------------------------
 
 #: Primitives of one operand that move its elements or repeat them.
@@ -233,12 +233,12 @@ def keeps_number(primitive: Primitive) -> bool:
     return primitive.arity > 0 or primitive in _MOVEMENT
 
 
-def in_full(value: Array, convert: Convert) -> Array:
+def wide_value(value: Array, convert: Convert) -> Array:
     """Return a weakly typed value in 64 bits if it is traced and known, else itself.
 
     `convert` is `convert_element_type`, which calls this function.
     """
-    if type(value) is not JaxprTracer or value.dtype not in dtypes.FULL:
+    if type(value) is not JaxprTracer or value.dtype not in dtypes.WIDE_NUMBERS:
         return value
     trace = value._trace
     if type(trace) is not JaxprTrace or not trace.alive:
@@ -249,22 +249,22 @@ def in_full(value: Array, convert: Convert) -> Array:
 
 def _variable(trace: JaxprTrace, var: Var, convert: Convert) -> Var | None:
     """Return the variable of the same number in 64 bits, or None if there is none."""
-    if var not in trace.full:
+    if var not in trace.wide:
         eqn = trace.weak.get(var)
-        trace.full[var] = trace.full_input(var, dtypes.FULL[var.aval.dtype]) if eqn is None else _repeated(trace, eqn, convert)
-    return trace.full[var]
+        trace.wide[var] = trace.wide_input(var, dtypes.WIDE_NUMBERS[var.aval.dtype]) if eqn is None else _repeated(trace, eqn, convert)
+    return trace.wide[var]
 
 
 def _repeated(trace: JaxprTrace, eqn: Equation, convert: Convert) -> Var | None:
     """Record an equation once more, of its operands in 64 bits; return its result."""
-    primitive, full = eqn.primitive, dtypes.FULL[eqn.outvars[0].aval.dtype]
+    primitive, wide = eqn.primitive, dtypes.WIDE_NUMBERS[eqn.outvars[0].aval.dtype]
     if not keeps_number(primitive) and primitive.name not in ("select_n", "convert_element_type"):
         return None
-    params = {**eqn.params, "new_dtype": full} if "new_dtype" in eqn.params else eqn.params
+    params = {**eqn.params, "new_dtype": wide} if "new_dtype" in eqn.params else eqn.params
     return trace.process(primitive, [_operand(trace, atom, convert) for atom in eqn.invars], params)._var
 
 
 def _operand(trace: JaxprTrace, atom: Atom, convert: Convert) -> Array:
     value = atom.val if isinstance(atom, Literal) else trace.value(atom)
     dtype = value.dtype
-    return convert(value, dtypes.FULL[dtype], True) if dtype in dtypes.FULL and value.weak_type else value
+    return convert(value, dtypes.WIDE_NUMBERS[dtype], True) if dtype in dtypes.WIDE_NUMBERS and value.weak_type else value

@@ -50,7 +50,7 @@ def _lu_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence
     inner = triangular_solve(upper, inner)
     unit = lower + _identity(m, 0, m, packed.dtype)
     tangent = matmul(unit, tril(inner, -1)) + matmul(triu(inner), upper)
-    return outs, [tangent, Zero(pivots.aval.at_least_vspace()), Zero(permutation.aval.at_least_vspace())]
+    return outs, [tangent, Zero(pivots.aval.tangent_aval()), Zero(permutation.aval.tangent_aval())]
 
 
 def _continued(x: Array, rows: int, columns: int) -> Array:

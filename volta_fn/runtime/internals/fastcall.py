@@ -372,9 +372,9 @@ def _knows_arrays() -> bool:
     return True
 
 
-def release(record: np.ndarray, free: Any) -> None:
-    """Free a record's table."""
+def release(record: np.ndarray) -> None:
+    """Free a record's table, memory of ``malloc``."""
     table = int(record[Record.TABLE])
     if table:
         record[Record.TABLE] = 0
-        free(table - 8)
+        ctypes.CDLL(None).free(ctypes.c_void_p(table - 8))

@@ -27,7 +27,7 @@ class CpuTarget(Target):
     """Machine code for the CPU."""
 
     name = "cpu"
-    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, contraction=False, kernel_buffers=48)
+    capabilities = TargetCapabilities(float16=True, float64=True, int64=True, fma=True, fp_contract=False, kernel_buffers=48)
     equations = ROUTINES
     in_place = IN_PLACE
 
@@ -35,15 +35,15 @@ class CpuTarget(Target):
         """Return True if kernels can do a scalar operation on operands of these dtypes."""
         return supports(op, dtypes, params)
 
-    def contracts(self, kernel: Kernel) -> bool:
+    def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a product is worth being a kernel that reads through its views."""
-        return matmul.contracts(kernel)
+        return matmul.computes_product(kernel)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine | None:
         """Generate the routine of a kernel, as a product or as loops; None if unsupported."""
         return matmul.contraction(kernel) or loops.routine(kernel)
 
-    def kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
+    def all_kernel_routines(self, kernel: Kernel) -> Iterator[tuple[str, Routine]]:
         """Yield every routine that the target may generate for a kernel.
 
         Each comes with the choices that are forced for it.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from volta_fn.compiler.buffers import most_temporaries
-from volta_fn.core.device import Hardware, MemoryStats, WorkStats
+from volta_fn.core.device import Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Literal, Var, program_cache
 from volta_fn.core.primitive import Primitive, evaluation_of, evaluation_rules
 from volta_fn.errors import VoltaError
@@ -138,7 +138,7 @@ class NumpyBackend:
     def wait(self, buffer: Any) -> None:
         """Return at once: NumPy has computed the buffer."""
 
-    def known(self, buffer: Any) -> np.ndarray | None:
+    def host_elements(self, buffer: Any) -> np.ndarray | None:
         """Return the buffer itself."""
         return buffer
 
@@ -156,9 +156,9 @@ class NumpyBackend:
         runs_code = primitive.multiple_results  # of the user's: callbacks, and programs that may hold some, are among those
         return silenced(kernel) if runs_code else silenced_in_context(kernel, len(avals))
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
-        """Return a program as a function (donate, *buffers) -> buffers."""
-        return silenced(planned(closed, donated, pipeline).function())
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+        """Return the plan of a program as an executable."""
+        return Executable(silenced(planned(closed, donated, pipeline).function()))
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of a program's values other than arguments and results.

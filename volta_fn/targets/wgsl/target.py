@@ -1,26 +1,27 @@
-"""A GPU as a compilation target, with the passes that it adds to the pipeline."""
+"""A GPU as a compilation target: its capabilities, routines and passes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from volta_fn.compiler.fusion.split_k import DeferralPolicy, defer_products, defer_small_kernels, duplicate_outputs, split_k_into_consumers
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.passes.attention import keep_attention, replace_attention
 from volta_fn.compiler.passes.expansions import expand_fourier_transforms, keep_negative_indices
 from volta_fn.compiler.passes.loop_fission import drop_delay_stacks
-from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, Target, TargetCapabilities
+from volta_fn.compiler.target import CommandPass, Item, NodePass, Pass, ProgramPass, RoutineKey, Target, TargetCapabilities, forced
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, program_cache
 from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.targets.wgsl import attention, matmul
-from volta_fn.targets.wgsl.loops.routine import is_small
+from volta_fn.runtime.caches import LruCache
+from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
+from volta_fn.targets.wgsl.loops.emit_values import Buffers
+from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member, is_small
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.routines import IN_PLACE, ROUTINES, kernel_routine
 from volta_fn.targets.wgsl.runtime.commands import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
 
@@ -115,6 +116,78 @@ def _of_device(device: Device) -> DeviceProfile:
 
 
 # ------------------------------------------------------------------------------
+# List the routines of kernels and equations.
+# ------------------------------------------------------------------------------
+
+#: A function that generates an equation's routine: (operands' types, parameters, capabilities) -> routine, or None if it has none.
+RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
+
+#: By the names of primitives.
+ROUTINES: dict[str, RoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
+
+#: Primitives whose routines let the result be the memory of the operand at a position. Their first dispatch, which copies it, is left out
+#: then.
+IN_PLACE: dict[str, int] = library.IN_PLACE
+
+
+def kernel_routine(
+    kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}, batch_products: int = 0
+) -> Routine:  # never changed
+    """Generate a kernel's routine; `shared` maps outputs to inputs of the same memory.
+
+    For a product that runs in one dispatch with others, `batch_products` counts the multiplications of all of them.
+    """
+    product = matmul.contraction(kernel, device, batch_products) if not shared else None
+    return product or loops.routine(kernel, device, shared)
+
+
+def all_kernel_routines(kernel: Kernel, device: TargetCapabilities, shared: Mapping[int, int] = {}) -> Iterator[tuple[str, Routine]]:
+    """Yield every routine that may be generated for a kernel.
+
+    Each comes with the choices that are forced for it.
+    """
+    if not shared:
+        for product in matmul.contraction_options(kernel, device):
+            if (routine := matmul.contraction(kernel, device, options=product)) is not None:
+                yield f"product: {forced(product)}", routine
+    for options in loops.options_of(kernel, device):
+        yield f"loops: {forced(options)}", loops.routine(kernel, device, shared, options)
+    if not shared and kernel.stores and is_small(kernel, device) and (routine := _twice(kernel, device)) is not None:
+        yield "in one dispatch with another", routine
+
+
+def _twice(kernel: Kernel, device: TargetCapabilities) -> Routine | None:
+    """Return a dispatch of a small kernel twice, first with workspaces for results."""
+    count, stores = len(kernel.inputs), len(kernel.stores)
+    inputs = tuple(range(count))
+    together = FusedKernels(device)
+    first = together.add(Member(kernel, Buffers(inputs, tuple(range(count + stores, count + 2 * stores)))))
+    if first is None:
+        return None
+    both = together.add(Member(kernel, Buffers(inputs, tuple(range(count, count + stores)))))
+    return None if both is None else Routine((both,), tuple([b.size * b.dtype.itemsize for b in kernel.outputs]))
+
+
+#: The most routines in the cache.
+_MOST_ROUTINES = 1024
+
+
+class RoutineCache:
+    """A cache of the most recently used routines of a target."""
+
+    def __init__(self) -> None:
+        #: By their keys; False for keys without a routine.
+        self._recent: LruCache[Routine | Literal[False]] = LruCache(_MOST_ROUTINES)
+
+    def __call__(self, key: RoutineKey) -> Routine | None:
+        """Return the routine of a key; None if the target has none."""
+        routine = self._recent.get(key.key)
+        if routine is None:
+            routine = self._recent.setdefault(key.key, key.make() or False)
+        return routine or None
+
+
+# ------------------------------------------------------------------------------
 # A GPU as a compilation target, with the passes that it adds to the pipeline.
 # ------------------------------------------------------------------------------
 
@@ -147,9 +220,9 @@ class WgslTarget(Target):
         """Return True: complex numbers are pairs, which kernels can add and multiply, too."""
         return True
 
-    def contracts(self, kernel: Kernel) -> bool:
+    def computes_product(self, kernel: Kernel) -> bool:
         """Return True if a matrix product is worth a kernel that reads these views."""
-        return matmul.contracts(kernel, device=self.capabilities)
+        return matmul.computes_product(kernel, device=self.capabilities)
 
     def kernel_routine(self, kernel: Kernel, batch_products: int = 0) -> Routine:
         """Generate the routine of a kernel."""

@@ -70,7 +70,7 @@ def compare(old: ClosedJaxpr, new: ClosedJaxpr, actual: dict[str, int], *arrays:
     assert {name: counts[name] for name in BOTH if counts[name]} == actual
     large = [v.aval for eqn in new.eqns for v in eqn.outvars if v.aval.ndim > 2 and v.aval.shape[-2:] == (T, S)]
     assert not large or actual != BOTH
-    wanted, arguments = (NumpyBackend().compile(closed, (), pipeline)(False, *arrays) for closed in (old, new))
+    wanted, arguments = (NumpyBackend().compile(closed, (), pipeline).run(False, *arrays) for closed in (old, new))
     for x, y in zip(arguments, wanted, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         difference = np.abs(x.astype(np.float64) - y.astype(np.float64)).max()
@@ -208,7 +208,9 @@ def wrapped_mask(logits: Any) -> Any:
 )
 def test_what_is_almost_attention(weights: tuple[str, Callable[..., Any]]) -> None:
     old, new = programs(almost(weights[1]), Q, Q + 1, V[:, :T])
-    wanted, arguments = (np.asarray(NumpyBackend().compile(closed, (), pipeline)(False, Q, Q + 1, V[:, :T])[0]) for closed in (old, new))
+    wanted, arguments = (
+        np.asarray(NumpyBackend().compile(closed, (), pipeline).run(False, Q, Q + 1, V[:, :T])[0]) for closed in (old, new)
+    )
     np.testing.assert_allclose(arguments, wanted, rtol=1e-5, atol=1e-5)
 
 

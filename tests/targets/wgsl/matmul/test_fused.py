@@ -27,12 +27,12 @@ from tests.targets.wgsl.loops.kernels import agrees
 from tests.targets.wgsl.running import capabilities, run_routine
 from volta_fn.compiler.ir.kernel import Kernel, interpret
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul import contraction, contracts
+from volta_fn.targets.wgsl.matmul import computes_product, contraction
 
 #: What every device has, but for 64-bit numbers where this one has them.
 PLAIN = TargetCapabilities(float64=capabilities().float64, int64=capabilities().int64)
 PRODUCTS_AND_MORE = products_and_more()
-TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, contracts=partial(contracts, device=PLAIN))
+TARGET = SimpleTarget(kernel_buffers=PLAIN.buffers, computes_product=partial(computes_product, device=PLAIN))
 
 
 def kernels_of(function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: Any = np.float32) -> list[Kernel]:
@@ -79,7 +79,7 @@ def test_results_of_narrow_dtypes_are_packed() -> None:
 
 
 def test_operands_are_read_and_results_stored_through_index_maps() -> None:
-    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)]) if contracts(kernel, PLAIN)]
+    results = [kernel for kernel in kernels_of(attention, [(2, 21, 72)]) if computes_product(kernel, PLAIN)]
     assert len(results) == 2
     for kernel in results:
         check(kernel)
@@ -124,14 +124,14 @@ def test_sums_are_not_in_parts_where_adding_them_up_would_bind_too_much() -> Non
 def test_what_is_left_to_others() -> None:
     """Operands that no loads go along, and kernels that are no products."""
     kernels = kernels_of(lambda x, w: x[:, ::2] @ w, [(4, 10), (5, 6)])
-    assert [contracts(kernel, PLAIN) for kernel in kernels] == [False, True]
+    assert [computes_product(kernel, PLAIN) for kernel in kernels] == [False, True]
     assert contraction(kernels[0], PLAIN) is None
 
 
 @pytest.mark.parametrize("more", [*PRODUCTS_AND_MORE])
 def test_what_a_product_stores_beside_functions_of_its_sums_is_left_to_loops(more: str) -> None:
     kernel = PRODUCTS_AND_MORE[more]
-    assert not contracts(kernel, PLAIN)
+    assert not computes_product(kernel, PLAIN)
     assert contraction(kernel, PLAIN) is None
     agrees(kernel, inputs_of(kernel), more)
 

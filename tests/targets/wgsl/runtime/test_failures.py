@@ -15,8 +15,9 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.core.trace import bind
 from volta_fn.errors import DeviceError
 from volta_fn.targets.wgsl.runtime.backend import GpuBackend
-from volta_fn.targets.wgsl.runtime.device import adapter
-from volta_fn.targets.wgsl.runtime.device.adapter import LOST, native
+from volta_fn.targets.wgsl.runtime.device import driver
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, native
+from volta_fn.targets.wgsl.runtime.device.gpu import adapters
 from volta_fn.targets.wgsl.runtime.device.memory import Trend
 
 GPU = vf.devices("gpu")[0]
@@ -120,7 +121,7 @@ def test_a_device_lost_while_it_works_is_known_to_be_lost(device: Device) -> Non
 def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bind group that was made while the device was lost makes commands invalid, and the library says only that."""
     queue = device.backend.gpu.queue
-    typed, said = adapter.typed, list[str]()
+    typed, said = driver.typed, list[str]()
 
     def invalid_first(kind: str, message: str) -> Any:
         said.append(message)
@@ -130,9 +131,9 @@ def test_what_a_loss_has_left_invalid_is_no_bad_command(device: Device, monkeypa
         return typed(kind, message)
 
     with queue.lock:
-        queue.begin()
+        queue.open_pass()
         native().lib.wgpuDeviceDestroy(queue.device)
-        monkeypatch.setattr(adapter, "typed", invalid_first)
+        monkeypatch.setattr(driver, "typed", invalid_first)
         with pytest.raises(DeviceError, match="the GPU was lost"):
             queue.submit()
     assert queue.watched.lost
@@ -195,11 +196,9 @@ def test_what_a_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_such_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from volta_fn.targets.wgsl.runtime.device import adapter
-
     monkeypatch.setenv("VOLTA_GPU_ADAPTER", "Voodoo 2")
     with pytest.raises(vf.errors.DeviceError, match=r"no GPU is called 'Voodoo 2'.*there are"):
-        adapter.adapters.__wrapped__()
+        adapters.__wrapped__()
 
 
 def test_arrays_larger_than_all_bindings(device: Device) -> None:

@@ -110,7 +110,7 @@ def test_long_work_is_done_in_portions(groups: int, monkeypatch: pytest.MonkeyPa
     device = Device("gpu", 0, GPU.device_kind, GpuBackend(GPU.backend.handle.adapter))
     gpu = device.backend.gpu
     gpu.target.capabilities = gpu.target.capabilities._replace(groups=groups)
-    monkeypatch.setattr(commands, "MOST", 1 << 16)
+    monkeypatch.setattr(commands, "MOST_WORK", 1 << 16)
 
     def step(x: Any, w: Any) -> Any:
         y = lax.cond(x[0, 0] < 100, lambda: x @ w, lambda: x * 2)

@@ -14,7 +14,8 @@ import pytest
 import volta_fn as vf
 from volta_fn import lax
 from volta_fn import numpy as jnp
-from volta_fn.targets.wgsl.runtime import command_lists
+from volta_fn.targets.wgsl.runtime import program, queue
+from volta_fn.targets.wgsl.runtime.device import pipelines
 
 GPU = vf.devices("gpu")[0]
 
@@ -98,15 +99,37 @@ def test_machine_code_writes_the_same_dispatches_as_python(monkeypatch: pytest.M
             result.append(np.asarray(x))
         return result
 
-    assert command_lists.compiled() is not None
+    assert program.compiled() is not None
     calls: list[int] = []
-    write = command_lists.compiled()
-    monkeypatch.setattr(command_lists, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
+    write = program.compiled()
+    monkeypatch.setattr(program, "compiled", lambda: lambda run, first, count: (calls.append(count), write(run, first, count)))
     quick = results()
-    monkeypatch.setattr(command_lists, "compiled", lambda: None)
+    monkeypatch.setattr(program, "compiled", lambda: None)
     slow = results()
     assert sum(calls) > 10
     assert all(np.array_equal(x, y) for x, y in zip(quick, slow, strict=True))
+
+
+def test_bind_groups_are_released_while_their_dispatches_are_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass that is being recorded keeps them: neither earlier calls nor the beginning of a long list need be submitted before."""
+    gpu = GPU.backend.gpu
+
+    def step(x: Any) -> Any:
+        return lax.scan(lambda c, r: (jnp.sort(c * 0.5 + r), c[::-1] + r), x[0], x)
+
+    x = jnp.arange(63.0 * 100).reshape(63, 100)
+    run, expected = vf.jit(step), [np.asarray(y) for y in vf.jit(step)(x)]
+    monkeypatch.setattr(pipelines, "_MOST_GROUPS", 1)
+    monkeypatch.setattr(program, "_MOST_RECORDED", 3)
+    monkeypatch.setattr(queue, "_COMMANDS", 1 << 20)  # nothing is submitted before the results are read
+    monkeypatch.setattr(gpu.queue, "submit_if_due", lambda: None)
+    before, submissions = gpu.pipelines.group_releases, gpu.queue.submitted
+    results = [run(x) for _ in range(3)]
+    assert gpu.pipelines.group_releases > before + 60
+    assert gpu.queue.submitted == submissions
+    for carry, rows in results:
+        np.testing.assert_array_equal(np.asarray(carry), expected[0])
+        np.testing.assert_array_equal(np.asarray(rows), expected[1])
 
 
 def test_ten_thousand_steps_leave_memory_flat() -> None:

@@ -17,9 +17,9 @@ from volta_fn.compiler.buffers import Slots
 from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.runtime import commands as horizontal_fusion
 from volta_fn.targets.wgsl.runtime import program_plan
-from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, runs, uses_of, verify_commands, verify_order
-from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, Routines, plan_program
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.commands import Command, Loop, Run, runs
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program, uses_of, verify_commands, verify_order
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
 
 TARGET = WgslTarget(WEBGPU.capabilities)
 X = vf.ShapeDtypeStruct((64, 128), "float32")
@@ -32,7 +32,7 @@ def model(x: Any) -> Any:
 
 
 def plan(function: Any = model) -> ProgramPlan:
-    return plan_program(vf.make_jaxpr(function)(X), (False,), pipeline, TARGET, Routines())
+    return plan_program(vf.make_jaxpr(function)(X), (False,), pipeline, TARGET, RoutineCache())
 
 
 def with_run(commands: Sequence[Command], **fields: Any) -> list[Command]:
@@ -111,10 +111,10 @@ def test_horizontal_fusion_that_forgets_a_dependence_is_found(monkeypatch: pytes
     small = vf.ShapeDtypeStruct((16, 8), "float32")
     closed = vf.make_jaxpr(lambda x: lax.cumsum(lax.cumsum(jnp.tanh(x), 1) * x, 0))(small)
     target = WgslTarget(WEBGPU.capabilities._replace(buffers=64))
-    plan_program(closed, (False,), pipeline, target, Routines())
+    plan_program(closed, (False,), pipeline, target, RoutineCache())
     monkeypatch.setattr(horizontal_fusion, "_joined", joined)
     with pytest.raises(CompilerError, match="horizontal fusion: a dispatch was moved before, or fused with, one"):
-        plan_program(closed, (False,), pipeline, target, Routines())
+        plan_program(closed, (False,), pipeline, target, RoutineCache())
 
 
 # blocks

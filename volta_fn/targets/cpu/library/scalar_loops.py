@@ -24,9 +24,9 @@ from volta_fn.targets.cpu.scalars import Number, apply, constant, load, store, s
 #: Scalar operations in the programs of a loop, at most.
 _MOST_NODES = 256
 #: The estimated nanoseconds of a while loop, whose number of iterations is unknown.
-_LONG = 1e6
+_WHILE_LOOP_NS = 1e6
 #: Iterations from one handling of signals to the next: some milliseconds, as an iteration takes up to a few microseconds.
-_BETWEEN_LOOKS = 4096
+_CLOCK_INTERVAL = 4096
 
 
 class ScalarProgram(NamedTuple):
@@ -122,7 +122,7 @@ def _while(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequen
         _repeat(f, goes_on, iteration)
         _store_all(f, _loaded(f, dtypes[consts:], cells), pointers[len(avals) :])
 
-    return _routine("while", 2 * len(avals) - consts, _LONG, write)
+    return _routine("while", 2 * len(avals) - consts, _WHILE_LOOP_NS, write)
 
 
 def _scan(avals: Sequence[ShapedArray], sizes: dict[str, int], programs: Sequence[ScalarProgram]) -> Routine:
@@ -182,7 +182,7 @@ def _repeat(f: Function, goes_on: Callable[[Value], Value], iteration: Callable[
     iteration(number)
     following = f.plus(number, i64(1))
     f.store(following, count, 8)
-    due = f.compare("icmp eq", f.binary("and", following, i64(_BETWEEN_LOOKS - 1)), i64(0))
+    due = f.compare("icmp eq", f.binary("and", following, i64(_CLOCK_INTERVAL - 1)), i64(0))
     f.do(f"br {due}, label %{look}, label %{again}")
     f.label(look)
     good = f.compare("icmp eq", handle_signals(f, signals), i64(0))

@@ -20,7 +20,7 @@ from volta_fn.targets.cpu.routine import Launch
 # ------------------------------------------------------------------------------
 
 #: Bytes of the longest range from which on a call of the C library pays.
-_LONG = 1 << 12
+_MEMCPY_BYTES = 1 << 12
 
 
 class Copies:
@@ -51,7 +51,7 @@ def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = 
     if analysis.reduction_axes or len(kernel.stores) != 1 or coefficient(analysis.store_offsets[0], vectors.axis) != 1:
         return None
     itemsize = kernel.nodes[kernel.stores[0].value].dtype.itemsize
-    long = max(segment.end - segment.start for segment in vectors.segments) * itemsize >= _LONG
+    long = max(segment.end - segment.start for segment in vectors.segments) * itemsize >= _MEMCPY_BYTES
     if not (long if wanted is None else wanted):
         return None
     sources = [source for segment in vectors.segments if (source := _source(analysis, vectors.axis, segment)) is not None]

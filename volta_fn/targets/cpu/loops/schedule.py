@@ -33,7 +33,7 @@ from volta_fn.targets.cpu.scalars.values import bits_of
 # ------------------------------------------------------------------------------
 
 #: The most elements of the short axis.
-_MOST = 4
+_LONGEST_SHORT_AXIS = 4
 
 
 def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | None:
@@ -47,7 +47,7 @@ def interleaved_axis(analysis: KernelAnalysis, axis: int, lanes: int) -> int | N
         return None
     for inner, size in enumerate(kernel.sizes):
         others = analysis.reduction_axes - {inner}
-        if inner == axis or others or not 2 <= size <= _MOST:
+        if inner == axis or others or not 2 <= size <= _LONGEST_SHORT_AXIS:
             continue
         if all((coefficient(offset, inner), coefficient(offset, axis)) == (1, size) for offset in analysis.store_offsets):
             return inner

@@ -6,9 +6,9 @@ results, and a tile with its epilogue), `gemm` (the loops around tiles); without
 selects among them for equations and for kernels.
 """
 
+from volta_fn.targets.cpu.matmul.choice import computes_product as computes_product
 from volta_fn.targets.cpu.matmul.choice import contraction as contraction
 from volta_fn.targets.cpu.matmul.choice import contraction_options as contraction_options
-from volta_fn.targets.cpu.matmul.choice import contracts as contracts
 from volta_fn.targets.cpu.matmul.choice import dot_general as dot_general
 
 #: Makers of routines by the name of the primitive.

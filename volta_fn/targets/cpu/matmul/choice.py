@@ -43,7 +43,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routi
     return Gemm(work, problem, operands, store, 3, "product").routine()
 
 
-def contracts(kernel: Kernel) -> bool:
+def computes_product(kernel: Kernel) -> bool:
     """Return True if a product is best done here, reading operands as the kernel does."""
     product = contraction_of(kernel)
     if product is None:
@@ -79,7 +79,7 @@ CHOSEN_ROUTINE = ProductOptions()
 def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Routine | None:
     """Generate the routine of a contraction; None for other kernels."""
     product = contraction_of(kernel)
-    if product is None or not contracts(kernel):
+    if product is None or not computes_product(kernel):
         return None
     product = product.oriented(options.swapped)
     problem = product.problem()
@@ -95,7 +95,7 @@ def contraction(kernel: Kernel, options: ProductOptions = CHOSEN_ROUTINE) -> Rou
 def contraction_options(kernel: Kernel) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
     product = contraction_of(kernel)
-    if product is None or not contracts(kernel):
+    if product is None or not computes_product(kernel):
         return
     yield CHOSEN_ROUTINE
     for swapped in (False, True):

@@ -1,4 +1,4 @@
-"""Compiled routines in the process and on disk, by fingerprints of programs."""
+"""The disk cache of the CPU: fingerprints of programs; programs and routines."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _rules(values: Sequence[Any]) -> str:
 # - an *object*: the machine code of one routine, by the routine's key (the process also keeps it loaded by key), or of a function
 #   that routines share, by its name, so that another program with the same kernel need not compile it;
 # - the *support code*: pool and executor (`support_code_of_process`);
-# - a *program*: its commands with all objects, by the text of the traced program (`runtime.program`), so that a process that has the same
+# - a *program*: its commands with all objects, by the fingerprint of the traced program (`program.py`), so that a process that has the same
 #   program need not lower it. One read loads it, instead of one for each of its routines.
 #
 # An entry holds the CPU that it is for, a row of JSON, and bytes; `runtime.caches` keeps it from damage and from other users.
@@ -214,15 +214,22 @@ T = TypeVar("T")
 _SETTLED = 2.0
 
 
-class Compiled(NamedTuple):
-    """A routine's object code, launches, workspace and shared code.
+class CompiledLaunch(NamedTuple):
+    """A launch (`targets.cpu.routine.Launch`) by its symbol in an object."""
 
-    A launch is (symbol, tasks, cost, whether it restores); shared code is by entries' names.
-    """
+    symbol: str
+    tasks: int
+    cost: float
+    restores: bool
+
+
+class Compiled(NamedTuple):
+    """A routine's object code, launches and workspace."""
 
     code: bytes
-    launches: tuple[tuple[str, int, float, bool], ...] = ()
+    launches: tuple[CompiledLaunch, ...] = ()
     workspace: int = 0
+    #: The names of the entries of functions that it shares with others.
     shared: tuple[str, ...] = ()
 
 
@@ -292,7 +299,8 @@ def read_compiled(name: str) -> Compiled | None:
     """Return a routine from the disk, or None."""
 
     def parse(header: Any, code: bytes) -> Compiled:
-        return Compiled(code, tuple([(s, t, c, r) for s, t, c, r in header["launches"]]), header["workspace"], tuple(header["shared"]))
+        launches = tuple([CompiledLaunch(*launch) for launch in header["launches"]])
+        return Compiled(code, launches, header["workspace"], tuple(header["shared"]))
 
     return read(name, parse)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
 #: Routines that are kept for other programs.
-_MOST = 512
+_MOST_RECENT = 512
 
 
 class LoadedLaunch(NamedTuple):
@@ -51,7 +51,7 @@ class LoadedLaunch(NamedTuple):
 
     address: int
     tasks: int
-    mode: int
+    mode: Mode
     symbol: str
     #: The name of the object's entry on disk.
     entry: str
@@ -66,6 +66,10 @@ class LoadedRoutine(NamedTuple):
     workspace: int
     #: Estimated nanoseconds on one thread.
     cost: float
+
+
+#: What `CodeCache` keeps for keys without a routine.
+_NO_ROUTINE = LoadedRoutine((), 0, 0.0)
 
 
 class RefusedRoutine(Exception):
@@ -131,8 +135,8 @@ class CodeCache:
     """The routines used last in this process; programs keep theirs, others are freed."""
 
     def __init__(self) -> None:
-        #: By their keys; False for keys without a routine.
-        self._recent: LruCache[LoadedRoutine | Literal[False]] = LruCache(_MOST)
+        #: By their keys; `_NO_ROUTINE` for keys without one.
+        self._recent: LruCache[LoadedRoutine] = LruCache(_MOST_RECENT)
         self._shared = SharedCode()
 
     def load(self, keys: Sequence[RoutineKey]) -> list[LoadedRoutine | None]:
@@ -142,8 +146,8 @@ class CodeCache:
         compiled = run_together([partial(self._compiled, key) for key in missing], thread_count())
         loaded = self._load(dict([entry for entry in compiled if entry is not None]))
         for key, entry in zip(missing, compiled, strict=True):
-            routines[key.key] = self._recent.setdefault(key.key, False if entry is None else loaded[entry[0]])
-        return [routines[k.key] or None for k in keys]
+            routines[key.key] = self._recent.setdefault(key.key, _NO_ROUTINE if entry is None else loaded[entry[0]])
+        return [None if routines[k.key] is _NO_ROUTINE else routines[k.key] for k in keys]
 
     def _compiled(self, key: RoutineKey) -> tuple[str, cache.Compiled] | None:
         """Return a routine, compiled if need be, and the name of its entry on disk."""
@@ -159,7 +163,7 @@ class CodeCache:
             if routine is None:
                 return None
             suffix = f"_{name}"  # so that the routines of a program can be loaded together
-            launches = tuple([(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
+            launches = tuple([cache.CompiledLaunch(p.symbol + suffix, p.tasks, p.cost, p.restores) for p in routine.launches])
             shared = tuple([self._shared.compile(function) for function in routine.shared])
             compiled = cache.Compiled(compile_object(routine.text, suffix), launches, routine.workspace, shared)
         except CompilerError as error:
@@ -171,7 +175,7 @@ class CodeCache:
         """Load routines and their shared functions at once, little slower than one."""
         if not entries:
             return {}
-        symbols = [symbol for compiled in entries.values() for symbol, *_ in compiled.launches]
+        symbols = [launch.symbol for compiled in entries.values() for launch in compiled.launches]
         shared = dict.fromkeys([name for compiled in entries.values() for name in compiled.shared])
         codes = [*[compiled.code for compiled in entries.values()], *self._shared.codes(shared)]
         loaded = load_objects(codes, symbols)
@@ -180,18 +184,22 @@ class CodeCache:
 
 
 def _ready(entry: str, compiled: cache.Compiled, addresses: Mapping[str, int], code: LoadedCode) -> LoadedRoutine:
-    restored = [*[restores for *_, restores in compiled.launches[1:]], False][: len(compiled.launches)]  # none of results without elements
-    launches = [
-        LoadedLaunch(addresses[symbol], tasks, _mode(tasks, cost, restores, before_restoring), symbol, entry, code)
-        for (symbol, tasks, cost, restores), before_restoring in zip(compiled.launches, restored, strict=True)
-    ]
-    return LoadedRoutine(tuple(launches), compiled.workspace, sum(cost for _, _, cost, _ in compiled.launches))
+    launches = []
+    for number, launch in enumerate(compiled.launches):
+        following = compiled.launches[number + 1 : number + 2]
+        mode = _mode(launch, before_restoring=any(f.restores for f in following))
+        launches.append(LoadedLaunch(addresses[launch.symbol], launch.tasks, mode, launch.symbol, entry, code))
+    return LoadedRoutine(tuple(launches), compiled.workspace, sum(launch.cost for launch in compiled.launches))
 
 
-def _mode(tasks: int, cost: float, restores: bool, before_restoring: bool) -> int:
-    long = cost > _WORTH_SHARING
-    ends = (long or restores) and not before_restoring
-    return (Mode.SHARED if long and tasks > 1 else 0) | (Mode.ENDS if ends else 0)
+def _mode(launch: cache.CompiledLaunch, *, before_restoring: bool) -> Mode:
+    """Return how a launch runs.
+
+    A handler that raised must not end the program between a launch that changes something and the next one, which restores it.
+    """
+    long = launch.cost > _WORTH_SHARING
+    ends = (long or launch.restores) and not before_restoring
+    return (Mode.SHARED if long and launch.tasks > 1 else Mode(0)) | (Mode.ENDS if ends else Mode(0))
 
 
 CODE_CACHE = CodeCache()
@@ -211,7 +219,8 @@ ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], B
 _HOST_COST = 10_000.0
 
 
-#: The words of commands of a fixed length, without what they hold: the numbers of words of a switch's bodies are further words.
+#: The number of words of each command but `RUN`, whose length varies, without the commands in it. A switch has, after these, a word for
+#: each body: its number of words.
 _WORDS = {Op.HOST: 2, Op.COPY: 4, Op.POINT: 3, Op.SWAP: 3, Op.ROW: 5, Op.LOOP: 6, Op.WHILE: 4, Op.SWITCH: 3}
 
 
@@ -224,13 +233,14 @@ class CommandWriter(ProgramWriter):
         self.control_flow = control_flow
         self.words: list[int | Slot | LoadedLaunch] = []
         self.hosts: list[HostCall] = []
-        #: Estimated nanoseconds of the program.
+        #: Estimated nanoseconds of the program, which decide whether it releases Python's lock: a while loop counts as long, and of a
+        #: conditional all branches count.
         self.cost = 0.0
 
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Write an item."""
         loaded = None if item.key is None else self.loaded[item.key.key]
-        if loaded is not None and len(operands) + len(results) < MOST_BUFFERS:
+        if loaded is not None and len(operands) + len(results) <= MOST_BUFFERS - 1:  # and a workspace
             self.routine(loaded, [*operands, *results], block)
         elif isinstance(item.node, KernelCall):
             self.host(item, kernel_call(item.node.kernel, operands, results), [*operands, *results], block)
@@ -304,15 +314,15 @@ class CommandWriter(ProgramWriter):
     # the result
 
     def code(self) -> tuple[np.ndarray, np.ndarray, list[LoadedLaunch]]:
-        """Return the commands as words, which words are launches, and the launches."""
+        """Return the commands as words, which words are launches, and the launches.
+
+        The slots must have their numbers (`Slots.assign_numbers`).
+        """
+        assert all(w.number >= 0 for w in self.words if isinstance(w, Slot)), "slots are numbered before"
         launches = {w: i for i, w in enumerate(dict.fromkeys([w for w in self.words if isinstance(w, LoadedLaunch)]))}
         launch_words = [i for i, w in enumerate(self.words) if isinstance(w, LoadedLaunch)]
         words = [w.number if isinstance(w, Slot) else launches[w] if isinstance(w, LoadedLaunch) else w for w in self.words]
         return np.array(words, np.int64), np.array(launch_words, np.int64), list(launches)
-
-
-def _bytes(aval: ShapedArray) -> int:
-    return aval.size * aval.dtype.itemsize
 
 
 class _Carry(NamedTuple):
@@ -323,20 +333,30 @@ class _Carry(NamedTuple):
 
 
 def _carries(
-    writer: CommandWriter, body: LoweredProgram, first: int, initial: Sequence[Slot], results: Sequence[Slot], block: Block, steps: int
+    writer: CommandWriter,
+    body: LoweredProgram,
+    first: int,
+    initial: Sequence[Slot],
+    results: Sequence[Slot],
+    block: Block,
+    steps: int | None,
 ) -> list[_Carry]:
-    """Begin a loop: copy the initial carry to where the final one will end up."""
+    """Begin a loop: copy the initial carry to where the first step reads it.
+
+    A carry that is not updated in place alternates between the result's slot and another, beginning so that the last of `steps` steps
+    writes it to the result's. For a loop of unknown length (None) it begins in the result's, and the caller copies the last one there.
+    """
     jaxpr = body.closed.jaxpr
     carries = []
     for position, (start, result) in enumerate(zip(initial, results, strict=True)):
         var, out = jaxpr.invars[first + position], jaxpr.outvars[position]
-        size = _bytes(var.aval)
+        size = var.aval.nbytes
         if out is var or body.may_share(var, out):
             writer.copy(result, start, size, block)
             carries.append(_Carry(result, result))
             continue
         other = writer.slots.memory(size, block)
-        now, then = (result, other) if steps % 2 == 0 else (other, result)
+        now, then = (other, result) if steps is not None and steps % 2 else (result, other)
         writer.copy(now, start, size, block)
         carry = _Carry(writer.slots.pointer(block, result, other), writer.slots.pointer(block, result, other))
         writer.command(block, [now, carry.now], Op.POINT, carry.now, now)
@@ -359,13 +379,13 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     counter = writer.slots.pointer(block)
     first, step = (length - 1, -1) if params["reverse"] else (0, 1)
     cost = writer.cost
-    inner = writer.slots.begin(block)
+    inner = writer.slots.open_block(block)
     writer.command(block, [counter], Op.LOOP, length, counter, first, step, 0)
     start = len(writer.words)
 
     def row(base: Slot, aval: ShapedArray) -> Slot:
         slot = writer.slots.pointer(inner, base)
-        writer.command(inner, [base, slot], Op.ROW, slot, base, _bytes(aval), counter)
+        writer.command(inner, [base, slot], Op.ROW, slot, base, aval.nbytes, counter)
         return slot
 
     jaxpr = body.closed.jaxpr
@@ -375,16 +395,16 @@ def _scan(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     _advance(writer, carries, inner)
     writer.words[start - 1] = len(writer.words) - start
     writer.slots.touch(counter, inner)
-    writer.slots.finish(inner)
+    writer.slots.close_block(inner)
     writer.cost = cost + length * (writer.cost - cost)
 
 
 def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     condition, body = item.programs
     first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
-    carries = _carries(writer, body, second, operands[first + second :], results, block, 0)
+    carries = _carries(writer, body, second, operands[first + second :], results, block, None)
     flag = writer.slots.memory(1, block)
-    inner = writer.slots.begin(block)
+    inner = writer.slots.open_block(block)
     writer.command(block, [flag], Op.WHILE, flag, 0, 0)
     start = len(writer.words)
     now = [c.now for c in carries]
@@ -394,10 +414,10 @@ def _while(writer: CommandWriter, item: Item, operands: Sequence[Slot], results:
     _advance(writer, carries, inner)
     writer.words[start - 2 : start] = [middle - start, len(writer.words) - middle]
     writer.slots.touch(flag, inner)
-    writer.slots.finish(inner)
+    writer.slots.close_block(inner)
     writer.cost = float("inf")
     for carry, result, out in zip(carries, results, item.results, strict=True):
-        writer.copy(result, carry.now, _bytes(out.aval), block)
+        writer.copy(result, carry.now, out.aval.nbytes, block)
 
 
 def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
@@ -407,9 +427,9 @@ def _cond(writer: CommandWriter, item: Item, operands: Sequence[Slot], results: 
     sizes_at = len(writer.words) - len(branches)
     for number, branch in enumerate(branches):
         start = len(writer.words)
-        inner = writer.slots.begin(block)
+        inner = writer.slots.open_block(block)
         writer.body(branch, arguments, results, inner)
-        writer.slots.finish(inner)
+        writer.slots.close_block(inner)
         writer.words[sizes_at + number] = len(writer.words) - start
 
 
@@ -422,7 +442,7 @@ CONTROL_FLOW: dict[Primitive, ControlFlow] = {scan_p: _scan, while_p: _while, co
 
 
 #: A program of more estimated nanoseconds releases Python's lock.
-_LONG = 20_000.0
+_RELEASES_LOCK_NS = 20_000.0
 
 
 class Built(NamedTuple):
@@ -467,13 +487,13 @@ def written(program: LoweredProgram, donated: Sequence[bool], writer: CommandWri
     writer.write(program)
     outputs = tuple([_on_host(output) for output in program.outputs()])
     specs = tuple([(v.aval.shape, v.aval.dtype) for v in program.results])
-    layout = layout_of(writer.slots)
+    layout = layout_of(writer.slots)  # which numbers the slots for `writer.code`
     if writer.verifier is not None:
         offsets = layout.offsets.tolist()
         extents = {slot: verification.Extent(0, offset, slot.size) for slot, offset in zip(writer.slots.arena, offsets, strict=True)}
         verification.verify_extents("layout of the arena", writer.uses(), extents, writer.verifier.writers)
     words, launch_words, launches = writer.code()
-    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _LONG), outputs, specs, program.reusable(donated))
+    artifact = Artifact(words, launch_words, layout, bool(writer.cost > _RELEASES_LOCK_NS), outputs, specs, program.reusable(donated))
     return Built(artifact, launches, writer.hosts)
 
 

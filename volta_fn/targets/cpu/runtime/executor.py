@@ -98,7 +98,10 @@ def _is_protected(frame: FrameType | None) -> bool:
 
 
 def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
-    """Execute a program where handlers do not wait, so that they end its loops."""
+    """Call `enter` in a frame that is not protected.
+
+    A signal that arrives in its machine code is handled at once, and ends loops.
+    """
     return enter(*arrays)
 
 
@@ -221,7 +224,10 @@ _lock = threading.Lock()
 
 
 class SupportCode(NamedTuple):
-    """State shared by all programs of a process."""
+    """State shared by all programs of a process.
+
+    Whoever asks for it first (`support_code_of_process`) compiles it and starts the worker threads.
+    """
 
     entry: FunctionMaker
     workers: Workers
@@ -232,11 +238,11 @@ class SupportCode(NamedTuple):
 def support_code_of_process() -> SupportCode:
     """Return the process's support code, compiled by whichever thread asks first."""
     with _lock:
-        return _compiled()
+        return _start_support_code()
 
 
 @functools.cache
-def _compiled() -> SupportCode:
+def _start_support_code() -> SupportCode:
     name = cache.name_of("support code")
     compiled = cache.read_compiled(name)
     if compiled is None:
@@ -248,11 +254,6 @@ def _compiled() -> SupportCode:
     work, reset, *others = load_object(compiled.code, ["work", "reset", *Addresses._fields, *FUNCTIONS])
     addresses, allocator = Addresses(*others[: len(Addresses._fields)]), others[len(Addresses._fields) :]
     return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
-
-
-def libc_free(address: int) -> None:
-    """Give back memory of ``malloc``."""
-    ctypes.CDLL(None).free(ctypes.c_void_p(address))
 
 
 # ------------------------------------------------------------------------------
@@ -300,14 +301,14 @@ class Mode(IntFlag):
     ENDS = 2
 
 
-#: The most buffers of a routine.
+#: The most buffers of a routine: its operands, results and a workspace.
 MOST_BUFFERS = 512
 
 
 _CODE, _END, _TABLE, _SIGNALS = Value("ptr", "%code"), Value("ptr", "%end"), Value("ptr", "%table"), Value("ptr", "%signals")
 _OK = i64(0)
-#: Iterations of a loop from one look at the clock to the next, which costs a few nanoseconds.
-_BETWEEN_LOOKS = 8
+#: Iterations of a loop from one reading of the clock, which costs a few nanoseconds, to the next.
+_CLOCK_INTERVAL = 8
 
 
 def write_executor(module: Module) -> None:
@@ -371,7 +372,7 @@ class _Command(Function):
 
     def attend(self, iteration: Value) -> Value:
         """Emit the handling of signals in some iterations; return its status."""
-        due = self.compare("icmp eq", self.binary("and", iteration, i64(_BETWEEN_LOOKS - 1)), i64(0))
+        due = self.compare("icmp eq", self.binary("and", iteration, i64(_CLOCK_INTERVAL - 1)), i64(0))
         return self.branch(due, lambda: [self.call("attend", "i64", _SIGNALS)], lambda: [_OK])[0]
 
 

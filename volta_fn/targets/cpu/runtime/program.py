@@ -13,12 +13,13 @@ import numpy as np
 from volta_fn.compiler.buffers import Output, Slots, arrange
 from volta_fn.core.array import ArraySpec
 from volta_fn.core.caches import Finalized, Interned
+from volta_fn.core.device import Executable
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.dtypes import ALL
 from volta_fn.errors import OutOfMemoryError
 from volta_fn.lazy_imports import load
 from volta_fn.runtime.caches import LruCache
-from volta_fn.runtime.compiling import compile_exclusively
+from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.internals.array_calls import MOST_OPERANDS, MOST_RESULTS
 from volta_fn.runtime.internals.fastcall import NO_MEMORY, NOT_CONTIGUOUS, Record, release
 from volta_fn.runtime.internals.result_allocator import LARGE
@@ -26,7 +27,7 @@ from volta_fn.runtime.llvm.machine import LoadedCode, load_objects
 from volta_fn.settings import current as settings
 from volta_fn.targets.cpu.runtime import cache
 from volta_fn.targets.cpu.runtime.cache import fingerprint_of
-from volta_fn.targets.cpu.runtime.executor import failure, interruptible, libc_free, support_code_of_process
+from volta_fn.targets.cpu.runtime.executor import failure, interruptible, support_code_of_process
 
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
@@ -54,7 +55,7 @@ class SlotLayout(NamedTuple):
 
 def layout_of(slots: Slots) -> SlotLayout:
     """Assign numbers to the slots, and offsets in the arena."""
-    count = len(slots.ordered())
+    count = slots.assign_numbers()
     offsets, size = arrange(slots.lifetimes())
     return SlotLayout(len(slots.callers), np.array(offsets, np.int64), size, slots.arrays(), max(count, 1))
 
@@ -78,7 +79,7 @@ class Artifact(NamedTuple):
 #: Larger constants are not written if the traced program has them; programs with more bytes of others are not written.
 _SMALL, _LARGEST = 4096, 1 << 26
 _DTYPES = {dtype.name: dtype for dtype in ALL}
-#: The addresses of the launches of programs that this process has loaded: of the last ones, and of those that are used.
+#: Loaded code by entry: `_recent` keeps that of the last programs alive, `_loaded` finds any that a program still uses.
 _recent: LruCache[LoadedCode] = LruCache(256)
 _loaded: Interned[str, LoadedCode] = Interned()
 _lock = threading.Lock()
@@ -137,7 +138,7 @@ def _identity(array: np.ndarray) -> tuple[Any, ...]:
     return array.ctypes.data, array.dtype, array.shape
 
 
-def keep(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
+def write_entry(key: Key, artifact: Artifact, launches: Sequence[tuple[str, str]]) -> None:
     """Write a program and its routines' objects, if that is possible.
 
     `launches` are pairs of a routine's entry and a symbol.
@@ -198,7 +199,7 @@ class _Reader:
         return np.ndarray(shape, dtype, bytearray(self.take(math.prod(shape) * dtype.itemsize)))
 
 
-def find(key: Key) -> CachedProgram | None:
+def read_entry(key: Key) -> CachedProgram | None:
     """Return a program from the disk, loaded, or None."""
 
     def parse(header: Any, content: bytes) -> tuple[Artifact, list[bytes], list[str]]:
@@ -238,7 +239,7 @@ _records: Finalized[np.ndarray] = Finalized()
 
 
 @functools.cache
-def _building() -> Any:
+def _compiler() -> Any:
     """Load the compiler, when the first program is compiled that is not on disk."""
     return load("volta_fn.targets.cpu.runtime.compile")
 
@@ -249,17 +250,17 @@ class Program:
     @classmethod
     def of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         """Return a traced program, compiled unless it is on disk."""
-        return compile_exclusively(cls._of, closed, donated, pipeline)
+        return compile_uninterrupted(cls._of, closed, donated, pipeline)
 
     @classmethod
     def _of(cls, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Program:
         key = key_of(closed, donated)
-        cached = None if key is None else find(key)
+        cached = None if key is None else read_entry(key)
         if cached is not None:
             return cls(cached.artifact, cached.code.addresses, [cached.code])
-        built = _building().build(closed, donated, pipeline)
+        built = _compiler().build(closed, donated, pipeline)
         if key is not None and not built.hosts:
-            keep(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
+            write_entry(key, built.artifact, [(launch.entry, launch.symbol) for launch in built.launches])
         return cls(built.artifact, [launch.address for launch in built.launches], [launch.code for launch in built.launches], built.hosts)
 
     def __init__(self, artifact: Artifact, addresses: Sequence[int], code: Sequence[Any], hosts: Sequence[Any] = ()) -> None:
@@ -295,59 +296,49 @@ class Program:
         }
         self.record = np.array([words[name] for name in Record], np.int64)
         for record in _records.drain():
-            release(record, libc_free)
+            release(record)
         _records.add(self, self.record)
         enter = support_code_of_process().entry.function(self.record)
         self.enter = interruptible(enter) if hosts else enter
-        #: Not empty after a call that copied arguments because their buffers were not contiguous.
-        self.copied: list[bool] = []
+        #: See `Executable.copied`.
+        self.copied: list[int] = []
         #: Bytes of the arena, and of what one function of NumPy needs for itself.
         self.temporaries = layout.arena + max([host.workspace for host in hosts], default=0)
 
-    def function(self) -> Callable[..., Sequence[np.ndarray]]:
-        """Return the program as a plain function; the common case skips output remapping.
+    def executable(self) -> Executable:
+        """Return the program for `jit`; the common case skips output remapping.
 
         In that case all results are freshly allocated.
         """
         plain = [(o.result, o.shape) for o in self.outputs] == [(number, shape) for number, (_, shape, _) in enumerate(self.specs)]
         if self.reuse or not plain:
-            return self
-        specs, enter, failed = self.specs, self.enter, self._failed
+            return Executable(self, None, self.copied)
+        specs, enter, retry = self.specs, self.enter, self._retry
 
         def run_program(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             results = [empty(shape, dtype) for empty, shape, dtype in specs]
             status = enter(*arguments, *results)
-            if status:
-                failed(status, arguments, results)
-            return results
+            return results if not status else retry(status, arguments)
 
-        run_program.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
-        if self.calls_host or not specs:  # a failing callback must not be called again
-            return run_program
-        has_built_in = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS
+        if self.calls_host or not specs:  # a built-in's fallback would call a failing callback again
+            return Executable(run_program, None, self.copied)
+        takes_few = self.record[Record.CALLER] - len(specs) <= MOST_OPERANDS and len(specs) <= MOST_RESULTS
+        of_arrays = self._of_arrays if takes_few else None
         if len(specs) > 1:
-            if has_built_in and len(specs) <= MOST_RESULTS:
-                run_program.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-            return run_program
+            return Executable(run_program, of_arrays, self.copied)
         ((empty, shape, dtype),) = specs
 
         def run_single_result(donate: bool, *arguments: np.ndarray) -> Sequence[np.ndarray]:
             out = empty(shape, dtype)
-            return (out,) if not enter(*arguments, out) else run_program(donate, *arguments)
+            status = enter(*arguments, out)
+            return (out,) if not status else retry(status, arguments)
 
-        run_single_result.copied = self.copied  # type: ignore[attr-defined]  # functions carry attributes
-
-        if has_built_in:
-            run_single_result.of_arrays = self._of_arrays  # type: ignore[attr-defined]  # functions carry attributes
-        return run_single_result
+        return Executable(run_single_result, of_arrays, self.copied)
 
     def _of_arrays(
         self, specs: Sequence[ArraySpec], within: type[tuple] | type[list] | None, fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return the program as a function of arrays that returns those of the specs.
-
-        They are in a tuple or a list, or it is one alone. It calls `fallback` with non-contiguous arrays.
-        """
+        """See `OfArrays`."""
         makes = [functools.partial(empty, shape, dtype) for empty, shape, dtype in self.specs]
         return support_code_of_process().entry.of_arrays(self, self.record, makes, specs, within, fallback)
 
@@ -360,7 +351,7 @@ class Program:
         ]
         status = self.enter(*arguments, *results)
         if status:
-            self._failed(status, arguments, results)
+            results = self._retry(status, arguments)
         return tuple([self._result(output, arguments, results) for output in self.outputs])
 
     def _result(self, output: Output, arguments: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> np.ndarray:
@@ -370,16 +361,20 @@ class Program:
             array = output.constant if output.constant is not None else arguments[output.argument or 0]
         return _shaped(array, output.shape)
 
-    def _failed(self, status: int, arguments: Sequence[np.ndarray], results: list[np.ndarray]) -> None:
+    def _retry(self, status: int, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the program again, with contiguous copies of arguments.
+
+        Raises the error of any status but `NOT_CONTIGUOUS`. Returns new results: those of the first attempt may be in arguments' memory.
+        """
         if status == NO_MEMORY:
             raise OutOfMemoryError(f"a program needs {self.temporaries} bytes for values between its arguments and its results")
         if status != NOT_CONTIGUOUS:
             raise failure()
-        self.copied.append(True)
-        results[:] = [empty(shape, dtype) for empty, shape, dtype in self.specs]
-        status = self.enter(*[np.require(a, requirements=["C", "A"]) for a in arguments], *results)
-        if status:
-            self._failed(status, arguments, results)
+        self.copied.extend([number for number, argument in enumerate(arguments) if not argument.flags.c_contiguous])
+        results = [empty(shape, dtype) for empty, shape, dtype in self.specs]
+        contiguous = [np.require(a, requirements=["C", "A"]) for a in arguments]
+        status = self.enter(*contiguous, *results)
+        return results if not status else self._retry(status, contiguous)
 
 
 def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -16,10 +16,10 @@ import numpy as np
 from volta_fn.compiler.buffers import Block, Lifetime, Slot
 from volta_fn.compiler.target import Item, LoweredProgram
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.runtime.compiling import compile_exclusively
+from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.machine import LoadedCode, compile_object, load_objects
 from volta_fn.targets.cpu.runtime.compile import CONTROL_FLOW, CommandWriter, LoadedLaunch, LoadedRoutine, loaded_routines, written
-from volta_fn.targets.cpu.runtime.executor import Op
+from volta_fn.targets.cpu.runtime.executor import Mode, Op
 from volta_fn.targets.cpu.runtime.program import Program
 from volta_fn.targets.cpu.target import TARGET
 
@@ -74,7 +74,7 @@ end:
 def _stamp() -> LoadedCode:
     """Compile the launch that reads the clock."""
     text = _STAMP.format(clock=time.CLOCK_MONOTONIC)
-    return compile_exclusively(lambda: load_objects([compile_object(text)], ["volta_fn_stamp"]))
+    return compile_uninterrupted(lambda: load_objects([compile_object(text)], ["volta_fn_stamp"]))
 
 
 class TimedWriter(CommandWriter):
@@ -88,7 +88,7 @@ class TimedWriter(CommandWriter):
         code = _stamp()
         self.items: list[tuple[LoweredProgram, Item] | None] = [None]
         self._log = log
-        self._launch = LoadedLaunch(code.addresses[0], 1, 0, "volta_fn_stamp", "", code)
+        self._launch = LoadedLaunch(code.addresses[0], 1, Mode(0), "volta_fn_stamp", "", code)
         #: The numbers of the items that are being written, from the outermost to the innermost, and the programs that they belong to.
         self._outer = [0]
         self._programs: list[LoweredProgram] = []
@@ -144,7 +144,7 @@ class TimedProgram:
         self.lifetimes: list[Lifetime] = writer.slots.lifetimes()
         codes = [launch.code for launch in built.launches]
         self._program = Program(built.artifact, [launch.address for launch in built.launches], codes, built.hosts)
-        self._run = self._program.function()
+        self._run = self._program.executable().run
         self.temporaries = self._program.temporaries
 
     def __call__(self, donate: bool, *buffers: Any) -> Sequence[Any]:

@@ -5,9 +5,9 @@ of indices, epilogues, and the partial sums of split-K), `tiles` (contractions b
 `direct` (contractions without tiles), and `contract` (the algorithm for an equation or a kernel, and the timing of schedules).
 """
 
+from volta_fn.targets.wgsl.matmul.contract import computes_product as computes_product
 from volta_fn.targets.wgsl.matmul.contract import contraction as contraction
 from volta_fn.targets.wgsl.matmul.contract import contraction_options as contraction_options
-from volta_fn.targets.wgsl.matmul.contract import contracts as contracts
 from volta_fn.targets.wgsl.matmul.contract import dot_general as dot_general
 from volta_fn.targets.wgsl.matmul.contract import is_little as is_little
 from volta_fn.targets.wgsl.matmul.contract import split_k as split_k

@@ -265,7 +265,7 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: 
 # ------------------------------------------------------------------------------
 
 
-def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
+def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Return whether a kernel is a product whose operands can be read in place.
 
     Neighbouring invocations must read neighbouring elements.
@@ -280,7 +280,7 @@ def contracts(kernel: Kernel, device: TargetCapabilities) -> bool:
 
 def is_little(kernel: Kernel, device: TargetCapabilities) -> bool:
     """Return whether a kernel is a product that leaves a GPU underused."""
-    return math.prod(kernel.sizes) < LITTLE and contracts(kernel, device)
+    return math.prod(kernel.sizes) < LITTLE and computes_product(kernel, device)
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -289,8 +289,8 @@ def _is_contiguous(operand: Operand) -> bool:
 
 
 def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int = 0, options: ProductOptions = CHOSEN) -> Routine | None:
-    """Return the routine of a kernel that `contracts`; None for others."""
-    if not contracts(kernel, device):
+    """Return the routine of a kernel that is such a product; None for others."""
+    if not computes_product(kernel, device):
         return None
     product = _oriented(kernel, options.swapped)
     epilogue = Fused(product)
@@ -302,7 +302,7 @@ def contraction(kernel: Kernel, device: TargetCapabilities, batch_products: int 
 
 def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:
     """Yield the options that `contraction` takes for a kernel."""
-    if not contracts(kernel, device):
+    if not computes_product(kernel, device):
         return
     for swapped in (None, True, False):
         product = _oriented(kernel, swapped)
@@ -314,7 +314,7 @@ def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[
 
 def split_k(kernel: Kernel, device: TargetCapabilities) -> int:
     """Return the split-K factor of a kernel; 1 if it is no product."""
-    if not contracts(kernel, device):
+    if not computes_product(kernel, device):
         return 1
     product = _oriented(kernel, None)
     c = _maps(product, Fused(product))

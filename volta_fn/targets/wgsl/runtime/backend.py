@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from volta_fn.core.caches import WeakIdentityDict
-from volta_fn.core.device import Device, Hardware, MemoryStats, WorkStats
+from volta_fn.core.device import Device, Executable, Hardware, MemoryStats, WorkStats
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.lazy_imports import load
-from volta_fn.targets.wgsl.runtime.device.adapter import adapters
-from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu
+from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, adapters
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
 from volta_fn.targets.wgsl.runtime.device.recovery import GpuHandle, Recovery
 from volta_fn.targets.wgsl.runtime.program import Program
@@ -81,7 +80,7 @@ class GpuBackend:
         """Wait until a buffer's elements are computed."""
         self._surviving(lambda: self.gpu.wait(buffer))
 
-    def known(self, buffer: Buffer) -> np.ndarray | None:
+    def host_elements(self, buffer: Buffer) -> np.ndarray | None:
         """Return the elements if they are on the host already."""
         return buffer.host_values
 
@@ -104,16 +103,17 @@ class GpuBackend:
             return functools.partial(program, False)
         return lambda *buffers: program(False, *buffers)[0]
 
-    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Callable[..., tuple[Any, ...]]:
-        """Compile a program to a function ``(donate, *buffers) -> buffers``."""
-        return self._compiled(closed, donated, pipeline, reads_ahead=True)
+    def compile(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Executable:
+        """Compile a program to commands of the device."""
+        return Executable(self._compiled(closed, donated, pipeline, reads_ahead=True))
 
     def _compiled(
         self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline, *, reads_ahead: bool
     ) -> Callable[..., tuple[Any, ...]]:
-        constants_of = self.recovery
-        if constants_of is not None:
-            constants_of.keep_constants(closed)
+        #: The policy that has recorded the program's constants; another one has to do so again.
+        recorded_by = self.recovery
+        if recorded_by is not None:
+            recorded_by.keep_constants(closed)
         program: Program | None = self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, reads_ahead=reads_ahead))
         effects = bool(closed.effects)
 
@@ -131,20 +131,20 @@ class GpuBackend:
         self._programs.set(call_program, drop)
 
         def call_with_recovery(donate: bool, *buffers: Buffer) -> tuple[Buffer, ...]:
-            nonlocal constants_of
+            nonlocal recorded_by
             recovery = self.recovery
             if recovery is None:
                 return call_program(donate, *buffers)
-            if recovery is not constants_of:
+            if recovery is not recorded_by:
                 recovery.keep_constants(closed)
-                constants_of = recovery
+                recorded_by = recovery
             return recovery.call_recorded(call_program, effects, donate, buffers)
 
         return call_with_recovery
 
     def temporaries(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> int:
         """Return the most bytes of values that are neither arguments nor results."""
-        return self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, called=False)).temporaries
+        return self._surviving(lambda: Program(self.gpu, closed, donated, pipeline, allocate=False)).temporary_bytes
 
     def timed(self, closed: ClosedJaxpr, donated: Sequence[bool], pipeline: Pipeline) -> Any:
         """Return a program that notes the time of each dispatch.

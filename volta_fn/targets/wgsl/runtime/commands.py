@@ -1,4 +1,4 @@
-"""The commands of programs on a GPU, and their verification.
+"""The commands of programs on a GPU.
 
 Commands are defined first. Passes over them split dispatches that exceed a limit, and fuse or merge small independent ones.
 """
@@ -6,23 +6,20 @@ Commands are defined first. Passes over them split dispatches that exceed a limi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from volta_fn.compiler.buffers import Block, Slot, Slots
 from volta_fn.compiler.ir.kernel import Kernel
-from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import Item, TargetCapabilities
-from volta_fn.compiler.verification import SlotUses, describe
-from volta_fn.core.jaxpr import Equation
-from volta_fn.errors import CompilerError, OutOfMemoryError
+from volta_fn.errors import OutOfMemoryError
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
 from volta_fn.targets.wgsl.loops.routine import FusedKernels, Member
-from volta_fn.targets.wgsl.routine import Dispatch
-from volta_fn.targets.wgsl.shader import ShaderModule
+from volta_fn.targets.wgsl.routine import Dispatch, grid
+from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
 
 # ------------------------------------------------------------------------------
@@ -98,13 +95,24 @@ class Region:
 
     @property
     def size(self) -> int:
-        """Bytes of the buffer."""
-        return 4 * self.branches + 12 * len(self.entries)
+        """Bytes of the buffer, which has room for one grid at least."""
+        return self.grid_offset(max(len(self.entries), 1))
+
+    def grid_offset(self, entry: int) -> int:
+        """Return the offset of an entry's grid in the buffer, in bytes."""
+        return 4 * self.branches + 12 * entry
+
+    def flag(self, branch: int) -> BufferRange:
+        """Return the word that tells whether a branch runs."""
+        return BufferRange(self.grids, 4 * branch, 4, ())
 
 
 @dataclass(eq=False)
 class Run:
-    """A dispatch."""
+    """A dispatch of a program.
+
+    A routine's `Dispatch` binds buffers by their numbers in the routine, a `Run` ranges of slots, and a `queue.Step` blocks of memory.
+    """
 
     shader: ShaderModule
     written: frozenset[int]
@@ -196,17 +204,98 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
 
 
 # ------------------------------------------------------------------------------
+# Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
+#
+# A row's index is read from a word of the *index constants*, an array that holds 0, 1, 2, … at offsets that can be bound.
+# ------------------------------------------------------------------------------
+
+_THREADS = 64
+
+_COPY = f"""\
+  let i = id.x + id.y * groups.x * {_THREADS}u;
+  if (i < arrayLength(&target_)) {{ target_[i] = source[i]; }}
+"""
+
+_BYTE = """\
+fn byte(i: u32) -> u32 {
+  return (ARRAY[i / 4u] >> (8u * (i % 4u))) & 255u;
+}
+"""
+
+_TAKE = """\
+  let i = id.x + id.y * groups.x * THREADSu;
+  if (i >= WORDSu) { return; }
+  let first = index[0] * SIZEu + 4u * i;
+  if (SIZEu % 4u == 0u) { row[i] = all[first / 4u]; return; }
+  var word = 0u;
+  for (var k = 0u; k < 4u; k++) {
+    if (4u * i + k < SIZEu) { word |= byte(first + k) << (8u * k); }
+  }
+  row[i] = word;
+"""
+
+_PUT = """\
+  let i = id.x + id.y * groups.x * THREADSu;
+  if (i > WORDSu) { return; }
+  let first = index[0] * SIZEu;
+  let word = first / 4u + i;
+  if (SIZEu % 4u == 0u) {
+    if (i < WORDSu) { all[word] = row[i]; }
+    return;
+  }
+  if (4u * word >= first + SIZEu) { return; }
+  var value = all[word];
+  for (var k = 0u; k < 4u; k++) {
+    let at = 4u * word + k;
+    if (at >= first && at < first + SIZEu) {
+      value = (value & ~(255u << (8u * k))) | (byte(at - first) << (8u * k));
+    }
+  }
+  all[word] = value;
+"""
+
+
+def copy(to: BufferRange, source: BufferRange, capabilities: TargetCapabilities) -> Run:
+    """Copy the bytes of an array to another one."""
+    shader = _shader(("target_", "source"), _COPY)
+    return Run(shader, frozenset([0]), (to, source), grid(-(-to.size // (4 * _THREADS)), capabilities.groups))
+
+
+def take_row(row: BufferRange, all_: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes out of an array; `index` is the word with its number."""
+    shader = _shader(("row", "all", "index"), _of_size(_TAKE, size), _BYTE.replace("ARRAY", "all"))
+    return Run(shader, frozenset([0]), (row, all_, index), grid(-(-row.size // (4 * _THREADS)), capabilities.groups))
+
+
+def put_row(all_: BufferRange, row: BufferRange, index: BufferRange, size: int, capabilities: TargetCapabilities) -> Run:
+    """Copy a row of `size` bytes into an array; `index` is the word with its number."""
+    shader = _shader(("all", "row", "index"), _of_size(_PUT, size), _BYTE.replace("ARRAY", "row"))
+    return Run(shader, frozenset([0]), (all_, row, index), grid(row.size // (4 * _THREADS) + 1, capabilities.groups))
+
+
+def _of_size(body: str, size: int) -> str:
+    return body.replace("THREADS", str(_THREADS)).replace("WORDS", str(-(-size // 4))).replace("SIZE", str(size))
+
+
+def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderModule:
+    """Make a shader that writes the first of some arrays of words."""
+    bindings = tuple([Binding(name, "u32", written=not number) for number, name in enumerate(names)])
+    builtins = {"global_invocation_id": ("id", "vec3<u32>"), "num_workgroups": ("groups", "vec3<u32>")}
+    return hand_written(bindings, body, builtins, _THREADS, functions)
+
+
+# ------------------------------------------------------------------------------
 # Split dispatches that exceed a limit: large arrays, and long work.
 #
 # A device limits the bytes of one binding, to 128 MiB by default, though its buffers may be larger: such a buffer is bound several
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
 # multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
-# of its portion from the index constants (see `command_lists`).
+# of its portion from the index constants.
 # ------------------------------------------------------------------------------
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
 #: waiting for the last workgroup of each costs little.
-MOST = 1 << 38
+MOST_WORK = 1 << 38
 
 
 #: The most elements of an array: shaders index them, and the invocations of all workgroups, in 32 bits.
@@ -250,7 +339,7 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
     """
     across, down, _ = run.groups
     length, each = (down, across) if down > 1 else (across, 1)
-    size = -(-length // -(-work // MOST)) if work > MOST else length
+    size = -(-length // -(-work // MOST_WORK)) if work > MOST_WORK else length
     if size == length or len(run.ranges) == capabilities.buffers or not can_run_in_portions(run.shader):
         return [run]
     run = run.changed(functools.partial(portion, groups=size * each))
@@ -265,34 +354,41 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
 #
 # Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
 # if nothing in between depends on it. This changes the lifetimes of slots, which are computed afterwards.
+#
+# Small kernels that follow each other were merged before, while commands were written (`MergedKernels`): their code is generated together,
+# so that arrays that several of them read are bound once, and that also happens in the bodies of loops and between steps on the host. This
+# pass joins whatever is independent, of any origin and also across other dispatches, by rewriting its shaders; but only in programs that
+# consist of dispatches alone.
 # ------------------------------------------------------------------------------
 
 #: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
-_FEW, _ENOUGH = 600, 1600
+_UNDERUSED, _FULL = 600, 1600
 
 #: Limits of a fused dispatch: different shaders, their characters (the second limit is that of deferred products), and buffers; and how
 #: many dispatches one may move across.
 _SHADERS = 8
-_LONGEST, _LONGEST_DEFERRED = 1 << 16, 1 << 18
+_CHARACTERS, _DEFERRED_CHARACTERS = 1 << 16, 1 << 18
 #: Programs of more routines than this have many shaders to compile, and fewer dispatches save them little: a shorter limit applies.
-_MANY, _LONGEST_OF_MANY = 64, 1 << 14
+_MANY_ROUTINES, _CHARACTERS_OF_MANY = 64, 1 << 14
 _BUFFERS = 128
 _FORWARD = 12
 
 #: Limits for fusing a tiny dispatch, whose workgroups mostly wait for each other, with a large one that only moves memory: workgroups of
 #: the tiny one; characters of the large one's shader; and bytes of the tiny one's workgroup memory, which all workgroups get.
-_TINY, _MOVES_MEMORY, _SHARED = 16, 1 << 10, 16 << 10
+_TINY_WORKGROUPS, _MOVING_CHARACTERS, _TINY_MEMORY = 16, 1 << 10, 16 << 10
 
 
-def longest(routines: int) -> int:
+def most_characters_of(routines: int) -> int:
     """Return the most characters of a fused shader in a program of many routines."""
-    return _LONGEST if routines <= _MANY else _LONGEST_OF_MANY
+    return _CHARACTERS if routines <= _MANY_ROUTINES else _CHARACTERS_OF_MANY
 
 
-def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most: int = _LONGEST) -> list[Command]:
+def fuse_horizontally(
+    commands: Sequence[Command], slots: Slots, capabilities: TargetCapabilities, most_characters: int = _CHARACTERS
+) -> list[Command]:
     """Fuse independent dispatches and update the slots' lifetimes.
 
-    Programs with other commands stay as they are. Fused shaders have at most `most` characters.
+    Programs with other commands stay as they are. Fused shaders have at most `most_characters`.
     """
     runs = [command for command in commands if isinstance(command, Run) and command.region is None]
     if len(runs) < len(commands):
@@ -308,52 +404,53 @@ def fuse_horizontally(commands: Sequence[Command], slots: Slots, capabilities: T
             if binding in run.written:
                 first = max(first, read.get(span.slot, -1) + 1)
         first = max(first, len(together) - _FORWARD)
-        number = _joined(together, run, first, capabilities, most)
+        number = _joined(together, run, first, capabilities, most_characters)
         for binding, span in enumerate(run.ranges):
             times = wrote if binding in run.written else read
             times[span.slot] = max(times.get(span.slot, -1), number)
-    _moved_back(together, capabilities, most)
+    _move_later(together, capabilities, most_characters)
     dispatches: list[Command] = [_fuse_group(group) for group in together if group]
     _live(dispatches, slots)
     return dispatches
 
 
-def stays_alone(run: Run | Dispatch, deferred: bool, most: int = _LONGEST) -> bool:
+def stays_alone(run: Run | Dispatch, deferred: bool, most_characters: int = _CHARACTERS) -> bool:
     """Return whether a dispatch is not to be fused.
 
-    It keeps a GPU busy by itself, is longer than `most` characters, or a faster shader will replace it.
+    It keeps a GPU busy by itself, is longer than `most_characters`, or a faster shader will replace it.
     """
-    limit = _LONGEST_DEFERRED if deferred else most
-    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _FEW or len(run.source) > limit
+    limit = _DEFERRED_CHARACTERS if deferred else most_characters
+    return run.better is not None or run.groups[1:] != (1, 1) or run.groups[0] > _UNDERUSED or len(run.source) > limit
 
 
-def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most: int) -> int:
+def _joined(together: list[list[Run]], run: Run, first: int, capabilities: TargetCapabilities, most_characters: int) -> int:
     """Add a dispatch to the first group from `first` on that it fits, or to a new one.
 
     Deferred dispatches only join each other. Returns the group's number.
     """
     for number in range(first, len(together)):
         group = together[number]
-        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most):
+        if (group[0].deferred or not run.deferred) and _fits(group, run, capabilities, most_characters):
             group.append(run)
             return number
     together.append([run])
     return len(together) - 1
 
 
-def _moved_back(together: list[list[Run]], capabilities: TargetCapabilities, most: int) -> None:
+def _move_later(together: list[list[Run]], capabilities: TargetCapabilities, most_characters: int) -> None:
     """Move single dispatches to later groups, if nothing in between depends on them.
 
     Others move to the deferred ones.
     """
     last = max([number for number, group in enumerate(together) if group[0].deferred], default=-1)
+    deferred = together[last] if last >= 0 else None
     for number in reversed(range(len(together))):
         group = together[number]
         for run in [] if group[0].deferred else [*group]:
             following = together[number + 1 : max(last, number + (_FORWARD if len(group) == 1 else 0)) + 1]
-            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most)]
+            fitting = [other for other in _free(following, run) if _fits(other, run, capabilities, most_characters)]
             # As late as possible, so that its dependences may move as well.
-            if fitting and (len(group) == 1 or fitting[-1] is together[last]):
+            if fitting and (len(group) == 1 or fitting[-1] is deferred):
                 fitting[-1].append(run)
                 group.remove(run)
 
@@ -374,7 +471,7 @@ def _waits(other: Run, run: Run) -> bool:
     return any(span.slot in (slots if binding in other.written else written) for binding, span in enumerate(other.ranges))
 
 
-def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most: int) -> bool:
+def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most_characters: int) -> bool:
     """Return whether a dispatch may join a group.
 
     It depends on the limits of shaders, buffers, workgroups and workgroup memory.
@@ -384,13 +481,13 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     if sum(len(r.ranges) for r in runs) > min(_BUFFERS, capabilities.buffers):
         return False
     shaders = [r.shader for r in runs]
-    if len(runs) == 2 and _fills_a_wait(*sorted(runs, key=lambda r: r.groups[0])):
-        small = fused_memory(shaders) <= min(_SHARED, capabilities.workgroup_memory)
+    if len(runs) == 2 and _hides_latency(*sorted(runs, key=lambda r: r.groups[0])):
+        small = fused_memory(shaders) <= min(_TINY_MEMORY, capabilities.workgroup_memory)
         return small and sum(r.groups[0] for r in runs) <= capabilities.groups and fused_size(shaders) > 0
-    if any(stays_alone(r, deferred, most) for r in runs) or sum(r.groups[0] for r in runs) > min(_ENOUGH, capabilities.groups):
+    if any(stays_alone(r, deferred, most_characters) for r in runs) or sum(r.groups[0] for r in runs) > min(_FULL, capabilities.groups):
         return False
     different = {*shaders}
-    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_LONGEST_DEFERRED if deferred else most):
+    if len(different) > _SHADERS or sum(len(shader.text) for shader in different) > (_DEFERRED_CHARACTERS if deferred else most_characters):
         return False
     if not fused_size(shaders):
         return False
@@ -398,12 +495,12 @@ def _fits(group: Sequence[Run], run: Run, capabilities: TargetCapabilities, most
     return fused_memory(shaders) <= (max([fused_memory([shader]) for shader in different]) if deferred else capabilities.workgroup_memory)
 
 
-def _fills_a_wait(tiny: Run, large: Run) -> bool:
+def _hides_latency(tiny: Run, large: Run) -> bool:
     """Return whether one dispatch moves memory while a small one waits."""
-    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY or stays_alone(tiny, deferred=False):
+    if tiny.deferred or large.deferred or tiny.groups[0] > _TINY_WORKGROUPS or stays_alone(tiny, deferred=False):
         return False
-    moves = len(large.source) <= _MOVES_MEMORY and not large.shader.workgroup_variables
-    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _FEW
+    moves = len(large.source) <= _MOVING_CHARACTERS and not large.shader.workgroup_variables
+    return moves and large.better is None and large.groups[1:] == (1, 1) and large.groups[0] > _UNDERUSED
 
 
 def _fuse_group(runs: Sequence[Run]) -> Run:
@@ -457,7 +554,7 @@ class EmittedKernel(NamedTuple):
         return writes.isdisjoint(self.reads) and uses.isdisjoint(self.writes)
 
 
-class Batch:
+class MergedKernels:
     """The kernels that the last command computes, in a list of commands of a block."""
 
     def __init__(self, kernel: EmittedKernel, run: Run, commands: list[Command], block: Block) -> None:
@@ -468,7 +565,7 @@ class Batch:
         self._sizes: list[int] = []
 
     def extended(self, kernel: EmittedKernel, capabilities: TargetCapabilities) -> Run | None:
-        """Return the command with one more kernel; None if it cannot be extended further."""
+        """Return the command with one more kernel; None if no further one fits."""
         if not kernel.is_independent(self.kernels):
             return None
         new = [kernel]
@@ -497,149 +594,3 @@ class Batch:
             return None
         inputs, outputs = [tuple([self._numbers[s] for s in slots]) for slots in (kernel.reads, kernel.writes)]
         return self._several.add(Member(kernel.kernel, Buffers(inputs, outputs)))
-
-
-# ------------------------------------------------------------------------------
-# Verify the commands of programs for GPUs: bindings, limits, order, lifetimes.
-#
-# That needs no device. wgpu validates the text of shaders when their pipelines are made.
-# ------------------------------------------------------------------------------
-
-
-def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
-    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
-
-    Ranges lie in their slots, and all is within the limits of a device.
-    """
-    for run, iterations in _runs(commands, {}):
-        shader = run.shader
-        _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
-        written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
-        _require(written == run.written, f"bindings {sorted(written)} are written, but {sorted(run.written)} are said to be", run)
-        _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
-        memory = sum(variable.bytes for variable in shader.workgroup_variables)
-        _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
-        _require(all(0 <= n <= capabilities.groups for n in run.groups), f"{run.groups} workgroups exceed the device's", run)
-        _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
-        for span in run.ranges:
-            first, end = _extent(span, iterations)
-            aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
-            _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
-            room = -(-span.slot.size // 4) * 4
-            _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
-        for number in run.written:
-            others = [span for other, span in enumerate(run.ranges) if other != number]
-            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
-
-
-def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
-    """Yield dispatches, with the iterations of the loops around each."""
-    for command in commands:
-        if isinstance(command, Run):
-            yield command, loops
-        elif isinstance(command, Loop):
-            yield from _runs(command.body, {**loops, command.number: command.iterations})
-        elif isinstance(command, While):
-            yield from _runs(command.body, loops)
-
-
-def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]:
-    """Return the first byte, and the one after the last, of a range in all iterations."""
-    moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
-    return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
-
-
-def _overlap(x: BufferRange, y: BufferRange) -> bool:
-    if x.slot is not y.slot or x.strides != y.strides:
-        return False
-    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
-
-
-def _require(condition: bool, problem: str, run: Run) -> None:
-    if not condition:
-        _fail("dispatches", problem, run)
-
-
-def _fail(stage: str, problem: str, run: Run) -> NoReturn:
-    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
-    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
-    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
-    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
-
-
-# order
-
-
-def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
-    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
-
-    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
-    writes.
-    """
-    if [*map(id, before)] == [*map(id, after)]:
-        return
-    positions = _positions(stage, before, after)
-    wrote: dict[Slot, int] = {}
-    read: dict[Slot, int] = {}
-    for run in before:
-        assert isinstance(run, Run)
-        position = positions[id(run)]
-        for binding, span in enumerate(run.ranges):
-            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written else -1)
-            if earlier >= position:
-                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
-        for binding, span in enumerate(run.ranges):
-            times = wrote if binding in run.written else read
-            times[span.slot] = max(times.get(span.slot, -1), position)
-
-
-def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
-    """Return the new position of each dispatch, by its identity.
-
-    Fused dispatches are found by their ranges.
-    """
-    positions = {id(command): position for position, command in enumerate(after)}
-    left = [command for command in before if id(command) not in positions]
-    earlier = set(map(id, before))
-    for position, command in enumerate(after):
-        if id(command) in earlier:
-            continue
-        assert isinstance(command, Run)
-        ranges = command.ranges
-        while ranges:
-            member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
-            if member is None:
-                _fail(stage, "a new dispatch binds what none did before", command)
-            positions[id(member)] = position
-            left.remove(member)
-            ranges = ranges[len(member.ranges) :]
-    if left:
-        _fail(stage, "a dispatch was lost", next(runs(left)))
-    return positions
-
-
-# lifetimes
-
-
-def uses_of(commands: Iterable[Command]) -> SlotUses:
-    """Return when commands use each slot."""
-    uses = SlotUses()
-    _add_uses(uses, commands)
-    return uses
-
-
-def _add_uses(uses: SlotUses, commands: Iterable[Command]) -> None:
-    for command in commands:
-        if isinstance(command, Run):
-            grids = [] if command.region is None else [command.region.grids]
-            uses.command([*[span.slot for span in command.ranges], *grids])
-        elif isinstance(command, Host):
-            flags = [] if command.flag is None else [command.flag]
-            uses.command([*[span.slot for span, _, _ in (*command.operands, *command.results)], *[flag.slot for flag in flags]])
-        elif not isinstance(command, Submit):
-            begin = uses.time
-            if isinstance(command, While):
-                uses.command([command.flag.slot])
-            _add_uses(uses, command.body)
-            if uses.time > begin:
-                uses.loop(begin)

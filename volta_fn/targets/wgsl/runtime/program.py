@@ -12,22 +12,17 @@ import numpy as np
 
 from volta_fn.compiler.buffers import Output
 from volta_fn.compiler.target import Item, LoweredProgram
-from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.errors import DeviceError, ShapeError
-from volta_fn.targets.wgsl.runtime.command_lists import CommandList, Step, command_lists, play
-from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs
+from volta_fn.targets.wgsl.runtime.commands import BufferRange, Command, Host, Loop, Run, Submit, While, runs, uninterrupted
 from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL_READBACK, Buffer, Lease, Trend, size_class
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
-from volta_fn.targets.wgsl.runtime.program_plan import plan_program
-from volta_fn.targets.wgsl.runtime.queue import Readbacks
+from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
+from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, Readbacks, Step, compiled, packed, play
 
 if TYPE_CHECKING:
-    from volta_fn.compiler import target
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
-    from volta_fn.targets.wgsl.runtime.device.gpu import Gpu
-
 
 # ------------------------------------------------------------------------------
 # Create the buffers that a call of a program returns.
@@ -39,78 +34,58 @@ if TYPE_CHECKING:
 #: Calls for which readbacks of a result are requested eagerly after one was read.
 _AHEAD = 16
 
-#: Makes a buffer from a call's arguments, their memory, and the new blocks of the call.
+#: Makes a result from a call's arguments, their memory, and the new blocks of the call.
 _Maker = Callable[[Sequence[Buffer], Sequence[Lease], Sequence[Lease]], Buffer]
 
 
 class Results:
     """The results of a program's calls.
 
-    Args:
-        outputs: descriptions of the results.
-        constants: the buffers of those that are constants.
-        computed: the types of the values that the program computes.
-        reuse: which of these take the memory of a donated argument: computed value -> argument.
-        arguments: the arguments' types.
-        reads_ahead: whether to request readbacks of small results eagerly if those of earlier calls were read.
+    A result is an argument, a constant, or a buffer that is made for the call. `pick` selects the results from all of these, in this order.
     """
 
-    def __init__(
-        self,
-        outputs: Sequence[Output],
-        constants: Sequence[Buffer],
-        computed: Sequence[ShapedArray],
-        reuse: Mapping[int, int],
-        arguments: Sequence[ShapedArray],
-        *,
-        reads_ahead: bool,
-    ) -> None:
-        self.computed, self.reuse, self.arguments, self.constants = computed, reuse, arguments, constants
-        self.uses = Counter([output.result for output in outputs])
-        #: The computed values in blocks of their own, and the bytes of these.
-        self.separate = [number for number in range(len(computed)) if number not in reuse]
-        self.blocks = [max(computed[number].nbytes, 4) for number in self.separate]
+    def __init__(self, plan: ProgramPlan, constants: Sequence[Buffer], *, reads_ahead: bool) -> None:
+        """Prepare the results of a plan.
+
+        `constants` holds the buffers of those that are constants. If `reads_ahead`, readbacks of small results are requested eagerly once
+        those of earlier calls were read.
+        """
+        self.constants = constants
+        outputs, computed = plan.outputs, plan.computed
+        #: Bytes of the new blocks of a call.
+        self.block_sizes = plan.result_sizes
         #: The makers of buffers that are neither arguments nor constants.
         self.makers: list[_Maker] = []
         #: The arguments that become results and may hold knowledge of their old elements.
         self.renewed: list[int] = []
-        waiting = iter(range(len(arguments), len(arguments) + len(constants)))
-        numbers = [next(waiting) if output.constant is not None else self._number(output) for output in outputs]
-        #: Selects the results from arguments, constants and new buffers.
+        uses = Counter([output.result for output in outputs])
+        constant_positions = iter(range(len(plan.arguments), len(plan.arguments) + len(constants)))
+        positions = [next(constant_positions) if o.constant is not None else self._position(plan, o, uses) for o in outputs]
         self.pick: Callable[[Sequence[Buffer]], tuple[Buffer, ...]]
-        self.pick = itemgetter(*numbers) if len(numbers) > 1 else lambda buffers: tuple([buffers[n] for n in numbers])
+        self.pick = itemgetter(*positions) if len(positions) > 1 else lambda buffers: tuple([buffers[n] for n in positions])
         small = [i for i, o in enumerate(outputs) if o.result is not None and 0 < computed[o.result].nbytes <= SMALL_READBACK]
         #: The number of further calls in which readbacks are requested eagerly, by result.
-        self.asked: dict[int, int] = {}
+        self.eager_calls: dict[int, int] = {}
         #: The results that may be read ahead, and callbacks for when they are read.
-        self.askable = [(i, partial(self.asked.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
+        self.may_read_ahead = [(i, partial(self.eager_calls.__setitem__, i, _AHEAD)) for i in small if reads_ahead]
 
-    def _number(self, output: Output) -> int:
-        """Return the position of a result in (arguments, constants, new buffers)."""
-        argument_number, aval = output.argument, None
+    def _position(self, plan: ProgramPlan, output: Output, uses: Mapping[int | None, int]) -> int:
+        """Return the position of a result that is no constant.
+
+        If it is no argument, its maker is added.
+        """
+        number, aval = output.argument, None
         if output.result is not None:
-            aval = self.computed[output.result]
-            argument_number = self.reuse.get(output.result) if self.uses[output.result] == 1 else None
-        if argument_number is not None:
-            argument = self.arguments[argument_number]
+            aval = plan.computed[output.result]
+            number = plan.reuse.get(output.result) if uses[output.result] == 1 else None
+        if number is not None:
+            argument = plan.arguments[number]
             if argument.shape == output.shape and (aval is None or aval.dtype == argument.dtype):
                 if aval is not None and aval.nbytes <= SMALL_READBACK:
-                    self.renewed.append(argument_number)
-                return argument_number
-        self.makers.append(self._maker(output))
-        return len(self.arguments) + len(self.constants) + len(self.makers) - 1
-
-    def _maker(self, output: Output) -> _Maker:
-        shape = output.shape
-        if output.result is None:
-            argument = output.argument or 0
-            return lambda arguments, argument_leases, new: shaped(arguments[argument], shape)
-        dtype, size = self.computed[output.result].dtype, self.computed[output.result].nbytes
-        if output.result in self.reuse:
-            argument_number = self.reuse[output.result]
-            return lambda arguments, argument_leases, new: Buffer(argument_leases[argument_number], shape, dtype, size)
-        block = self.separate.index(output.result)
-        return lambda arguments, argument_leases, new: Buffer(new[block], shape, dtype, size)
+                    self.renewed.append(number)
+                return number
+        self.makers.append(_maker(plan, output))
+        return len(plan.arguments) + len(self.constants) + len(self.makers) - 1
 
     def of(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         """Return the results of a call.
@@ -123,15 +98,29 @@ class Results:
 
     def read_ahead(self, results: Sequence[Buffer], readbacks: Readbacks) -> None:
         """Request readbacks of the results that are likely to be read."""
-        asked = self.asked
-        for number, ask in self.askable:
+        eager_calls = self.eager_calls
+        for number, on_read in self.may_read_ahead:
             result = results[number]
-            result.asked = ask
-            if asked and number in asked and result.lease is not None:
-                asked[number] -= 1
-                if not asked[number]:
-                    del asked[number]
+            result.on_read = on_read
+            if eager_calls and number in eager_calls and result.lease is not None:
+                eager_calls[number] -= 1
+                if not eager_calls[number]:
+                    del eager_calls[number]
                 result.readback = readbacks.request(result.lease.block, result.size)
+
+
+def _maker(plan: ProgramPlan, output: Output) -> _Maker:
+    shape = output.shape
+    if output.result is None:
+        assert output.argument is not None
+        argument = output.argument
+        return lambda arguments, argument_leases, new: shaped(arguments[argument], shape)
+    dtype, size = plan.computed[output.result].dtype, plan.computed[output.result].nbytes
+    if output.result in plan.reuse:
+        donated = plan.reuse[output.result]
+        return lambda arguments, argument_leases, new: Buffer(argument_leases[donated], shape, dtype, size)
+    block = plan.own_results.index(output.result)
+    return lambda arguments, argument_leases, new: Buffer(new[block], shape, dtype, size)
 
 
 def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
@@ -142,11 +131,99 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
 
 
 # ------------------------------------------------------------------------------
+# Record and replay command lists: the work of the GPU between steps of the host.
+#
+# The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
+# a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
+# since blocks are leased in a fixed order.
+# ------------------------------------------------------------------------------
+
+#: The most recordings of a command list.
+_RECORDINGS = 8
+
+#: Bytes of a step in a packed recording.
+_STEP = 8 * WORDS
+
+
+class Recording:
+    """The dispatches that a command list wrote to the queue."""
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = steps
+        #: The packed steps, made when it is first replayed, and their address.
+        self.table: np.ndarray | None = None
+        self.first = 0
+
+    def replay(self, queue: Queue) -> bool:
+        """Write the recording to the queue by machine code.
+
+        Returns False without a compiler. Errors are reported when the pass is finished.
+        """
+        write = compiled()
+        if write is None:
+            return False
+        if self.table is None:
+            self.table = packed(self.steps)
+            self.first = self.table.ctypes.data
+        for start in range(0, len(self.steps), STEPS_AT_A_TIME):
+            count = min(STEPS_AT_A_TIME, len(self.steps) - start)
+            write(queue.open_pass(), self.first + start * _STEP, count)
+            queue.wrote(count)
+        return True
+
+
+class CommandList:
+    """Commands that run without the host."""
+
+    def __init__(self, commands: list[Command]) -> None:
+        self.commands = commands
+        #: By the blocks of a call and the iterations of the loops around the list.
+        self.recordings: dict[Any, Recording] = {}
+        self.epoch = -1
+
+    def recording(self, key: tuple[Any, ...], epoch: int) -> Recording | None:
+        """Return the recording for some blocks and iterations.
+
+        None if there is none, or if blocks were released since.
+        """
+        if self.epoch != epoch:
+            self.recordings.clear()
+            self.epoch = epoch
+        return self.recordings.get(key)
+
+    def keep(self, key: tuple[Any, ...], steps: list[Step]) -> None:
+        """Store the steps that were written for some blocks and iterations as a recording."""
+        if len(self.recordings) >= _RECORDINGS:
+            self.recordings.clear()
+        self.recordings[key] = Recording(steps)
+
+
+def command_lists(commands: Sequence[Command]) -> list[Any]:
+    """Group consecutive commands that need no host into command lists."""
+    groups: list[Any] = []
+    pending: list[Command] = []
+    for command in [*commands, None]:
+        if command is not None and uninterrupted(command):
+            pending.append(command)
+            continue
+        if pending:
+            groups.append(CommandList(pending))
+            pending = []
+        if isinstance(command, Loop):
+            groups.append(Loop(command.number, command.iterations, command_lists(command.body)))
+        elif isinstance(command, While):
+            groups.append(While(command.flag, command_lists(command.body)))
+        elif command is not None:
+            groups.append(command)
+    return groups
+
+
+# ------------------------------------------------------------------------------
 # Execute one call of a program with the blocks that it was given.
 # ------------------------------------------------------------------------------
 
 #: The most dispatches of a recording that is kept.
-_LONGEST = 1 << 12
+_MOST_RECORDED = 1 << 12
 
 #: Iterations of a `while` between two reads of its flag, at most.
 _MOST_ITERATIONS = 64
@@ -171,12 +248,12 @@ class Call:
                 with self.queue.lock:
                     self.write_command_list(command)
             elif isinstance(command, Host):
-                self.host(command)
+                self.call_host(command)
             elif isinstance(command, While):
                 self.repeat(command)
             elif isinstance(command, Submit):
                 self.queue.submit()
-                self.queue.hold_back()
+                self.queue.wait_for_room()
             else:
                 for iteration in range(command.iterations):
                     self.iterations[command.number] = iteration
@@ -187,10 +264,10 @@ class Call:
     def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue."""
         gpu = self.gpu
-        gpu.pipelines.drop_groups()
-        trims = gpu.trims
+        gpu.pipelines.limit_groups()
+        epoch = gpu.recordings_epoch
         key = (self.key, *self.iterations.values())
-        recording = command_list.recording(key, trims)
+        recording = command_list.recording(key, epoch)
         if recording is not None:
             if not recording.replay(self.queue):
                 play(self.queue, recording.steps)
@@ -199,13 +276,13 @@ class Call:
         count = 0
         for step in self.steps(command_list.commands):
             steps.append(step)
-            if len(steps) == _LONGEST:  # too long to be recorded
+            if len(steps) == _MOST_RECORDED:  # too long to be recorded
                 play(self.queue, steps)
                 count += len(steps)
                 steps = []
-                gpu.pipelines.drop_groups()
+                gpu.pipelines.limit_groups()
         play(self.queue, steps)
-        if not count and gpu.trims == trims:
+        if not count and gpu.recordings_epoch == epoch:  # otherwise the steps may refer to a block that was released meanwhile
             command_list.keep(key, steps)
 
     def steps(self, commands: Sequence[Command]) -> Iterator[Step]:
@@ -227,7 +304,7 @@ class Call:
         if run.region is None:
             return Step(pipeline.handle, group, run.groups, None, 0)
         grids = self.blocks[run.region.grids.number].handle
-        return Step(pipeline.handle, group, run.groups, grids, 4 * run.region.branches + 12 * run.entry)
+        return Step(pipeline.handle, group, run.groups, grids, run.region.grid_offset(run.entry))
 
     def binding(self, span: BufferRange) -> BoundRange:
         """Return the range of a block that a range of a slot denotes in this iteration."""
@@ -238,8 +315,11 @@ class Call:
 
     # the host
 
-    def host(self, command: Host) -> None:
-        """Call NumPy."""
+    def call_host(self, command: Host) -> None:
+        """Compute a step on the host, by NumPy.
+
+        In a region, that happens only if its branch runs.
+        """
         if command.flag is not None and not self.word(command.flag):
             return
         arrays = [self.read(*operand) for operand in command.operands]
@@ -285,7 +365,7 @@ class Call:
 # ------------------------------------------------------------------------------
 # Planned programs as functions of buffers.
 #
-# The work between two steps of the host is written to the queue once and replayed afterwards (see `command_lists`).
+# The work between two steps of the host is written to the queue once and replayed afterwards.
 # ------------------------------------------------------------------------------
 
 #: Returns the number of a lease's block.
@@ -300,15 +380,15 @@ class Program:
         gpu: Gpu,
         closed: ClosedJaxpr,
         donated: Sequence[bool],
-        pipeline: target.Pipeline,
+        pipeline: CompilerPipeline,
         *,
         reads_ahead: bool = True,
-        called: bool = True,
+        allocate: bool = True,
     ) -> None:
         """Compile a program.
 
-        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If it will be `called`, the
-        memory that it needs is allocated now.
+        If `reads_ahead`, readbacks of small results that were read once are requested eagerly from then on. If
+        `allocate`, so is the memory of its temporary values: now, rather than by the first call.
         """
         self.gpu = gpu
         avals = (*closed.in_avals, *closed.out_avals, *[v.aval for eqn in closed.eqns for v in eqn.outvars])
@@ -316,24 +396,23 @@ class Program:
             gpu.check_dtype(dtype)
         #: The compiled shaders, which are released with the program.
         self.pipelines: list[Pipeline] = []
-        with gpu.pipelines.ahead(self.pipelines) as begin:
-            plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routine, begin)
+        with gpu.pipelines.compile_ahead(self.pipelines) as start_compiling:
+            plan = plan_program(closed, donated, pipeline, gpu.target, gpu.routines, start_compiling)
             #: Results that take the memory of donated arguments: result -> argument.
             self.reuse = plan.reuse
             #: Faster shaders that are not requested yet, by the keys of those that they replace, and whether the program was called.
             self.better = {run.key: run.better for run in runs(plan.commands) if run.better is not None}
-            self.called = False
+            self.was_called = False
             self.regions = plan.regions
-            outputs = plan.outputs
-            put = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in outputs if o.constant is not None]
-            self.results = Results(outputs, put, plan.computed, self.reuse, plan.arguments, reads_ahead=reads_ahead)
+            constant_results = [shaped(gpu.put(np.asarray(o.constant)), o.shape) for o in plan.outputs if o.constant is not None]
+            self.results = Results(plan, constant_results, reads_ahead=reads_ahead)
             constants = [gpu.constant(array) for array in plan.constants]
             self.constants = [gpu.lease_of(c) for c in constants]
             #: Samples of the memory in use; single operations are called from everywhere, so they have none.
             self.trend = Trend() if reads_ahead else None
             #: When each temporary value is needed, by the number of the command.
             self.lifetimes = plan.lifetimes
-            self.sizes, self.numbers = plan.blocks, plan.block_of
+            self.block_sizes, self.block_of = plan.block_sizes, plan.block_of
             self.commands = command_lists(plan.commands)
             #: Whether steps of the host interrupt it, during which other programs may run.
             self.interrupted = not all(isinstance(c, CommandList) for c in self.commands)
@@ -341,38 +420,40 @@ class Program:
             self.command_list: CommandList | None = (
                 self.commands[0] if len(self.commands) == 1 and not self.interrupted and not self.regions else None
             )
-            if called and not self.interrupted:
+            if allocate and not self.interrupted:
                 with gpu.queue.lock:
-                    gpu.temporaries(self.sizes)
+                    gpu.lease_scratch(self.block_sizes)
 
     @property
-    def temporaries(self) -> int:
+    def temporary_bytes(self) -> int:
         """Bytes of values that are neither arguments nor results."""
-        return sum(map(size_class, self.sizes))
+        return sum(map(size_class, self.block_sizes))
 
     def __call__(self, donate: bool, *arguments: Buffer) -> tuple[Buffer, ...]:
         """Run the program; donated arguments may be overwritten if `donate` is set."""
         gpu = self.gpu
-        if self.better and self.called:
-            gpu.pipelines.upgrades.begin(self.better.items())
+        if self.better and self.was_called:
+            gpu.pipelines.upgrades.request(self.better.items())
             self.better = {}
-        self.called = True
-        gpu.queue.hold_back()
+        self.was_called = True
+        gpu.queue.wait_for_room()
         with gpu.queue.lock:
             if self.trend is not None:
                 gpu.pool.collect()
                 self.trend.sample(gpu.pool.in_use, gpu.pool.limit)
+            # Without the check for a lost device, which costs a call per argument. The numbers of its blocks are in no recording, and who
+            # does not replay one asks again.
             argument_leases = [a.lease or gpu.lease_of(a) for a in arguments]
             if self.reuse and not donate:
                 arguments, argument_leases = self._with_copies(arguments)
-            new = gpu.pool.leases(self.results.blocks)
-            if not self.interrupted:
-                if not self._again(argument_leases, new):
-                    argument_leases = [gpu.lease_of(a) for a in arguments]
-                    self._call(argument_leases, new).execute(self.commands)
+            new = gpu.pool.leases(self.results.block_sizes)
+            if not self.interrupted and self._replay(argument_leases, new):
                 return self._finished(arguments, argument_leases, new)
             argument_leases = [gpu.lease_of(a) for a in arguments]
             call = self._call(argument_leases, new)
+            if not self.interrupted:
+                call.execute(self.commands)
+                return self._finished(arguments, argument_leases, new)
         call.execute(self.commands)
         with gpu.queue.lock:
             return self._finished(arguments, argument_leases, new)
@@ -385,24 +466,26 @@ class Program:
             inputs[number] = Buffer(self.gpu.copied(self.gpu.lease_of(buffer), buffer.size), buffer.shape, buffer.dtype, buffer.size)
         return tuple(inputs), [self.gpu.lease_of(a) for a in inputs]
 
-    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _replay(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         """Replay the recording for these blocks, if there is one; the common case."""
         if self.command_list is None:
             return False
-        recording = self.command_list.recording((tuple(map(_number, (*argument_leases, *new))),), self.gpu.trims)
+        recording = self.command_list.recording((tuple(map(_number, (*argument_leases, *new))),), self.gpu.recordings_epoch)
         return recording is not None and recording.replay(self.gpu.queue)
 
     def _finished(self, arguments: Sequence[Buffer], argument_leases: Sequence[Lease], new: Sequence[Lease]) -> tuple[Buffer, ...]:
         results = self.results.of(arguments, argument_leases, new)
         self.results.read_ahead(results, self.gpu.queue.readbacks)
-        self.gpu.queue.pause()
+        self.gpu.queue.submit_if_due()
         return results
 
     def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:
         gpu = self.gpu
-        scratch = [gpu.pool.lease(size) for size in self.sizes] if self.interrupted else gpu.temporaries(self.sizes)
-        leases = [*argument_leases, *new, *[scratch[n] for n in self.numbers], *self.constants]
+        scratch = [gpu.pool.lease(size) for size in self.block_sizes] if self.interrupted else gpu.lease_scratch(self.block_sizes)
+        leases = [*argument_leases, *new, *[scratch[n] for n in self.block_of], *self.constants]
         leases += [gpu.grids.lease(size) for size in self.regions]
+        # Temporary values and constants of an uninterrupted program are in the same blocks in every call. If memory is short, these are
+        # released, which changes the epoch of recordings.
         varying = leases if self.interrupted or self.regions else leases[: len(argument_leases) + len(new)]
         return Call(gpu, leases, tuple(map(_number, varying)))
 
@@ -428,12 +511,12 @@ class Timestamps:
         self.sets: list[Any] = []
         self.count = 0
 
-    def begin(self) -> None:
+    def open_pass(self) -> None:
         """Begin a compute pass for the next dispatch."""
         first = 2 * self.count % _QUERIES
         if not first:
             self.sets.append(self.gpu.opened.device.create_query_set(type="timestamp", count=_QUERIES))
-        self.gpu.queue.begin_timed(self.sets[-1]._internal, first)
+        self.gpu.queue.open_timed_pass(self.sets[-1]._internal, first)
         self.count += 1
 
     def read(self) -> np.ndarray:
@@ -468,9 +551,9 @@ class _TimedCall(Call):
 
     def write_command_list(self, command_list: CommandList) -> None:
         """Write the dispatches of a command list to the queue, one by one."""
-        self.gpu.pipelines.drop_groups()
+        self.gpu.pipelines.limit_groups()
         for step in self.steps(command_list.commands):
-            self.stamps.begin()
+            self.stamps.open_pass()
             play(self.queue, [step])
 
 
@@ -517,7 +600,7 @@ class TimedProgram(Program):
         """Wait for the shaders that replace simpler ones."""
         self.gpu.pipelines.upgrades.settle()
 
-    def _again(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
+    def _replay(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> bool:
         return False
 
     def _call(self, argument_leases: Sequence[Lease], new: Sequence[Lease]) -> Call:

@@ -7,27 +7,28 @@ device.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from volta_fn.compiler.buffers import Lifetime, Output
-from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey
-from volta_fn.compiler.verification import Extent, verify_extents
+from volta_fn.compiler.buffers import Lifetime, Output, Slot
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.target import CommandPass, Item, LoweredProgram, RoutineKey, TargetCapabilities
+from volta_fn.compiler.verification import Extent, SlotUses, describe, verify_extents
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation
-from volta_fn.runtime.caches import LruCache
+from volta_fn.errors import CompilerError
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import (
+    BufferRange,
     Command,
+    Host,
     Loop,
     Run,
+    Submit,
     While,
-    longest,
+    most_characters_of,
     runs,
     stays_alone,
-    uses_of,
-    verify_commands,
-    verify_order,
 )
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, size_class
 from volta_fn.targets.wgsl.runtime.writer import CONTROL_FLOW, Writer
@@ -37,29 +38,10 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 #: Starts compiling a shader, given by its pipeline's key.
-Begin = Callable[[str, int, frozenset[int]], None]
+StartCompiling = Callable[[str, int, frozenset[int]], None]
 
 
-#: The most routines in the cache.
-_MOST_ROUTINES = 1024
-
-
-class Routines:
-    """A cache of the most recently used routines of a target."""
-
-    def __init__(self) -> None:
-        #: By their keys; False for keys without a routine.
-        self._recent: LruCache[Routine | Literal[False]] = LruCache(_MOST_ROUTINES)
-
-    def __call__(self, key: RoutineKey) -> Routine | None:
-        """Return the routine of a key; None if the target has none."""
-        routine = self._recent.get(key.key)
-        if routine is None:
-            routine = self._recent.setdefault(key.key, key.make() or False)
-        return routine or None
-
-
-class Memory(NamedTuple):
+class GpuMemory(NamedTuple):
     """Bytes on the device during a call, in blocks as a pool counts them."""
 
     arguments: int
@@ -94,7 +76,7 @@ class ProgramPlan(NamedTuple):
     #: When each temporary value is needed, by the number of the command.
     lifetimes: list[Lifetime]
     #: Bytes of the blocks of temporary values, and the block of each value.
-    blocks: list[int]
+    block_sizes: list[int]
     block_of: list[int]
     #: Arrays, or buffers on a device.
     constants: tuple[Any, ...]
@@ -114,14 +96,14 @@ class ProgramPlan(NamedTuple):
         return [max(self.computed[number].nbytes, 4) for number in self.own_results]
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> GpuMemory:
         """The memory that a call takes."""
         distinct = {c.tobytes() if c.nbytes <= SMALL else id(c): c.nbytes for c in self.constants if hasattr(c, "tobytes")}
         held = [c.size for c in self.constants if not hasattr(c, "tobytes")]
-        return Memory(
+        return GpuMemory(
             _in_blocks([max(aval.nbytes, 4) for aval in self.arguments]),
             _in_blocks([*self.result_sizes, *[o.constant.nbytes for o in self.outputs if getattr(o.constant, "nbytes", 0) > SMALL]]),
-            _in_blocks(self.blocks),
+            _in_blocks(self.block_sizes),
             _in_blocks([*distinct.values(), *held]),
             _in_blocks(self.regions),
         )
@@ -157,7 +139,7 @@ def plan_program(
     pipeline: Pipeline,
     target: WgslTarget,
     routines: Callable[[RoutineKey], Routine | None],
-    begin: Begin = lambda source, count, written: None,
+    start_compiling: StartCompiling = lambda source, count, written: None,
     *,
     on_device: bool = True,
 ) -> ProgramPlan:
@@ -169,33 +151,34 @@ def plan_program(
         pipeline: lowers the program.
         target: the capabilities of the device.
         routines: gives the routine of a key.
-        begin: starts compiling a shader. It is called as soon as a shader is certain to be needed, first for those that take longest.
+        start_compiling: starts compiling a shader. It is called as soon as a shader is certain to be needed, first for those that take
+            most_characters_of.
         on_device: whether constants that are on a device stay there, or become NumPy's arrays.
 
     Raises `OutOfMemoryError` if an array is larger than a shader of such a device can address.
     """
-    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), begin)
+    _begin_long_ones(routines, pipeline.early_routine_keys(closed, target), start_compiling)
     program = pipeline.lower(closed, target)
     reuse = dict(program.reusable(donated))
-    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], begin)
-    most = longest(len({item.key.key for item in program.items if item.key is not None}))
-    writer = Writer(target.capabilities, routines, CONTROL_FLOW, begin, most, on_device=on_device)
+    _begin_long_ones(routines, [item.key for item in program.items if item.key and isinstance(item.node, Equation)], start_compiling)
+    most_characters = most_characters_of(len({item.key.key for item in program.items if item.key is not None}))
+    writer = Writer(target.capabilities, routines, CONTROL_FLOW, start_compiling, most_characters, on_device=on_device)
     writer.write(program, reuse)
     commands = writer.commands
     for command_pass in [p for p in target.passes() if isinstance(p, CommandPass)]:
-        before, commands = commands, command_pass.run(commands, writer.slots, target.capabilities, most)
+        before, commands = commands, command_pass.run(commands, writer.slots, target.capabilities, most_characters)
         if writer.verifier is not None:
             verify_order(command_pass.name, before, commands)
     for run in runs(commands):
-        begin(*run.key)
-    for number, slot in enumerate(writer.regions, len(writer.slots.ordered())):
-        slot.number = number
+        start_compiling(*run.key)
+    for number, slot in enumerate(writer.regions, writer.slots.assign_numbers()):
+        slot.number = number  # those of grids come last
     lifetimes = writer.slots.lifetimes()
-    blocks, block_of = share_blocks(lifetimes)
+    block_sizes, block_of = share_blocks(lifetimes)
     if writer.verifier is not None:
         verify_commands(target.capabilities, commands)
         arena = zip(writer.slots.arena, block_of, strict=True)
-        extents = {slot: Extent(number, 0, max(slot.size, blocks[number])) for slot, number in arena}
+        extents = {slot: Extent(number, 0, max(slot.size, block_sizes[number])) for slot, number in arena}
         verify_extents("blocks of memory", uses_of(commands), extents, writer.verifier.writers)
     return ProgramPlan(
         program,
@@ -205,7 +188,7 @@ def plan_program(
         reuse,
         tuple(commands),
         lifetimes,
-        blocks,
+        block_sizes,
         block_of,
         writer.slots.arrays(),
         [slot.size for slot in writer.regions],
@@ -213,13 +196,13 @@ def plan_program(
     )
 
 
-def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], begin: Begin) -> None:
+def _begin_long_ones(routines: Callable[[RoutineKey], Routine | None], keys: Iterable[RoutineKey], start_compiling: StartCompiling) -> None:
     """Start compiling the shaders that stand alone, which take longest to compile."""
     for key in keys:
         routine = routines(key)
         for dispatch in () if routine is None else routine.dispatches:
             if stays_alone(dispatch, deferred=False):
-                begin(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
+                start_compiling(dispatch.source, len(dispatch.buffers), dispatch.written_bindings)
 
 
 def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
@@ -245,3 +228,149 @@ def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
         numbers[value] = number
         heapq.heappush(living, (lifetime.end, kind, number))
     return sizes, numbers
+
+
+# ------------------------------------------------------------------------------
+# Verify the commands of programs for GPUs: bindings, limits, order, lifetimes.
+#
+# That needs no device. wgpu validates the text of shaders when their pipelines are made.
+# ------------------------------------------------------------------------------
+
+
+def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:
+    """Raise `CompilerError` unless dispatches bind the buffers of their shaders.
+
+    Ranges lie in their slots, and all is within the limits of a device.
+    """
+    for run, iterations in _runs(commands, {}):
+        shader = run.shader
+        _require(len(shader.bindings) == len(run.ranges), f"{len(shader.bindings)} bindings are bound to {len(run.ranges)} ranges", run)
+        written = frozenset([number for number, binding in enumerate(shader.bindings) if binding.written])
+        _require(written == run.written, f"bindings {sorted(written)} are written, but {sorted(run.written)} are said to be", run)
+        _require(shader.invocations <= capabilities.invocations, f"{shader.invocations} invocations exceed the device's", run)
+        memory = sum(variable.bytes for variable in shader.workgroup_variables)
+        _require(memory <= capabilities.workgroup_memory, f"{memory} bytes of workgroup memory exceed the device's", run)
+        _require(all(0 <= n <= capabilities.groups for n in run.groups), f"{run.groups} workgroups exceed the device's", run)
+        _require(len(run.ranges) <= capabilities.buffers, f"{len(run.ranges)} buffers exceed the device's", run)
+        for span in run.ranges:
+            first, end = _extent(span, iterations)
+            aligned = all(n % capabilities.alignment == 0 for n in (span.offset, *[stride for _, stride in span.strides]))
+            _require(aligned, f"a range begins at byte {span.offset}, which is not aligned", run)
+            room = -(-span.slot.size // 4) * 4
+            _require(first >= 0 and (not room or end <= max(room, 16)), f"bytes {first} to {end} are bound of a slot of {room}", run)
+        for number in run.written:
+            others = [span for other, span in enumerate(run.ranges) if other != number]
+            _require(not any(_overlap(run.ranges[number], other) for other in others), f"binding {number} is written and bound twice", run)
+
+
+def _runs(commands: Sequence[Command], loops: Mapping[int, int]) -> Iterator[tuple[Run, Mapping[int, int]]]:
+    """Yield dispatches, with the iterations of the loops around each."""
+    for command in commands:
+        if isinstance(command, Run):
+            yield command, loops
+        elif isinstance(command, Loop):
+            yield from _runs(command.body, {**loops, command.number: command.iterations})
+        elif isinstance(command, While):
+            yield from _runs(command.body, loops)
+
+
+def _extent(span: BufferRange, iterations: Mapping[int, int]) -> tuple[int, int]:
+    """Return the first byte, and the one after the last, of a range in all iterations."""
+    moves = [stride * (iterations[loop] - 1) for loop, stride in span.strides]
+    return span.offset + sum(min(m, 0) for m in moves), span.offset + span.size + sum(max(m, 0) for m in moves)
+
+
+def _overlap(x: BufferRange, y: BufferRange) -> bool:
+    if x.slot is not y.slot or x.strides != y.strides:
+        return False
+    return x.offset < y.offset + y.size and y.offset < x.offset + x.size
+
+
+def _require(condition: bool, problem: str, run: Run) -> None:
+    if not condition:
+        _fail("dispatches", problem, run)
+
+
+def _fail(stage: str, problem: str, run: Run) -> NoReturn:
+    kernels = [item for item in run.items if isinstance(item.node, KernelCall)]
+    equations = [item.node for item in run.items if isinstance(item.node, Equation)]
+    names = [f"a kernel of {' '.join(str(v.aval) for v in item.results)}" for item in kernels] + list(map(describe, equations))
+    raise CompilerError.of(stage, problem, ", ".join(names), next((eqn.source for eqn in equations), None))
+
+
+# order
+
+
+def verify_order(stage: str, before: Sequence[Command], after: Sequence[Command]) -> None:
+    """Raise `CompilerError` if a pass over commands reordered dependent dispatches.
+
+    Each dispatch is in one of the new commands, after all earlier ones that write a slot that it reads or writes, or read one that it
+    writes.
+    """
+    if [*map(id, before)] == [*map(id, after)]:
+        return
+    positions = _positions(stage, before, after)
+    wrote: dict[Slot, int] = {}
+    read: dict[Slot, int] = {}
+    for run in before:
+        assert isinstance(run, Run)
+        position = positions[id(run)]
+        for binding, span in enumerate(run.ranges):
+            earlier = max(wrote.get(span.slot, -1), read.get(span.slot, -1) if binding in run.written else -1)
+            if earlier >= position:
+                _fail(stage, "a dispatch was moved before, or fused with, one that it depends on", run)
+        for binding, span in enumerate(run.ranges):
+            times = wrote if binding in run.written else read
+            times[span.slot] = max(times.get(span.slot, -1), position)
+
+
+def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) -> dict[int, int]:
+    """Return the new position of each dispatch, by its identity.
+
+    Fused dispatches are found by their ranges.
+    """
+    positions = {id(command): position for position, command in enumerate(after)}
+    left = [command for command in before if id(command) not in positions]
+    earlier = set(map(id, before))
+    for position, command in enumerate(after):
+        if id(command) in earlier:
+            continue
+        assert isinstance(command, Run)
+        ranges = command.ranges
+        while ranges:
+            member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
+            if member is None:
+                _fail(stage, "a new dispatch binds what none did before", command)
+            positions[id(member)] = position
+            left.remove(member)
+            ranges = ranges[len(member.ranges) :]
+    if left:
+        _fail(stage, "a dispatch was lost", next(runs(left)))
+    return positions
+
+
+# lifetimes
+
+
+def uses_of(commands: Iterable[Command]) -> SlotUses:
+    """Return when commands use each slot."""
+    uses = SlotUses()
+    _add_uses(uses, commands)
+    return uses
+
+
+def _add_uses(uses: SlotUses, commands: Iterable[Command]) -> None:
+    for command in commands:
+        if isinstance(command, Run):
+            grids = [] if command.region is None else [command.region.grids]
+            uses.command([*[span.slot for span in command.ranges], *grids])
+        elif isinstance(command, Host):
+            flags = [] if command.flag is None else [command.flag]
+            uses.command([*[span.slot for span, _, _ in (*command.operands, *command.results)], *[flag.slot for flag in flags]])
+        elif not isinstance(command, Submit):
+            begin = uses.time
+            if isinstance(command, While):
+                uses.command([command.flag.slot])
+            _add_uses(uses, command.body)
+            if uses.time > begin:
+                uses.loop(begin)

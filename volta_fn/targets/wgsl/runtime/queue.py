@@ -1,16 +1,17 @@
-"""The queue: commands in batches, submitted and waited for, and results read back."""
+"""The queue: dispatches in batches, submitted, waited for, and read back."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,10 @@ from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.errors import DeviceError, DeviceTimeoutError
 from volta_fn.interrupts import Lock, deferred_interrupts
 from volta_fn.runtime import threads
-from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
+from volta_fn.runtime.compiling import compile_uninterrupted
+from volta_fn.runtime.llvm.host import may_compile
+from volta_fn.runtime.llvm.machine import compile_object, load_object
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 
 # ------------------------------------------------------------------------------
@@ -29,13 +33,14 @@ from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 # unless set).
 # ------------------------------------------------------------------------------
 
-#: The most commands of a batch, and the fewest that are worth submitting; the most batches in flight; and the most bytes written between
-#: batches.
+#: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256
 _WORTH_SUBMITTING = 64
+#: The most batches in flight.
 _MOST_IN_FLIGHT = 16
 #: Seconds after which pending commands are submitted, however few.
 _LATE = 1e-3
+#: The most bytes that the host writes between two batches.
 _WRITTEN = 1 << 26
 
 _ALLOW_PROCESS_EVENTS = 2
@@ -116,13 +121,13 @@ class Queue:
             self.encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.device, self.ffi.NULL)
         return self.encoder
 
-    def begin(self) -> Any:
+    def open_pass(self) -> Any:
         """Return the compute pass to write to."""
         if self.compute_pass is None:
             self.compute_pass = self.lib.wgpuCommandEncoderBeginComputePass(self._encoder(), self.ffi.NULL)
         return self.compute_pass
 
-    def begin_timed(self, queries: Any, first: int) -> None:
+    def open_timed_pass(self, queries: Any, first: int) -> None:
         """Begin a compute pass that writes its begin and end to two queries of a set."""
         self._end_pass()
         writes = self.ffi.new("WGPUPassTimestampWrites *", {"querySet": queries})
@@ -149,11 +154,12 @@ class Queue:
         if self.commands >= _COMMANDS:
             self.submit()
 
-    def pause(self) -> None:
+    def submit_if_due(self) -> None:
         """Submit if enough commands are pending, or if the GPU is about to run idle.
 
-        A busy GPU gets its next batch before it runs idle. If it finishes first, the host is the bottleneck, and submissions cost its time:
-        then batches grow, until a thread waits for one.
+        It is called between programs. With more than one batch in flight the GPU has work: nothing is submitted, and the next batch is
+        smaller. If the GPU has finished all others, the host is the bottleneck, and submissions cost its time: the next batch is twice as
+        large, until a thread waits for one.
         """
         if self.commands >= _WORTH_SUBMITTING:
             self.submit()
@@ -281,7 +287,7 @@ class Queue:
                 self.wait(timeout=_EXIT_TIMEOUT)
         self.polling.acquire(timeout=_EXIT_TIMEOUT)
 
-    def hold_back(self) -> None:
+    def wait_for_room(self) -> None:
         """Wait while too many batches are in flight."""
         if self.submitted - self.done >= _MOST_IN_FLIGHT:
             self.wait(self.submitted - _MOST_IN_FLIGHT // 2)
@@ -297,7 +303,7 @@ class Queue:
             self.lib.wgpuQueueWriteBuffer(self.queue, block.handle, offset, self.ffi.from_buffer(data), data.nbytes)
         self.written += data.nbytes
         if self.written > _WRITTEN:
-            self.begin()
+            self.open_pass()  # without commands, nothing is submitted, and the data stays in the library's memory
             self.submit()
 
     def read(self, block: Block, size: int, offset: int = 0) -> np.ndarray:
@@ -310,6 +316,142 @@ class Queue:
         """Wait for a readback and return its bytes. Call it once."""
         self.reads += 1
         return self.readbacks.take(readback)
+
+
+# ------------------------------------------------------------------------------
+# Write dispatches to the queue: from Python, or by machine code if packed.
+#
+# From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop of the same calls takes a fraction of that. It
+# needs llvmlite; without it, Python replays recordings.
+# ------------------------------------------------------------------------------
+
+#: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
+WORDS = 6
+
+#: Dispatches that are written between checks whether the batch is full.
+STEPS_AT_A_TIME = 256
+
+#: A function ``(pass, first step, number of steps)``.
+Replay = Callable[[Any, int, int], None]
+
+
+class Step(NamedTuple):
+    """A dispatch ready to be written: a `commands.Run` with the driver's objects.
+
+    An indirect one reads its grid at an offset in a buffer.
+    """
+
+    pipeline: Any
+    bind_group: Any
+    workgroups: tuple[int, int, int]
+    grid_buffer: Any = None
+    grid_offset: int = 0
+
+
+def play(queue: Queue, steps: Sequence[Step]) -> None:
+    """Write steps to the queue.
+
+    Call it under the queue's lock, since bind groups may be released otherwise.
+    """
+    lib, null = queue.lib, queue.ffi.NULL
+    set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+    dispatch, indirect = lib.wgpuComputePassEncoderDispatchWorkgroups, lib.wgpuComputePassEncoderDispatchWorkgroupsIndirect
+    for start in range(0, len(steps), STEPS_AT_A_TIME):
+        some = steps[start : start + STEPS_AT_A_TIME]
+        with queue.watched:
+            compute_pass = queue.open_pass()
+            for pipeline, bind_group, (x, y, z), grid_buffer, grid_offset in some:
+                set_pipeline(compute_pass, pipeline)
+                set_group(compute_pass, 0, bind_group, 0, null)
+                if grid_buffer is None:
+                    dispatch(compute_pass, x, y, z)
+                else:
+                    indirect(compute_pass, grid_buffer, grid_offset)
+        queue.wrote(len(some))
+
+
+def packed(steps: Sequence[Step]) -> np.ndarray:
+    """Pack steps into a table of 64-bit words for `compiled`."""
+    ffi = native().ffi
+    table = np.empty((len(steps), WORDS), np.uint64)
+
+    def address(handle: Any) -> int:
+        return 0 if handle is None else int(ffi.cast("uintptr_t", handle))
+
+    for row, (pipeline, bind_group, workgroups, grid_buffer, grid_offset) in zip(table, steps, strict=True):
+        grid = workgroups if grid_buffer is None else (grid_offset, 0, 0)
+        row[:] = address(pipeline), address(bind_group), address(grid_buffer), *grid
+    return table
+
+
+@functools.cache
+def compiled() -> Replay | None:
+    """Return machine code that writes packed steps to a compute pass without the GIL.
+
+    None without a compiler.
+    """
+    if not may_compile():
+        return None
+    ffi, lib = native().ffi, native().lib
+    names = "SetPipeline", "SetBindGroup", "DispatchWorkgroups", "DispatchWorkgroupsIndirect"
+    functions = [int(ffi.cast("uintptr_t", getattr(lib, f"wgpuComputePassEncoder{name}"))) for name in names]
+    (address,) = compile_uninterrupted(lambda: load_object(compile_object(_text(*functions)), ["volta_fn_replay"]))
+    call = ffi.cast("void (*)(WGPUComputePassEncoder, uintptr_t, size_t)", address)
+    return lambda compute_pass, first, count: call(compute_pass, first, count)
+
+
+#: The loop that writes steps to a pass. It does not set a pipeline that is already set.
+_LOOP = """
+define void @volta_fn_replay(ptr %pass, ptr %first, i64 %count) {
+entry:
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %end, label %begin
+begin:
+  %step = phi ptr [ %first, %entry ], [ %after, %next ]
+  %number = phi i64 [ 0, %entry ], [ %following, %next ]
+  %known = phi i64 [ 0, %entry ], [ %w0, %next ]
+LOADS
+  %same = icmp eq i64 %w0, %known
+  br i1 %same, label %bind, label %change
+change:
+  %pipeline = inttoptr i64 %w0 to ptr
+  SET_PIPELINE(ptr %pass, ptr %pipeline)
+  br label %bind
+bind:
+  %group = inttoptr i64 %w1 to ptr
+  SET_GROUP(ptr %pass, i32 0, ptr %group, i64 0, ptr null)
+  %direct = icmp eq i64 %w2, 0
+  br i1 %direct, label %direct_grid, label %indirect_grid
+direct_grid:
+  DISPATCH(ptr %pass, i32 %n3, i32 %n4, i32 %n5)
+  br label %next
+indirect_grid:
+  %grids = inttoptr i64 %w2 to ptr
+  INDIRECT(ptr %pass, ptr %grids, i64 %w3)
+  br label %next
+next:
+  %after = getelementptr i64, ptr %step, i64 WORDS
+  %following = add i64 %number, 1
+  %done = icmp eq i64 %following, %count
+  br i1 %done, label %end, label %begin
+end:
+  ret void
+}
+"""
+
+#: Loads a word of a step, and truncates it to 32 bits.
+_LOAD = """\
+  %p{i} = getelementptr i64, ptr %step, i64 {i}
+  %w{i} = load i64, ptr %p{i}
+  %n{i} = trunc i64 %w{i} to i32"""
+
+
+def _text(set_pipeline: int, set_group: int, dispatch: int, indirect: int) -> str:
+    """Return the LLVM IR of the loop, with the addresses of the functions it calls."""
+    text = _LOOP.replace("LOADS", "\n".join([_LOAD.format(i=i) for i in range(WORDS)])).replace("WORDS", str(WORDS))
+    for name, function in (("SET_PIPELINE", set_pipeline), ("SET_GROUP", set_group), ("DISPATCH", dispatch), ("INDIRECT", indirect)):
+        text = text.replace(name, f"call void inttoptr (i64 {function} to ptr)")
+    return text
 
 
 # ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from volta_fn.compiler.buffers import Block, Slot, bytes_of
+from volta_fn.compiler.buffers import Block, Slot
 from volta_fn.compiler.emission import ProgramWriter
 from volta_fn.compiler.ir.axes import largest, windowed
 from volta_fn.compiler.ir.kernel import interpret
@@ -28,33 +28,38 @@ from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 from volta_fn.targets.wgsl.loops.routine import is_small
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.routines import kernel_routine
-from volta_fn.targets.wgsl.runtime import command_lists
 from volta_fn.targets.wgsl.runtime.commands import (
-    Batch,
     BufferRange,
     Command,
     EmittedKernel,
     Host,
     Loop,
+    MergedKernels,
     MovingSlot,
     Region,
     Run,
     Submit,
     While,
     check_elements,
+    copy,
     in_portions,
     in_sections,
+    put_row,
     range_of,
     stays_alone,
     subrange,
+    take_row,
 )
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
+from volta_fn.targets.wgsl.target import kernel_routine
 
 # ------------------------------------------------------------------------------
 # Emit the commands of programs.
 # ------------------------------------------------------------------------------
+
+#: The fewest index constants of a program, so that short loops share them.
+_FEWEST_INDICES = 16
 
 #: A function that emits control flow: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["Writer", Item, Sequence[Slot], Sequence[Slot], Block], None]
@@ -68,8 +73,8 @@ class Writer(ProgramWriter):
         capabilities: TargetCapabilities,
         routines: Callable[[RoutineKey], Routine | None],
         control_flow: Mapping[Primitive, ControlFlow],
-        begin: Callable[[str, int, frozenset[int]], None],
-        longest: int,
+        start_compiling: Callable[[str, int, frozenset[int]], None],
+        most_characters: int,
         *,
         on_device: bool = True,
     ) -> None:
@@ -81,9 +86,9 @@ class Writer(ProgramWriter):
         self.routines = routines
         self.control_flow = control_flow
         #: Starts compiling a pipeline, given by its key, on another thread.
-        self.begin = begin
+        self.start_compiling = start_compiling
         #: The most characters of a shader that may be fused.
-        self.longest = longest
+        self.most_characters = most_characters
         #: The commands emitted so far; loops have lists of their own.
         self.commands: list[Command] = []
         #: The number of the next loop.
@@ -93,11 +98,11 @@ class Writer(ProgramWriter):
         #: Slots of regions' buffers.
         self.regions: list[Slot] = []
         #: The small kernels of the last command, if it computes any.
-        self.batch: Batch | None = None
+        self.merged: MergedKernels | None = None
         #: The item that is being emitted.
         self.current: Item | None = None
 
-    def grids(self, block: Block) -> Slot:
+    def new_grids(self, block: Block) -> Slot:
         """Return a slot for a region's buffer."""
         self.regions.append(Slot(block))
         return self.regions[-1]
@@ -107,7 +112,9 @@ class Writer(ProgramWriter):
 
         They are at offsets that can be bound. Raises `OutOfMemoryError` if they are too many, as those of a very long loop are.
         """
-        return self.slots.constant(_index_constants(1 << max(length - 1, 15).bit_length(), self.capabilities.alignment // 4))
+        return self.slots.constant(
+            _index_constants(1 << max(length - 1, _FEWEST_INDICES - 1).bit_length(), self.capabilities.alignment // 4)
+        )
 
     def constant(self, value: Any) -> Slot:
         """Return the slot of a constant array, which may be on the device."""
@@ -119,31 +126,32 @@ class Writer(ProgramWriter):
     def item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit an item."""
         outer, self.current = self.current, item
-        self._item(item, operands, results, block)
+        self._emit(item, operands, results, block)
         self.current = outer
 
-    def _item(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def _emit(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         check_elements([v.aval.size for v in (*item.operands, *item.results)])
         if isinstance(item.node, KernelCall):
-            if largest(item.node.kernel) > self.capabilities.binding and self.chunks(item, operands, results, block):
+            if largest(item.node.kernel) > self.capabilities.binding and self.emit_in_chunks(item, operands, results, block):
                 return
-            if self.small(item, operands, results, block):
+            if self.merge_into_last(item, operands, results, block):
                 return
         routine = self.routine_of(item, operands, results)
         if routine is not None:
             before = len(self.commands)
-            self.routine(routine, item, operands, results, block)
-            self.batch = self.new_batch(item, operands, results, block)
-            for run in self.commands[before:]:
-                if self.batch is None and isinstance(run, Run) and stays_alone(run, run.deferred, self.longest):
-                    self.begin(*run.key)
+            self.emit_routine(routine, item, operands, results, block)
+            self.merged = self.begin_merging(item, operands, results, block)
+            if self.merged is None:  # otherwise the shader may still grow
+                for run in self.commands[before:]:
+                    if isinstance(run, Run) and stays_alone(run, run.deferred, self.most_characters):
+                        self.start_compiling(*run.key)
         elif isinstance(item.node, Equation) and item.node.primitive in self.control_flow:
             self.control_flow[item.node.primitive](self, item, operands, results, block)
         elif isinstance(item.node, Equation) and item.node.primitive is optimization_barrier_p:
             for result, operand, var in zip(results, operands, item.results, strict=True):
-                self.copy(result, operand, bytes_of(var.aval), block)
+                self.copy(result, operand, var.aval.nbytes, block)
         else:
-            self.host(item, operands, results, block)
+            self.emit_host_step(item, operands, results, block)
 
     def routine_of(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> Routine | None:
         """Return an item's routine, if any; results may share the memory of operands."""
@@ -161,24 +169,24 @@ class Writer(ProgramWriter):
         for slot in slots:
             self.slots.touch(slot, block)
 
-    def routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def emit_routine(self, routine: Routine, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit a routine's dispatches."""
         workspaces = [self.slots.memory(size, block) for size in routine.workspaces]
         slots = [*operands, *results, *workspaces]
-        sizes = [bytes_of(v.aval) for v in (*item.operands, *item.results)] + list(routine.workspaces)
+        sizes = [v.aval.nbytes for v in (*item.operands, *item.results)] + list(routine.workspaces)
         ranges = [range_of(slot, size) for slot, size in zip(slots, sizes, strict=True)]
         self.touch(block, *slots)
         for number, dispatch in enumerate(routine.dispatches):
             self.emit_dispatch(Run.of(dispatch, ranges, deferred=item.is_batched and number == 0), dispatch.work)
         self.slots.time += 1
 
-    def small(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+    def merge_into_last(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
         """Merge an item into the last command, if both are small, independent kernels."""
-        batch = self.batch
-        if batch is None or batch.commands is not self.commands or batch.block is not block or batch.run is not self.commands[-1]:
+        merged = self.merged
+        if merged is None or merged.commands is not self.commands or merged.block is not block or merged.run is not self.commands[-1]:
             return False
-        kernel = self.batchable(item, operands, results)
-        run = None if kernel is None else batch.extended(kernel, self.capabilities)
+        kernel = self.mergeable(item, operands, results)
+        run = None if kernel is None else merged.extended(kernel, self.capabilities)
         if kernel is None or run is None:
             return False
         self.slots.time -= 1  # kernels of a dispatch run concurrently: none may write memory that another one reads
@@ -188,21 +196,21 @@ class Writer(ProgramWriter):
         self.commands[-1] = run
         return True
 
-    def new_batch(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> Batch | None:
-        """Return a batch that begins with the last item, if that is a small kernel."""
-        kernel = self.batchable(item, operands, results)
+    def begin_merging(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> MergedKernels | None:
+        """Return the last item as the first of merged kernels, if it is small."""
+        kernel = self.mergeable(item, operands, results)
         last = self.commands[-1] if self.commands else None
-        return Batch(kernel, last, self.commands, block) if kernel is not None and isinstance(last, Run) else None
+        return MergedKernels(kernel, last, self.commands, block) if kernel is not None and isinstance(last, Run) else None
 
-    def batchable(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> EmittedKernel | None:
-        """Return an item as a member of a batch; None if it cannot be one."""
+    def mergeable(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot]) -> EmittedKernel | None:
+        """Return an item as a kernel that may be merged with others; None if it is not."""
         plain = self.region is None and all(type(slot) is Slot for slot in (*operands, *results))
         if not plain or not isinstance(item.node, KernelCall) or not is_small(item.node.kernel, self.capabilities):
             return None
-        sizes = tuple([bytes_of(v.aval) for v in (*item.operands, *item.results)])
+        sizes = tuple([v.aval.nbytes for v in (*item.operands, *item.results)])
         return EmittedKernel(item.node.kernel, tuple(operands), tuple(results), sizes)
 
-    def chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
+    def emit_in_chunks(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> bool:
         """Emit a kernel of arrays larger than one binding in chunks.
 
         Each chunk sees a window of the arrays. Returns whether it was possible.
@@ -245,10 +253,10 @@ class Writer(ProgramWriter):
         """Emit a copy of an array of `size` bytes."""
         if to is not source and size:
             self.touch(block, to, source)
-            self.emit_dispatch(command_lists.copy(range_of(to, size), range_of(source, size), self.capabilities))
+            self.emit_dispatch(copy(range_of(to, size), range_of(source, size), self.capabilities))
             self.slots.time += 1
 
-    def host(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
+    def emit_host_step(self, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
         """Emit a call of NumPy."""
         self.on_host.append(item)
         self.touch(block, *operands, *results)
@@ -259,13 +267,13 @@ class Writer(ProgramWriter):
         else:
             name, compute = node.primitive.name, _equation(node)
             kinds = [(v.aval.shape, v.aval.dtype) for v in node.invars]
-        sources = tuple([(range_of(slot, bytes_of(v.aval)), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
-        targets = tuple([(range_of(s, bytes_of(v.aval)), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
+        sources = tuple([(range_of(slot, v.aval.nbytes), *kind) for slot, v, kind in zip(operands, item.operands, kinds, strict=True)])
+        targets = tuple([(range_of(s, v.aval.nbytes), v.aval.shape, v.aval.dtype) for s, v in zip(results, item.results, strict=True)])
         flag = None
         if self.region is not None:
             region, branch = self.region
             self.touch(block, region.grids)
-            flag = range_of(region.grids, 4)._replace(offset=4 * branch)
+            flag = region.flag(branch)
         self.commands.append(Host(name, compute, sources, targets, flag))
         self.slots.time += 1
 
@@ -308,6 +316,10 @@ _GRIDS = """\
 """
 
 
+#: Stands for the dispatch of a switch until the dispatches of its region are known.
+_RESERVED = Loop(-1, 0, [])
+
+
 class _Switch(NamedTuple):
     """A shader under construction that fills a region's buffer.
 
@@ -323,7 +335,9 @@ class _Switch(NamedTuple):
     outer: tuple[Region, int] | None
 
 
-def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool) -> _Switch:
+def _reserve_switch(
+    writer: Writer, region: Region, block: Block, choice: str, reads: Sequence[tuple[Binding, Slot]], *, outer: bool
+) -> _Switch:
     """Reserve a command for a switch.
 
     `choice` sets `chosen` to the branch to run, or to a number beyond all branches.
@@ -331,7 +345,7 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
     writer.touch(block, region.grids, *[slot for _, slot in reads])
     bindings = tuple([binding for binding, _ in reads])
     switch = _Switch(bindings, choice, tuple([range_of(s, 4) for _, s in reads]), writer.commands, len(writer.commands), None)
-    writer.commands.append(Loop(-1, 0, []))  # to be replaced
+    writer.commands.append(_RESERVED)
     writer.slots.time += 1
     if outer and writer.region is not None:
         writer.touch(block, writer.region[0].grids)
@@ -339,7 +353,7 @@ def _begin(writer: Writer, region: Region, block: Block, choice: str, reads: Seq
     return switch
 
 
-def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
+def _fill_switch(writer: Writer, region: Region, switch: _Switch) -> None:
     """Emit a switch, now that the region's dispatches are known."""
     bindings, choice, reads = switch.bindings, switch.choice, switch.reads
     if switch.outer is not None:
@@ -352,60 +366,60 @@ def _finish(writer: Writer, region: Region, switch: _Switch) -> None:
     shader = hand_written(bindings, text, {"local_invocation_index": ("id", "u32")}, _THREADS)
     table = writer.slots.constant(np.array(region.entries or [(region.branches, 0, 0, 0)], np.uint32))
     rows = max(len(region.entries), 1)
-    region.grids.size = max(region.grids.size, 4 * region.branches + 12 * rows)
-    ranges = (BufferRange(region.grids, 0, 4 * region.branches + 12 * rows, ()), BufferRange(table, 0, 16 * rows, ()), *reads)
+    region.grids.size = max(region.grids.size, region.size)
+    ranges = (BufferRange(region.grids, 0, region.size, ()), BufferRange(table, 0, 16 * rows, ()), *reads)
     switch.commands[switch.position] = Run(shader, frozenset([0]), ranges, (1, 1, 1))
 
 
 def _cond(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     branches = item.programs
     index, *arguments = operands
-    region = Region(writer.grids(block), len(branches))
+    region = Region(writer.new_grids(block), len(branches))
     choice = f"chosen = u32(clamp(index[0], 0, {len(branches) - 1}));"
-    switch = _begin(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
+    switch = _reserve_switch(writer, region, block, choice, [(Binding("index", "i32"), index)], outer=True)
     around = writer.region
     for number, branch in enumerate(branches):
         writer.region = (region, number)
-        inner = writer.slots.begin(block)
+        inner = writer.slots.open_block(block)
         writer.body(branch, arguments, results, inner)
-        writer.slots.finish(inner)
+        writer.slots.close_block(inner)
     writer.region = around
     writer.touch(block, region.grids)
-    _finish(writer, region, switch)
+    _fill_switch(writer, region, switch)
 
 
 def _while(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:
     condition, body = item.programs
-    first, second = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
+    condition_constants, body_constants = _params(item)["cond_nconsts"], _params(item)["body_nconsts"]
     jaxpr = body.closed.jaxpr
-    for result, start, out in zip(results, operands[first + second :], item.results, strict=True):
-        writer.copy(result, start, bytes_of(out.aval), block)
-    region = Region(writer.grids(block), 1)
-    start_switch = _begin(writer, region, block, "", (), outer=True)
+    for result, start, out in zip(results, operands[condition_constants + body_constants :], item.results, strict=True):
+        writer.copy(result, start, out.aval.nbytes, block)
+    region = Region(writer.new_grids(block), 1)
+    start_switch = _reserve_switch(writer, region, block, "", (), outer=True)
     around, commands = writer.region, writer.commands
-    inner = writer.slots.begin(block)
+    inner = writer.slots.open_block(block)
     writer.commands, writer.region = [], (region, 0)
     flag = writer.slots.memory(4, inner)
-    writer.body(condition, [*operands[:first], *results], [flag], inner)
-    choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"
-    iteration_switch = _begin(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
+    writer.body(condition, [*operands[:condition_constants], *results], [flag], inner)
+    choice = "if (grids[0] == 0u || (going[0] & 255u) == 0u) { chosen = 1u; }"  # a bool is the first byte of its word
+    iteration_switch = _reserve_switch(writer, region, inner, choice, [(Binding("going", "u32"), flag)], outer=False)
     targets: list[Slot | None] = []
     for position, result in enumerate(results):
-        var, next_var = jaxpr.invars[second + position], jaxpr.outvars[position]
+        var, next_var = jaxpr.invars[body_constants + position], jaxpr.outvars[position]
         same = next_var is var or body.may_share(var, next_var)
-        targets.append(result if same else writer.slots.memory(bytes_of(var.aval), inner))
-    writer.body(body, [*operands[first : first + second], *results], targets, inner)
+        targets.append(result if same else writer.slots.memory(var.aval.nbytes, inner))
+    writer.body(body, [*operands[condition_constants : condition_constants + body_constants], *results], targets, inner)
     for result, target, out in zip(results, targets, item.results, strict=True):
         if target is not None:
-            writer.copy(result, target, bytes_of(out.aval), inner)
+            writer.copy(result, target, out.aval.nbytes, inner)
     writer.touch(inner, region.grids, *results)
-    writer.slots.finish(inner)
+    writer.slots.close_block(inner)
     iteration = writer.commands
     writer.commands, writer.region = commands, around
     writer.touch(block, region.grids)
-    writer.commands.append(While(BufferRange(region.grids, 0, 4, ()), iteration))
-    _finish(writer, region, start_switch)
-    _finish(writer, region, iteration_switch)
+    writer.commands.append(While(region.flag(0), iteration))
+    _fill_switch(writer, region, start_switch)
+    _fill_switch(writer, region, iteration_switch)
 
 
 class _Row(NamedTuple):
@@ -433,9 +447,9 @@ class _Scan:
         self.results = list(results[:carry])
         self.ys = list(zip(results[carry:], [v.aval for v in jaxpr.outvars[carry:]], strict=True))
         self.carried = list(zip(jaxpr.invars[consts : consts + carry], jaxpr.outvars[:carry], strict=True))
-        #: The second buffers of the values of the carry that alternate.
-        self.others = [
-            None if out is var or self.body.may_share(var, out) else writer.slots.memory(bytes_of(var.aval), block)
+        #: The second buffers of the values of the carry that alternate between two, a result and this one.
+        self.alternates = [
+            None if out is var or self.body.may_share(var, out) else writer.slots.memory(var.aval.nbytes, block)
             for var, out in self.carried
         ]
 
@@ -446,45 +460,45 @@ class _Scan:
         """
         if not self.length:
             for (var, _), result, start in zip(self.carried, self.results, self.starts, strict=True):
-                self.writer.copy(result, start, bytes_of(var.aval), self.block)
+                self.writer.copy(result, start, var.aval.nbytes, self.block)
             return
         for position, (carried, next_var) in enumerate(self.carried):
             if next_var is carried:
-                self.writer.copy(self.results[position], self.starts[position], bytes_of(carried.aval), self.block)
-        self.step(0, 0, None)
+                self.writer.copy(self.results[position], self.starts[position], carried.aval.nbytes, self.block)
+        self.emit_step(0, 0, None)
         rest = self.length - 1
-        iteration = 2 if any(other is not None for other in self.others) else 1
-        if rest // iteration > 1:
-            self.loop(1, rest // iteration, iteration)
-            done = rest // iteration * iteration
+        steps_per_iteration = 2 if any(other is not None for other in self.alternates) else 1
+        if rest // steps_per_iteration > 1:
+            self.emit_loop(1, rest // steps_per_iteration, steps_per_iteration)
+            done = rest // steps_per_iteration * steps_per_iteration
         else:
             done = 0
         for step in range(1 + done, self.length):
-            self.step(step, 0, None)
+            self.emit_step(step, 0, None)
 
-    def loop(self, first: int, iterations: int, steps: int) -> None:
+    def emit_loop(self, first: int, iterations: int, steps: int) -> None:
         """Emit a loop of `iterations` iterations, each of several steps of the scan."""
         writer = self.writer
         writer.loops += 1
         number, commands = writer.loops, writer.commands
         writer.commands = []
-        inner = writer.slots.begin(self.block)
+        inner = writer.slots.open_block(self.block)
         for step in range(steps):
-            self.step(first + step, steps, number, inner)
-        for slot in [*self.others, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
+            self.emit_step(first + step, steps, number, inner)
+        for slot in [*self.alternates, *self.results, *self.starts, *[s for s, _ in (*self.xs, *self.ys)], *self.consts]:
             if slot is not None:
                 writer.touch(inner, slot)
-        writer.slots.finish(inner)
+        writer.slots.close_block(inner)
         body, writer.commands = writer.commands, commands
         writer.commands.append(Loop(number, iterations, body))
 
-    def step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
+    def emit_step(self, step: int, stride: int, loop: int | None, outer: Block | None = None) -> None:
         """Emit one step, whose index grows by `stride` with each iteration of a loop."""
         writer = self.writer
-        block = writer.slots.begin(outer or self.block)
-        last = (self.length - 1 - step) % 2 == 0
-        now = [self._before(i, step, last) for i in range(len(self.starts))]
-        then = [self._after(i, last) for i in range(len(self.starts))]
+        block = writer.slots.open_block(outer or self.block)
+        into_results = (self.length - 1 - step) % 2 == 0  # so that the last step is one of these
+        now = [self._carry_in(i, step, into_results) for i in range(len(self.starts))]
+        then = [self._carry_out(i, into_results) for i in range(len(self.starts))]
         xs = [self.row(slot, aval, step, stride, loop, block, put=False) for slot, aval in self.xs]
         ys = [self.row(slot, aval, step, stride, loop, block, put=True) for slot, aval in self.ys]
         for row in xs:
@@ -493,21 +507,21 @@ class _Scan:
         for row in ys:
             self.emit_copies(row.after)
         writer.touch(block, *[r.slot for r in (*xs, *ys)])
-        writer.slots.finish(block)
+        writer.slots.close_block(block)
 
-    def _before(self, position: int, step: int, last: bool) -> Slot:
+    def _carry_in(self, position: int, step: int, into_results: bool) -> Slot:
         var, out = self.carried[position]
-        other = self.others[position]
+        other = self.alternates[position]
         if step == 0 and out is not var:
             return self.starts[position]
-        return other if other is not None and last else self.results[position]
+        return other if other is not None and into_results else self.results[position]
 
-    def _after(self, position: int, last: bool) -> Slot | None:
+    def _carry_out(self, position: int, into_results: bool) -> Slot | None:
         var, out = self.carried[position]
-        other = self.others[position]
+        other = self.alternates[position]
         if out is var:
             return None
-        return other if other is not None and not last else self.results[position]
+        return other if other is not None and not into_results else self.results[position]
 
     def emit_copies(self, runs: Sequence[Run]) -> None:
         """Emit copies of rows, at one time."""
@@ -517,7 +531,7 @@ class _Scan:
 
     def row(self, base: Slot, aval: ShapedArray, step: int, stride: int, loop: int | None, block: Block, *, put: bool) -> _Row:
         """Return one row of an array: a range of it if it can be bound, otherwise a copy."""
-        writer, size = self.writer, bytes_of(aval)
+        writer, size = self.writer, aval.nbytes
         number, by = (self.length - 1 - step, -stride) if self.reverse else (step, stride)
         alignment = writer.capabilities.alignment
         strides = () if loop is None else ((loop, by),)
@@ -531,8 +545,8 @@ class _Scan:
         writer.touch(block, base, copy)
         rows, row = range_of(base, size * self.length), range_of(copy, size)
         if put:
-            return _Row(copy, (), (command_lists.put_row(rows, row, index, size, writer.capabilities),))
-        return _Row(copy, (command_lists.take_row(row, rows, index, size, writer.capabilities),), ())
+            return _Row(copy, (), (put_row(rows, row, index, size, writer.capabilities),))
+        return _Row(copy, (take_row(row, rows, index, size, writer.capabilities),), ())
 
 
 def _scan(writer: Writer, item: Item, operands: Sequence[Slot], results: Sequence[Slot], block: Block) -> None:

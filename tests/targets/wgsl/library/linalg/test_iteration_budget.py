@@ -126,4 +126,4 @@ def test_very_many_matrices_are_long_work(name: str) -> None:
         for n in (20_000, 3)
     )
     assert many and few
-    assert all(d.work > commands.MOST for d in many.dispatches) and all(d.work <= commands.MOST for d in few.dispatches)
+    assert all(d.work > commands.MOST_WORK for d in many.dispatches) and all(d.work <= commands.MOST_WORK for d in few.dispatches)

@@ -15,10 +15,10 @@ from volta_fn import numpy as jnp
 from volta_fn.compiler.target import RoutineKey
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime import program_plan
+from volta_fn.targets.wgsl import target
 from volta_fn.targets.wgsl.runtime.device.pipelines import Pipeline, Pipelines
 from volta_fn.targets.wgsl.runtime.program import Call
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
+from volta_fn.targets.wgsl.target import RoutineCache
 
 GPU = vf.devices("gpu")[0]
 
@@ -46,7 +46,7 @@ def test_what_is_begun_is_there_in_the_end(compilations: list[tuple[str, int]]) 
     pipelines = GPU.backend.gpu.pipelines
     keys = [(_SHADER.format(value=f"{value}u"), 1, frozenset([0])) for value in (71, 72, 71)]
     compiled: list[Pipeline] = []
-    with pipelines.ahead(compiled) as begin:
+    with pipelines.compile_ahead(compiled) as begin:
         for key in keys:
             begin(*key)
     assert sorted(source for source, _ in compilations) == sorted({source for source, _, _ in keys})
@@ -57,7 +57,7 @@ def test_what_is_begun_is_there_in_the_end(compilations: list[tuple[str, int]]) 
 
 
 def test_a_shader_that_cannot_be_compiled_is_an_error_in_the_end() -> None:
-    with pytest.raises(DeviceError, match="cannot be compiled"), GPU.backend.gpu.pipelines.ahead([]) as begin:
+    with pytest.raises(DeviceError, match="cannot be compiled"), GPU.backend.gpu.pipelines.compile_ahead([]) as begin:
         begin(_SHADER.format(value="nothing_like_it"), 1, frozenset([0]))
 
 
@@ -81,7 +81,7 @@ def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPat
     gpu = GPU.backend.gpu
     pipelines = gpu.pipelines
     monkeypatch.setattr(pipelines, "_recent", LruCache(2))
-    monkeypatch.setattr(gpu, "routine", Routines())
+    monkeypatch.setattr(gpu, "routines", RoutineCache())
     x = vf.device_put(np.arange(5, dtype=np.float32), GPU)
     retained = vf.jit(lambda x: x * 1234.5 + 0.25)
     first = np.asarray(retained(x))
@@ -99,8 +99,8 @@ def test_shaders_of_dropped_functions_are_released(monkeypatch: pytest.MonkeyPat
 
 
 def test_routines_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_plan, "_MOST_ROUTINES", 4)
-    routines, generated = Routines(), list[int]()
+    monkeypatch.setattr(target, "_MOST_ROUTINES", 4)
+    routines, generated = RoutineCache(), list[int]()
     key = lambda number: RoutineKey(number, lambda: generated.append(number))  # type: ignore[arg-type,func-returns-value]
     for number in (0, 0, *range(6), 5, 0):
         assert routines(key(number)) is None

@@ -9,7 +9,7 @@ import wgpu
 import volta_fn as vf
 import volta_fn.numpy as jnp
 from tests.fuzz.losses import own_device
-from volta_fn.targets.wgsl.runtime.device.adapter import native
+from volta_fn.targets.wgsl.runtime.device.driver import native
 
 
 def pipelines():

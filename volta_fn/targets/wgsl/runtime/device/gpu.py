@@ -1,26 +1,171 @@
-"""Represent an open GPU: its memory, queue, pipelines and routines."""
+"""A GPU, selected and opened: its memory, queue, pipelines and routines."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized
 from volta_fn.core.device import MemoryStats
 from volta_fn.errors import DeviceError, DTypeError
 from volta_fn.runtime import threads
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.command_lists import Step, play
-from volta_fn.targets.wgsl.runtime.device.adapter import Watched, lost, open_device
+from volta_fn.targets.wgsl.runtime.device.driver import FORKED, Watched, lost, native, wgpu
 from volta_fn.targets.wgsl.runtime.device.memory import SMALL, SMALL_READBACK, Buffer, Lease, Pool, size_class
-from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipelines, fuses, keeps_subnormals, loop_iterations, needed_checks
-from volta_fn.targets.wgsl.runtime.program_plan import Routines
-from volta_fn.targets.wgsl.runtime.queue import Queue
-from volta_fn.targets.wgsl.target import WgslTarget
+from volta_fn.targets.wgsl.runtime.device.pipelines import (
+    BoundRange,
+    Pipelines,
+    fma_rounds_once,
+    keeps_subnormals,
+    loop_iterations,
+    needed_checks,
+)
+from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
+from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
+
+# ------------------------------------------------------------------------------
+# Select a GPU and describe its capabilities.
+#
+# VOLTA_GPU_ADAPTER selects by a substring of the name. VOLTA_GPU_LIMITS=webgpu restricts features and limits to what every WebGPU
+# device has.
+# ------------------------------------------------------------------------------
+
+#: Features that shaders may use, and the fields of `TargetCapabilities` for them.
+_FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
+
+#: The feature that lets profilers note when dispatches begin and end.
+_TIMESTAMPS = "timestamp-query"
+
+#: Limits that `TargetCapabilities` holds, with the values that every WebGPU device guarantees.
+_LIMITS = {
+    "max-storage-buffers-per-shader-stage": 8,
+    "max-storage-buffer-binding-size": 1 << 27,
+    "max-buffer-size": 1 << 28,
+    "max-compute-workgroup-storage-size": 1 << 14,
+    "max-compute-invocations-per-workgroup": 256,
+    "max-compute-workgroup-size-x": 256,
+    "max-compute-workgroup-size-y": 256,
+    "max-compute-workgroup-size-z": 64,
+    "max-compute-workgroups-per-dimension": 65535,
+    "min-storage-buffer-offset-alignment": 256,
+}
+
+
+class Opened(NamedTuple):
+    """An open device."""
+
+    device: Any
+    name: str
+    #: "discrete", "integrated", "cpu", …
+    kind: str
+    capabilities: TargetCapabilities
+    #: Bytes of the largest buffer.
+    largest: int
+    features: tuple[str, ...]
+    limits: dict[str, int]
+
+
+@functools.cache
+def adapters() -> list[Any]:
+    """Return the machine's GPUs, each through one driver, the fastest first.
+
+    Raises `DeviceError` if there is none.
+    """
+    native()
+    with _without_noise():
+        available = wgpu().gpu.enumerate_adapters_sync()
+    best: dict[tuple[str, int], Any] = {}
+    for adapter in available:
+        info = adapter.info
+        key = (info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0)
+        if key not in best or _rank(adapter) < _rank(best[key]):
+            best[key] = adapter
+    wanted = os.environ.get("VOLTA_GPU_ADAPTER", "")
+    chosen = [a for a in sorted(best.values(), key=_rank) if wanted.lower() in a.info["device"].lower()]
+    if not chosen:
+        names = [a.info["device"] for a in available]
+        raise DeviceError(
+            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {names}"
+            if available
+            else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
+            "or use the device 'cpu'"
+        )
+    return chosen
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Set XDG_RUNTIME_DIR temporarily: drivers on Linux print a warning without it."""
+    unset = "XDG_RUNTIME_DIR" not in os.environ
+    if unset:
+        os.environ["XDG_RUNTIME_DIR"] = tempfile.gettempdir()
+    try:
+        yield
+    finally:
+        if unset:
+            os.environ.pop("XDG_RUNTIME_DIR", None)
+
+
+def _rank(adapter: Any) -> tuple[int, int]:
+    kinds, drivers = ["DiscreteGPU", "IntegratedGPU", "CPU"], ["Vulkan", "Metal", "D3D12"]
+    kind, driver = adapter.info["adapter_type"], adapter.info["backend_type"]
+    return kinds.index(kind) if kind in kinds else 3, drivers.index(driver) if driver in drivers else 3
+
+
+def open_device(adapter: Any) -> Opened:
+    """Open a device with all features and limits of its adapter.
+
+    VOLTA_GPU_LIMITS=webgpu restricts it to those of every WebGPU device. Raises `DeviceError` if it cannot be opened.
+    """
+    if native().process != os.getpid():
+        raise DeviceError(FORKED)
+    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
+    features = [] if least else [name for name in (*_FEATURES, _TIMESTAMPS) if name in adapter.features]
+    limits = {name: value if least else adapter.limits[name] for name, value in _LIMITS.items()}
+    try:
+        device = adapter.request_device_sync(required_features=features, required_limits=limits)
+    except Exception as error:
+        raise DeviceError(f"the GPU {adapter.info['device']} cannot be opened: {error}") from error
+    kind = adapter.info["adapter_type"].removesuffix("GPU").lower()
+    capabilities = _capabilities(device.limits if not least else limits, features, adapter.info)
+    return Opened(
+        device, adapter.info["device"], kind, capabilities, limits["max-buffer-size"], tuple(features), dict(device.limits) | limits
+    )
+
+
+#: Subgroup sizes of vendors whose driver does not report that there is only one.
+_SUBGROUPS = {0x10DE: 32}  # NVIDIA
+
+
+def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> TargetCapabilities:
+    one_size = _SUBGROUPS.get(info["vendor_id"])
+    # Some versions of the package wgpu write "stackgroup" for "subgroup".
+    return TargetCapabilities(
+        **{fact: name in features for name, fact in _FEATURES.items()},
+        subgroup_least=one_size or info.get("subgroup_min_size") or info.get("stackgroup_min_size") or 4,
+        subgroup_most=one_size or info.get("subgroup_max_size") or info.get("stackgroup_max_size") or 128,
+        buffers=limits["max-storage-buffers-per-shader-stage"],
+        binding=limits["max-storage-buffer-binding-size"],
+        workgroup_memory=limits["max-compute-workgroup-storage-size"],
+        invocations=limits["max-compute-invocations-per-workgroup"],
+        groups=limits["max-compute-workgroups-per-dimension"],
+        alignment=limits["min-storage-buffer-offset-alignment"],
+        adapter=info["device"],
+    )
+
+
+# ------------------------------------------------------------------------------
+# Represent an open GPU: its memory, queue, pipelines and routines.
+# ------------------------------------------------------------------------------
 
 #: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
@@ -53,13 +198,10 @@ class Gpu:
         self.grids = Pool(opened.device._internal, self.watched, opened.largest, None)
         self.grids.usage |= 0x100  # INDIRECT
         self.pipelines = Pipelines(opened.device, self.watched)
-        self.capabilities = self.capabilities._replace(fma=fuses(self), subnormals=keeps_subnormals(self))
-        if opened.kind == "cpu":
-            self.capabilities = self.capabilities._replace(iterations=loop_iterations(self))
-        self.target = WgslTarget(self.capabilities)
+        self.target = WgslTarget(self._test(opened.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
-        self.routine = Routines()
+        self.routines = RoutineCache()
         self.host_steps: Counter[str] = Counter()
         #: Blocks for temporary values, by size class; all programs share them.
         self.scratch: dict[int, list[Lease]] = {}
@@ -69,6 +211,11 @@ class Gpu:
         _abandoned.add(self, (self.queue, self.pool, self.grids, self.pipelines))
         if threads.value_of("VOLTA_GPU_CHECKS") != "1":
             self.pipelines.checks = needed_checks(self)
+
+    def _test(self, capabilities: TargetCapabilities) -> TargetCapabilities:
+        """Return the capabilities with what only running shaders tells."""
+        capabilities = capabilities._replace(fma=fma_rounds_once(self), subnormals=keeps_subnormals(self))
+        return capabilities._replace(iterations=loop_iterations(self)) if self.opened.kind == "cpu" else capabilities
 
     # buffers
 
@@ -118,8 +265,8 @@ class Gpu:
             return np.empty(buffer.shape, buffer.dtype)
         lease = self.lease_of(buffer)
         readback, buffer.readback = buffer.readback, None
-        if buffer.asked is not None:
-            buffer.asked()
+        if buffer.on_read is not None:
+            buffer.on_read()
         try:
             data = self.queue.read(lease.block, buffer.size) if readback is None else self.queue.take(readback)
         except DeviceError:
@@ -158,7 +305,7 @@ class Gpu:
 
     # memory
 
-    def temporaries(self, sizes: Sequence[int]) -> list[Lease]:
+    def lease_scratch(self, sizes: Sequence[int]) -> list[Lease]:
         """Return a program's blocks for temporary values, which a command list shares."""
         used: dict[int, int] = {}
         temporaries = []
@@ -203,9 +350,10 @@ class Gpu:
             play(self.queue, [Step(pipeline.handle, group, (1, 1, 1))])
 
     @property
-    def trims(self) -> int:
+    def recordings_epoch(self) -> int:
         """A number that changes when recorded command lists become invalid."""
-        return self.pool.trims + self.grids.trims + self.pipelines.drops + self.pipelines.upgrades.rounds
+        # All four only grow, so that the sum changes if one does.
+        return self.pool.releases + self.grids.releases + self.pipelines.group_releases + self.pipelines.upgrades.replacements
 
     @property
     def counters(self) -> Counters:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.errors import DeviceError, MemoryGrowthWarning, OutOfMemoryError
-from volta_fn.targets.wgsl.runtime.device.adapter import LOST, Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, Watched, log, native
 
 # ------------------------------------------------------------------------------
 # Detect memory leaks: warn when memory grows from call to call of a program.
@@ -158,7 +158,7 @@ class Pool:
         #: The batch that is being recorded.
         self.batch = 0
         #: The number of times that blocks were released: older recordings refer to released blocks.
-        self.trims = 0
+        self.releases = 0
         #: Called when memory is short: drops caches and waits for the GPU.
         self.make_room: Callable[[], None] = lambda: None
 
@@ -253,7 +253,7 @@ class Pool:
             self.held -= block.size
             self.lib.wgpuBufferRelease(block.handle)
         self.free.clear()
-        self.trims += 1
+        self.releases += 1
         log.debug("free blocks given back; %d bytes are held, %d in use", self.held, self.in_use)
 
     def release(self) -> None:
@@ -266,7 +266,7 @@ class Pool:
 class Buffer:
     """An array's elements on the GPU, or about to be uploaded."""
 
-    __slots__ = ("__weakref__", "asked", "dtype", "host_values", "lease", "origin", "readback", "shape", "size")
+    __slots__ = ("__weakref__", "dtype", "host_values", "lease", "on_read", "origin", "readback", "shape", "size")
 
     def __init__(
         self, lease: Lease | None, shape: tuple[int, ...], dtype: np.dtype, size: int, host_values: np.ndarray | None = None
@@ -281,13 +281,13 @@ class Buffer:
         self.host_values = host_values
         #: A pending copy to the host, and a callback for when the elements are read.
         self.readback: Any = None
-        self.asked: Callable[[], None] | None = None
+        self.on_read: Callable[[], None] | None = None
         #: The origin from which the elements can be recomputed if the device is lost (`recovery.Origin`).
         self.origin: Any = None
 
     def renew(self) -> Buffer:
         """Forget the old elements: the buffer receives a new result."""
-        self.host_values = self.readback = self.asked = None
+        self.host_values = self.readback = self.on_read = None
         return self
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.caches import Finalized, Interned
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.caches import LruCache
-from volta_fn.targets.wgsl.runtime.device.adapter import Watched, log, native
+from volta_fn.targets.wgsl.runtime.device.driver import Watched, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class Upgrades:
         self._waiting: deque[tuple[Key, Callable[[], ShaderModule]]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
-        #: How often pipelines were replaced: older recordings still hold the replaced ones.
-        self.rounds = 0
+        #: How often pipelines were replaced; older recordings still hold the replaced ones.
+        self.replacements = 0
 
-    def begin(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
+    def request(self, wanted: Iterable[tuple[Key, Callable[[], ShaderModule]]]) -> None:
         """Compile faster shaders for existing pipelines, unless requested before."""
         with self._changed:
             for key, better in wanted:
@@ -70,7 +70,7 @@ class Upgrades:
             with self._changed:
                 if not self._waiting or not threading.main_thread().is_alive():
                     self._threads -= 1
-                    self.rounds += not self._threads
+                    self.replacements += not self._threads
                     self._changed.notify_all()
                     return
                 key, better = self._waiting.popleft()
@@ -166,17 +166,17 @@ def _ternary(gpu: ShaderRunner, expression: str, *operands: np.ndarray) -> np.nd
     return gpu.get(result)
 
 
-def fuses(gpu: ShaderRunner) -> bool:
+def fma_rounds_once(gpu: ShaderRunner) -> bool:
     """Return whether fma rounds once: whether it recovers rounding errors of products."""
     x, y = np.random.default_rng(0).uniform(1, 2, (2, _WIDTH))
     for dtype in (np.float32, np.float64) if gpu.capabilities.float64 else (np.float32,):
         a, b = x.astype(dtype), y.astype(dtype)
-        if not np.array_equal(_ternary(gpu, "fma(x, y, z)", a, b, -(a * b)), _lost(a, b)):
+        if not np.array_equal(_ternary(gpu, "fma(x, y, z)", a, b, -(a * b)), _rounding_errors(a, b)):
             return False
     return True
 
 
-def _lost(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _rounding_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the rounding errors of products, exactly."""
     pairs = zip(x.tolist(), y.tolist(), (x * y).tolist(), strict=True)
     return np.array([float(Fraction(a) * Fraction(b) - Fraction(product)) for a, b, product in pairs], x.dtype)
@@ -296,7 +296,7 @@ class Pipelines:
         self._groups: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         #: How often bind groups were released.
-        self.drops = 0
+        self.group_releases = 0
         #: Compiles faster shaders in the background.
         self.upgrades = Upgrades(self)
 
@@ -323,11 +323,11 @@ class Pipelines:
             pipeline.handles.append(self.make(source, *key[1:], self.checks).handles.pop())
 
     @contextmanager
-    def ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
+    def compile_ahead(self, pipelines: list[Pipeline]) -> Iterator[Callable[[str, int, frozenset[int]], None]]:
         """Compile pipelines on other threads.
 
-        ``with ahead(pipelines) as begin:`` yields a function that starts compiling one. The block ends when all are compiled and appended
-        to the list.
+        ``with compile_ahead(pipelines) as start_compiling:`` yields a function that starts compiling one. The block ends when all are
+        compiled and appended to the list.
         """
         begun: set[Key] = set()
         #: Keys that no thread has started, longest texts first, since they take longest.
@@ -341,7 +341,7 @@ class Pipelines:
 
         with ThreadPoolExecutor(max(most - _LEFT, 1)) as threads, ThreadPoolExecutor(_LEFT) as more:
 
-            def begin(source: str, count: int, written: frozenset[int]) -> None:
+            def start_compiling(source: str, count: int, written: frozenset[int]) -> None:
                 key = (source, count, written)
                 if key in begun:
                     return
@@ -353,7 +353,7 @@ class Pipelines:
                 waiting.put((-len(source), len(begun), key))
                 work.append(threads.submit(compile_next))
 
-            yield begin
+            yield start_compiling
             work += [more.submit(compile_next) for _ in range(waiting.qsize())]
         for done in work:
             done.result()
@@ -361,9 +361,9 @@ class Pipelines:
     def prepare(self, wanted: Iterable[Key]) -> list[Pipeline]:
         """Compile missing pipelines on several threads, and return all."""
         pipelines: list[Pipeline] = []
-        with self.ahead(pipelines) as begin:
+        with self.compile_ahead(pipelines) as start_compiling:
             for key in wanted:
-                begin(*key)
+                start_compiling(*key)
         return pipelines
 
     def make(self, source: str, count: int, written: frozenset[int], checks: int) -> Pipeline:
@@ -435,11 +435,15 @@ class Pipelines:
         descriptor.layout, descriptor.entryCount, descriptor.entries = pipeline.layout, len(bindings), entries
         return self.lib.wgpuDeviceCreateBindGroup(self.device._internal, descriptor)
 
-    def drop_groups(self) -> None:
-        """Release all bind groups if there are too many. None may be pending in the queue."""
+    def limit_groups(self) -> None:
+        """Release all bind groups if there are too many.
+
+        Dispatches that are written to a pass keep theirs, also before they are submitted. Groups that were looked up but not yet written,
+        those of `Step`s, must not exist; recordings with such steps become invalid.
+        """
         if len(self._groups) < _MOST_GROUPS:
             return
-        self.drops += 1
+        self.group_releases += 1
         self._release_groups()
 
     def _release_groups(self) -> None:

@@ -23,11 +23,11 @@ from volta_fn.targets.wgsl.matmul.results import BufferNumbers, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working, find_by, users_file
 from volta_fn.targets.wgsl.matmul.tiles import tiled
 from volta_fn.targets.wgsl.routine import Routine
-from volta_fn.targets.wgsl.runtime.command_lists import Step, play
-from volta_fn.targets.wgsl.runtime.device.adapter import adapters, log, lost
-from volta_fn.targets.wgsl.runtime.device.gpu import Gpu, release_abandoned
+from volta_fn.targets.wgsl.runtime.device.driver import log, lost
+from volta_fn.targets.wgsl.runtime.device.gpu import Gpu, adapters, release_abandoned
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, Lease
 from volta_fn.targets.wgsl.runtime.device.pipelines import BoundRange, Pipeline
+from volta_fn.targets.wgsl.runtime.queue import Step, play
 
 # ------------------------------------------------------------------------------
 # Time schedules of contractions on the device, if VOLTA_GPU_TUNE=1.
