@@ -198,7 +198,7 @@ def trace_to_jaxpr(
 def trace_with_wide_inputs(
     function: Callable[..., Sequence[Array]], in_avals: Sequence[ShapedArray], name: str = "", labels: Sequence[str] = ()
 ) -> tuple[ClosedJaxpr, list[int]]:
-    """Trace as `trace_to_jaxpr` does; Python numbers that meet 64-bit dtypes become inputs.
+    """Trace like `trace_to_jaxpr`; Python numbers that meet 64-bit dtypes are inputs.
 
     The program has such a wide input for each weakly typed scalar among its inputs that meets a 64-bit dtype, after all others. Returns
     the program, and the positions of those scalars.
