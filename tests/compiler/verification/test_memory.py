@@ -232,7 +232,7 @@ def test_a_lifetime_that_ends_too_early_is_found(monkeypatch: pytest.MonkeyPatch
 
     program = lowered(function)
     write(program)
-    monkeypatch.setattr(Slots, "finish", lambda self, block: None)
+    monkeypatch.setattr(Slots, "close_block", lambda self, block: None)
     with pytest.raises(CompilerError, match="layout of the arena"):
         write(program)
 
