@@ -134,9 +134,9 @@ class Slots:
     # after the last command
 
     def assign_numbers(self) -> int:
-        """Assign numbers to all slots, and return how many there are.
+        """Assign numbers to the caller's slots, the arena's, constants, and pointers.
 
-        The caller's come first, then the arena's, constants, and pointers.
+        Return how many there are.
         """
         slots = [*self.callers, *self.arena, *self.constants.values(), *self.moving]
         for number, slot in enumerate(slots):

@@ -1,4 +1,4 @@
-"""Caches of calls, in tables, and tables of weak references."""
+"""Caches of calls, and tables of weak references."""
 
 from __future__ import annotations
 
