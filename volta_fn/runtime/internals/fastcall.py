@@ -48,7 +48,7 @@ class ProgramWord(IntEnum):
 
 # Offsets in NumPy's array object, in bytes, after what every object begins with.
 _HEAD = object.__basicsize__
-# The flags come after data, nd (padded to a word), dimensions, strides, base and descr.
+# The flags come after data, the number of dimensions (padded to a word), dimensions, strides, base and descr.
 _DATA, _FLAGS = _HEAD, _HEAD + 6 * 8
 #: NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED
 _CONTIGUOUS_ALIGNED = 0x001 | 0x100
