@@ -33,8 +33,8 @@ class VectorAxis(NamedTuple):
     valid: Value | None = None
 
 
-class Slot(NamedTuple):
-    """Memory in which a node's values are kept for the next pass."""
+class SpillSlot(NamedTuple):
+    """Memory in which a pass over a row keeps a node's values for a later pass."""
 
     memory: Value
     offset: Affine
@@ -49,7 +49,7 @@ class LoopNest(NamedTuple):
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     #: The slots of nodes, and the nodes whose values are in their slots.
-    slots: dict[int, Slot]
+    slots: dict[int, SpillSlot]
     in_memory: set[int]
     pending: PendingStores
     #: Loads that read long arrays in order, and are prefetched.
@@ -111,26 +111,26 @@ class VectorScope(Scope[Value, Number]):
 
     # numbers
 
-    def spread(self, number: int) -> Number:
+    def spread(self, node_number: int) -> Number:
         """Return a node's value in every lane."""
-        node = self.nest.analysis.kernel.nodes[number]
+        node = self.nest.analysis.kernel.nodes[node_number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
-        value = self.number(number)
-        if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[number]):
+        value = self.value(node_number)
+        if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[node_number]):
             return value
-        if number not in self.spreads:
-            self.spreads[number] = splat(self.nest.f, value, self.lanes)
-        return self.spreads[number]
+        if node_number not in self.spreads:
+            self.spreads[node_number] = splat(self.nest.f, value, self.lanes)
+        return self.spreads[node_number]
 
-    def emit(self, number: int) -> Number:
+    def emit(self, node_number: int) -> Number:
         """Emit a node, as a vector if it differs between lanes."""
-        nest, node = self.nest, self.nest.analysis.kernel.nodes[number]
-        lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
-        if number in nest.in_memory:
-            return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
+        nest, node = self.nest, self.nest.analysis.kernel.nodes[node_number]
+        lanes = self.lanes if self.is_vector(nest.analysis.depends[node_number]) else 1
+        if node_number in nest.in_memory:
+            return load(nest.f, node.dtype, self.pointer(("slot", node_number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
-            return self._loaded(number, node, lanes)
+            return self._loaded(node_number, node, lanes)
         if isinstance(node, Constant):
             return constant(nest.f, node.value, lanes)
         if isinstance(node, Position):
@@ -139,20 +139,20 @@ class VectorScope(Scope[Value, Number]):
         if isinstance(node, Inside):
             return splat(nest.f, Number(node.dtype, (self.holds(node.ranges) or Value("i1", "true"),)), lanes)
         assert isinstance(node, Apply), "a reduction is known before it is asked for"
-        read = [self.spread(i) if lanes > 1 else self.number(i) for i in node.operands]
+        read = [self.spread(i) if lanes > 1 else self.value(i) for i in node.operands]
         return apply(nest.f, node.op, read, node.dtype, dict(node.params))
 
-    def _loaded(self, number: int, node: Load, lanes: int) -> Number:
+    def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:
         f = self.nest.f
-        step = coefficient(self.nest.analysis.load_offsets[number], self.lane.axis) if self.lane else 0
+        step = coefficient(self.nest.analysis.load_offsets[node_number], self.lane.axis) if self.lane else 0
         if lanes > 1 and not step:  # only its conditions differ along the vector's axis
-            return splat(f, self._loaded(number, node, 1), lanes)
+            return splat(f, self._loaded(node_number, node, 1), lanes)
         holds = self.holds(node.mask)
         if holds is not None and holds.name == "false":
             return constant(f, node.fill.value, lanes)
-        pointer = self.pointer(("load", number))
+        pointer = self.pointer(("load", node_number))
         if holds is None or holds.name == "true":
-            if lanes > 1 and step == 1 and self.count is None and number in self.nest.streams:
+            if lanes > 1 and step == 1 and self.count is None and node_number in self.nest.streams:
                 fetch_ahead(f, pointer, _AHEAD)
             if lanes > 1 and step == -1 and self.count is None:
                 return reversed_lanes(
@@ -162,9 +162,9 @@ class VectorScope(Scope[Value, Number]):
                 return load(f, node.dtype, pointer, lanes)
             if step < 2 or node.mask:
                 return load(f, node.dtype, pointer, lanes, count=self.count, stride=step)
-            near = self.nest.analysis.neighbours(number, step)
+            near = self.nest.analysis.neighbours(node_number, step)
             pointer, last = self.pointer(("load", min(near, key=near.__getitem__))), max(near.values())
-            return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
+            return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[node_number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
             # Where the condition fails, the first element is read instead.
             address = f.select(holds, pointer, self.nest.inputs[node.input])
@@ -255,21 +255,21 @@ class VectorScope(Scope[Value, Number]):
         slot = nest.slots[number]
         return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
-    def keep(self, number: int) -> None:
+    def keep(self, node: int) -> None:
         """Emit the store of a node's value in its slot."""
-        store(self.nest.f, self.spread(number), self.pointer(("slot", number)), count=self.count)
+        store(self.nest.f, self.spread(node), self.pointer(("slot", node)), count=self.count)
 
-    def store(self, number: int) -> None:
+    def store(self, index: int) -> None:
         """Emit a store."""
         analysis = self.nest.analysis
-        value, offset = analysis.kernel.stores[number].value, analysis.store_offsets[number]
-        self.nest.pending.discard(number)
-        pointer = self.pointer(("store", number))
+        value, offset = analysis.kernel.stores[index].value, analysis.store_offsets[index]
+        self.nest.pending.discard(index)
+        pointer = self.pointer(("store", index))
         if self.is_vector(offset.axes):
             assert self.lane is not None
             store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.lane.axis))
         else:
-            store(self.nest.f, first_lane(self.nest.f, self.number(value)), pointer)
+            store(self.nest.f, first_lane(self.nest.f, self.value(value)), pointer)
 
     # hoisting
 
@@ -277,37 +277,37 @@ class VectorScope(Scope[Value, Number]):
         """Emit the values and addresses of inner loops that this scope determines."""
         kernel = self.analysis.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
-        for number in stores:
-            self.pointer(("store", number))
-        for number in keeps:
-            self.pointer(("slot", number))
+        for s in stores:
+            self.pointer(("store", s))
+        for node in keeps:
+            self.pointer(("slot", node))
 
-    def prepare_operands(self, number: int) -> None:
+    def prepare_operands(self, node: int) -> None:
         """Emit a node's address, and its conditions that do not depend on inner loops."""
-        if number in self.buffered:
-            self.pointer(("slot", number))
+        if node in self.buffered:
+            self.pointer(("slot", node))
             return
-        if isinstance(self.analysis.kernel.nodes[number], Load):
-            self.pointer(("load", number))
-        for condition in self.analysis.ranges(number):
+        if isinstance(self.analysis.kernel.nodes[node], Load):
+            self.pointer(("load", node))
+        for condition in self.analysis.ranges(node):
             if condition.value.axes <= self.axes.keys() and condition not in self.decided:
                 self.condition(condition)
 
 
-def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
+def emit_unrolled(scopes: Sequence[VectorScope], node_number: int) -> None:
     """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
-    node = nest.analysis.kernel.nodes[number]
-    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.in_memory
-    if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[number]):
+    node = nest.analysis.kernel.nodes[node_number]
+    chained = isinstance(node, Apply) and node.op in CHAINS and node_number not in nest.in_memory
+    if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[node_number]):
         for scope in scopes:
-            scope.number(number)
+            scope.value(node_number)
         return
     assert isinstance(node, Apply)
     read = [_joined(nest.f, [scope.spread(i) for scope in scopes]) for i in node.operands]
     full = apply(nest.f, node.op, read, node.dtype, dict(node.params))
     for k, scope in enumerate(scopes):
-        scope.numbers[number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
+        scope.values[node_number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:

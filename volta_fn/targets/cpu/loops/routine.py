@@ -14,7 +14,7 @@ from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, rounded_down
 from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, streams_of, write
-from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorAxis, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import (
     GRAIN,
@@ -122,14 +122,14 @@ class Split:
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
-                nest.slots[n] = Slot(position, self.row_number, 1)
+                nest.slots[n] = SpillSlot(position, self.row_number, 1)
             if is_wide(schedule):
                 self.streamed(code, root, start, stop)
             elif self.inside:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
                 for n in row_pass.reduces:
-                    store(f, scope.number(n), scope.pointer(("slot", n)))
+                    store(f, scope.value(n), scope.pointer(("slot", n)))
             else:
                 self.columns(code, root)
 
@@ -151,7 +151,7 @@ class Split:
             def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
                 for column in code.columns(scope, segment, position, count, unroll):
                     for n in row_pass.reduces:
-                        store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
+                        store(root.nest.f, column.value(n), column.pointer(("slot", n)), count=column.count)
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
 

@@ -179,9 +179,9 @@ def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
 def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
-    for number, row_pass in enumerate(passes):
+    for k, row_pass in enumerate(passes):
         for n in _closure(analysis, row_pass, computed, passes):
-            computed.setdefault(n, number)
+            computed.setdefault(n, k)
 
 
 def _closure(analysis: KernelAnalysis, row_pass: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
@@ -346,8 +346,8 @@ class RowCode:
         scopes = self._residents(scope) if self.resident else []
         stride = coefficient(self.analysis.row_number, self.vectors.axis)
         for row_pass in self.passes:
-            for number in row_pass.row_stores:
-                scope.store(number)
+            for s in row_pass.row_stores:
+                scope.store(s)
             if not row_pass.has_iterations:
                 continue
             scope.prepare(row_pass.targets(self.analysis), row_pass.stores, () if scopes else row_pass.keeps)
@@ -358,8 +358,8 @@ class RowCode:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
                 vectors = self._nested(row_pass, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
                 self.nest.in_memory.update(row_pass.keeps)
-            for k, (number, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
-                scope.numbers[number] = accumulator.reduced([states[k] for states in vectors], stride)
+            for k, (node, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
+                scope.values[node] = accumulator.reduced([states[k] for states in vectors], stride)
         self.nest.in_memory.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
@@ -403,8 +403,8 @@ class RowCode:
             iterations = self._nested(row_pass, accumulators, scope, columns, self.loops, [first] * len(columns))
             self.nest.in_memory.update(row_pass.keeps)
             for column, states in zip(columns, iterations, strict=True):
-                for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
-                    column.numbers[number] = accumulator.result(state)
+                for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
+                    column.values[node] = accumulator.result(state)
         self.nest.in_memory.clear()
 
     # loops
@@ -458,15 +458,15 @@ class RowCode:
 
     def _iteration(self, row_pass: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
-        for number in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
-            emit_unrolled(iterations, number)
+        for node in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
+            emit_unrolled(iterations, node)
         new = [
             self._step(row_pass, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)
         ]
         self._store_all(row_pass.stores, iterations)
-        for number in row_pass.keeps:
+        for node in row_pass.keeps:
             for iteration in iterations:
-                iteration.keep(number)
+                iteration.keep(node)
         return new
 
     def _step(
@@ -474,8 +474,8 @@ class RowCode:
     ) -> list[State]:
         """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []
-        for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
-            x = iteration.spread(self.analysis.reduces[number].operand)
+        for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
+            x = iteration.spread(self.analysis.reduces[node].operand)
             where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
             new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
         return new
@@ -483,8 +483,8 @@ class RowCode:
     def _store_all(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         if not stores:
             return
-        for number in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
-            emit_unrolled(iterations, number)
+        for node in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
+            emit_unrolled(iterations, node)
         for s in stores:
             for iteration in iterations:
                 iteration.store(s)

@@ -194,10 +194,10 @@ class TransposeTiles:
             count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
             inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
-            for number, tiles in self.tiles.items():
-                inside.numbers[number] = self.load_tile_row(number, tiles, f.plus(f.times(i, self.columns), column))
-            for number in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
-                inside.number(number)
+            for node, tiles in self.tiles.items():
+                inside.values[node] = self.load_tile_row(node, tiles, f.plus(f.times(i, self.columns), column))
+            for node in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
+                inside.value(node)
             for s in range(len(targets)):
                 inside.store(s)
 
@@ -205,31 +205,31 @@ class TransposeTiles:
 
     def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and store it on the stack."""
-        for number in self.loads:
+        for node in self.loads:
             rows = []
             for k in range(self.lanes):
                 count = wide
                 if wide is not None and high is not None:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
                 row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, VectorAxis(self.other, self.lanes, count))
-                rows.append(row.number(number).components)
-                fetch_ahead(self.f, row.pointer(("load", number)), self.analysis.kernel.nodes[number].dtype.itemsize * self.lanes)
-            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[number].dtype), self.lanes)
+                rows.append(row.value(node).components)
+                fetch_ahead(self.f, row.pointer(("load", node)), self.analysis.kernel.nodes[node].dtype.itemsize * self.lanes)
+            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[node].dtype), self.lanes)
             for component, columns in enumerate(zip(*rows, strict=True)):
-                self.store_tile(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+                self.store_tile(node, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
 
-    def store_tile(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
+    def store_tile(self, node: int, component: int, vectors: Sequence[Value], column: Value) -> None:
         """Emit the stores of a tile on the stack."""
-        tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
+        tiles, type_ = self.tiles.setdefault(node, []), vectors[0].type
         if component == len(tiles):
             tiles.append(self.f.alloca(type_, self.lanes * self.columns))
         for k, vector in enumerate(vectors):
             slot = self.f.plus(i64(k * self.columns), column)
             self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
-    def load_tile_row(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
+    def load_tile_row(self, node: int, tiles: Sequence[Value], i: Value) -> Number:
         """Emit the load of a row of a tile on the stack."""
-        dtype = self.analysis.kernel.nodes[number].dtype
+        dtype = self.analysis.kernel.nodes[node].dtype
         components = []
         for tile in tiles:
             type_ = vector_of(_tile_element(dtype), self.lanes)

@@ -44,10 +44,10 @@ def widened(kernel: Kernel) -> Kernel:
     nodes: list[Node] = []
     new: list[int] = []
 
-    def converted(number: int, dtype: np.dtype) -> int:
-        if nodes[number].dtype == dtype:
-            return number
-        nodes.append(Apply(dtype, "convert_element_type", (number,), (("new_dtype", dtype), ("weak_type", False))))
+    def converted(node: int, dtype: np.dtype) -> int:
+        if nodes[node].dtype == dtype:
+            return node
+        nodes.append(Apply(dtype, "convert_element_type", (node,), (("new_dtype", dtype), ("weak_type", False))))
         return len(nodes) - 1
 
     for node in kernel.nodes:

@@ -53,7 +53,7 @@ def steps_of(
         if all(s.bindings <= device.buffers for s in steps):
             result: list[KernelStep] = []
             for s in steps:
-                simple = s if s.number is not None else s._replace(kernel=simplified(s.kernel))
+                simple = s if s.index_in_row is not None else s._replace(kernel=simplified(s.kernel))
                 result += [simple] if s.kernel.reduction_axes else elementwise_steps(simple, separate, options)
             return result
         workspaces.sizes.clear()

@@ -76,7 +76,7 @@ class _RowEmitter:
         self.bound = step.bound
         self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_group, schedule.columns)
         self.reduction = WorkgroupReduction(nest.shader, self.team)
-        self.number_in_row = step.number or self.analysis.row_number
+        self.index_in_row = step.index_in_row or self.analysis.row_number
         #: Whether the invocation's row exists, where that is not certain.
         self.live: str | None = None
 
@@ -93,9 +93,9 @@ class _RowEmitter:
             scope.hoist(here.targets(self.analysis))
             accumulators = self.accumulators(here)
             states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
-            for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
+            for node, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
                 totals = self.reduction.combined(accumulator, lanes)
-                scope.numbers[number] = tuple([accumulator.result(state) for state in totals])
+                scope.values[node] = tuple([accumulator.result(state) for state in totals])
 
     def row_number(self) -> str:
         """Emit the number of this invocation's row; beyond the last row it is the last."""
@@ -116,7 +116,7 @@ class _RowEmitter:
     def store_rows(self, here: Pass, scope: LaneScope) -> None:
         """Emit the stores per row, by its first invocation."""
         for s in here.row_stores:
-            scope.number(self.analysis.kernel.stores[s].value)
+            scope.value(self.analysis.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
         self.store(here.row_stores, [scope], conditions)
 
@@ -163,9 +163,9 @@ class _RowEmitter:
         write_together(scopes, here.targets(self.analysis))
         exist = [self.exists(k) for k in range(len(scopes))]
         result = []
-        for number, accumulator in zip(here.reduces, accumulators, strict=True):
+        for node, accumulator in zip(here.reduces, accumulators, strict=True):
             states = [
-                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, scope)]
+                [accumulator.where(exists, x) for x in self.contributions(node, accumulator, scope)]
                 for scope, exists in zip(scopes, exist, strict=True)
             ]
             result.append(self.merged(accumulator, states))
@@ -176,12 +176,12 @@ class _RowEmitter:
                 self.store(here.stores, [scope], [self.live, exists])
         return result
 
-    def contributions(self, number: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
+    def contributions(self, node: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
         """Emit the states to accumulate in a scope, one for each lane."""
-        values = scope.spread(self.analysis.reduces[number].operand)
+        values = scope.spread(self.analysis.reduces[node].operand)
         if not accumulator.node.is_index:
             return [(x,) for x in values]
-        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.number_in_row)]
+        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.index_in_row)]
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]
 
     def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
@@ -244,8 +244,8 @@ class _RowEmitter:
     def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
         write_together(scopes, here.targets(self.analysis))
-        for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
-            states = self.merged(accumulator, [self.contributions(number, accumulator, scope) for scope in scopes])
+        for node, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
+            states = self.merged(accumulator, [self.contributions(node, accumulator, scope) for scope in scopes])
             for state, into in zip(states, variables, strict=True):
                 accumulator.add(into, state)
         self.store(here.stores, scopes, [self.live])
@@ -255,7 +255,7 @@ def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
     """Emit nodes in several scopes, node by node: loads are in flight together."""
     for n in scopes[0].needed(targets):
         for scope in scopes:
-            scope.number(n)
+            scope.value(n)
 
 
 def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
@@ -425,7 +425,7 @@ class _Tiles:
             else:
                 four = self.slot(store_step.strip, f"({store_step.column} / {LANES}u)")
                 numbers = [tile.load(self.shader.let("u32", f"({four}) * {LANES}u + {store_step.column} % {LANES}u"))]
-            store_step.scope.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
+            store_step.scope.values[n] = tuple([Number(dtype, x.text) for x in numbers])
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
             targets = [store.value for store in self.analysis.kernel.stores]
@@ -642,15 +642,15 @@ class Split:
         return self.build_step(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
 
 
-def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:
-    return Load(dtype, number, shape, index, (), Constant.of(0, dtype))
+def _load(dtype: np.dtype, buffer: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:
+    return Load(dtype, buffer, shape, index, (), Constant.of(0, dtype))
 
 
 def _first_index(nodes: Nodes, value: int, best: int, position: int) -> int:
     """Return the least index of the values that equal the best one, or are NaN, too."""
 
-    def apply(op: str, *numbers: int, dtype: np.dtype = _BOOL) -> int:
-        return nodes.add(Apply(dtype, op, numbers))
+    def apply(op: str, *operands: int, dtype: np.dtype = _BOOL) -> int:
+        return nodes.add(Apply(dtype, op, operands))
 
     same = apply("eq", value, best)
     if nodes.nodes[value].dtype in dtypes.FLOATS:
