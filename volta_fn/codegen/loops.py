@@ -144,7 +144,7 @@ def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[R
 
 
 @dataclass
-class Pass:
+class RowPass:
     """One pass over a row, by numbers of nodes and stores.
 
     First it does its stores per row; then, per element, it reduces, stores and keeps.
@@ -166,14 +166,14 @@ class Pass:
         return bool(self.reduces or self.stores)
 
 
-def passes_of(analysis: KernelAnalysis) -> list[Pass]:
+def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
     """Return the passes over a row of a kernel, which keep nothing."""
-    result: list[Pass] = []
+    result: list[RowPass] = []
     for stage in range(analysis.passes):
         stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == stage]
         inside = [s for s in stores if analysis.store_axes(s) & analysis.reduction_axes]
         ready = [n for n in analysis.reduces if analysis.stages[n] == stage + 1]
-        result.append(Pass([s for s in stores if s not in inside], ready, inside))
+        result.append(RowPass([s for s in stores if s not in inside], ready, inside))
     return result
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.codegen import loops
-from volta_fn.codegen.loops import BaseAccumulator, Pass, reductions
+from volta_fn.codegen.loops import BaseAccumulator, RowPass, reductions
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
@@ -168,15 +168,15 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
 _KEPT = 0.15
 
 
-def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
+def row_passes(analysis: KernelAnalysis, keeping: bool) -> list[RowPass]:
     """Return the passes; if `keeping`, they keep what is expensive to compute again."""
-    result = loops.passes_of(analysis)
+    result = loops.row_passes(analysis)
     if keeping:
         _keep(analysis, result)
     return result
 
 
-def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
+def _keep(analysis: KernelAnalysis, passes: list[RowPass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
     for k, row_pass in enumerate(passes):
@@ -184,7 +184,7 @@ def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
             computed.setdefault(n, k)
 
 
-def _closure(analysis: KernelAnalysis, row_pass: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
+def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, int], passes: list[RowPass]) -> set[int]:
     closure: set[int] = set()
     waiting = row_pass.targets(analysis)
     while waiting:
@@ -306,7 +306,7 @@ class Vectors(NamedTuple):
         return carried
 
 
-def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
+def _is_search(row_pass: RowPass, accumulators: Sequence[Accumulator]) -> bool:
     """Return True for a search, a pass that may stop early.
 
     It stores nothing, and all its results are any/all reductions.
@@ -318,7 +318,7 @@ def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
 class RowCode:
     """The writer of the passes over a row, or over neighbouring rows."""
 
-    def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors, resident: bool | None = None) -> None:
+    def __init__(self, nest: LoopNest, passes: Sequence[RowPass], vectors: Vectors, resident: bool | None = None) -> None:
         #: Bounds of the inner axes that are not traversed in full.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
@@ -334,7 +334,7 @@ class RowCode:
         can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
         self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
-    def accumulators(self, row_pass: Pass) -> list[Accumulator]:
+    def accumulators(self, row_pass: RowPass) -> list[Accumulator]:
         """Return the reductions of a pass."""
         ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
         return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, row_pass.reduces)]
@@ -353,7 +353,7 @@ class RowCode:
             scope.prepare(row_pass.targets(self.analysis), row_pass.stores, () if scopes else row_pass.keeps)
             accumulators = self.accumulators(row_pass)
             if scopes:
-                vectors = self._at_once(row_pass, accumulators, scopes)
+                vectors = self._emit_resident(row_pass, accumulators, scopes)
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
                 vectors = self._nested(row_pass, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
@@ -374,7 +374,7 @@ class RowCode:
             scopes.append(inner)
         return scopes
 
-    def _at_once(self, row_pass: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
+    def _emit_resident(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
         """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
         states = [self._step(row_pass, accumulators, inner, first, scopes[0]) for inner in scopes]
@@ -411,7 +411,7 @@ class RowCode:
 
     def _nested(
         self,
-        row_pass: Pass,
+        row_pass: RowPass,
         accumulators: list[Accumulator],
         scope: VectorScope,
         columns: list[VectorScope],
@@ -442,7 +442,7 @@ class RowCode:
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
 
-    def _along(self, row_pass: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
+    def _along(self, row_pass: RowPass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
@@ -456,7 +456,7 @@ class RowCode:
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _iteration(self, row_pass: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
+    def _iteration(self, row_pass: RowPass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
         for node in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
             emit_unrolled(iterations, node)
@@ -470,7 +470,7 @@ class RowCode:
         return new
 
     def _step(
-        self, row_pass: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
+        self, row_pass: RowPass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
         """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import Pass, crossing_loads
+from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply
@@ -20,7 +20,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
 from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
 from volta_fn.targets.cpu.loops.emit_values import CHAINS, VectorAxis, VectorScope, fetch_ahead
-from volta_fn.targets.cpu.loops.rows import Segment, Vectors, cost_of, passes_of
+from volta_fn.targets.cpu.loops.rows import Segment, Vectors, cost_of, row_passes
 from volta_fn.targets.cpu.scalars import Number, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
@@ -346,7 +346,7 @@ class LoopSchedule(NamedTuple):
 
     analysis: KernelAnalysis
     vectors: Vectors
-    passes: list[Pass]
+    passes: list[RowPass]
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
     #: The axis along which some loads are contiguous, if it is not the vectors' axis, and those loads.
@@ -374,10 +374,10 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     segments = segments_of(analysis, axis)
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
-    passes = passes_of(analysis, keeping=options.keeping is not False)
+    passes = row_passes(analysis, keeping=options.keeping is not False)
     slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for row_pass in passes for n in row_pass.keeps)
     if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
-        passes = passes_of(analysis, keeping=False)
+        passes = row_passes(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
     transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
     inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
@@ -500,7 +500,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
     return max(min(low, size), 0), max(min(high, size), 0)
 
 
-def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
+def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPass]) -> int:
     size = analysis.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _EXPENSIVE_NS

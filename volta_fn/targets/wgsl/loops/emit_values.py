@@ -151,7 +151,7 @@ _WORD = 1 << 32
 
 
 class LoopNest(NamedTuple):
-    """The state that all scopes of a loop nest share."""
+    """State shared by all scopes of a kernel, whose buffers are bound in a shader."""
 
     shader: Shader
     analysis: KernelAnalysis
@@ -422,8 +422,10 @@ def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, store: in
     return all(a in analysis.store_offsets[store].axes for a in walked if analysis.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
-    """Return a loop nest with the kernel's arrays, which know of accesses in fours.
+def bind_kernel(
+    shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()
+) -> LoopNest:
+    """Bind a kernel's buffers in a shader, for accesses in fours where possible.
 
     Loads may be along any of the spans, stores are along the first.
 

@@ -201,12 +201,12 @@ _UNKEY = """fn float_of_key(key: i32) -> f32 {
 _NAN_KEYS = {"max": "0x7fffffff", "min": "bitcast<i32>(0x80000000u)"}
 
 
-def is_possible(accumulator: Accumulator) -> bool:
+def can_shuffle(accumulator: Accumulator) -> bool:
     """Return True if invocations can exchange a reduction's state."""
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def has_rows(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
+def fits_subgroups(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
     """Return True if `per_row` neighbours in a workgroup are always in one subgroup."""
     width = device.subgroup_most
     return device.subgroups and device.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
@@ -290,7 +290,7 @@ class Team(NamedTuple):
 
 def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
     """Return the team of an invocation; both numbers are powers of two."""
-    if rows_per_group > 1 and not columns and has_rows(shader.module.device, per_row, per_row * rows_per_group):
+    if rows_per_group > 1 and not columns and fits_subgroups(shader.module.device, per_row, per_row * rows_per_group):
         shader.number_by_subgroups()
     local = shader.local
     if per_row == 1 or rows_per_group == 1:
@@ -314,7 +314,7 @@ class WorkgroupReduction:
         `states` has one for each lane.
         """
         left, per_row = states, self.team.per_row
-        if len(states) == 1 and is_possible(accumulator):
+        if len(states) == 1 and can_shuffle(accumulator):
             ((x,),) = states
             if self._is_in_subgroup:
                 return [(over_subgroup(self.shader, accumulator, x, per_row),)]
@@ -329,7 +329,7 @@ class WorkgroupReduction:
     @property
     def _is_in_subgroup(self) -> bool:
         """True if the invocations of each row are neighbours in one subgroup."""
-        return not self.team.columns and has_rows(self.shader.module.device, self.team.per_row, self.team.invocations)
+        return not self.team.columns and fits_subgroups(self.shader.module.device, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import Nodes, Pass, closure, crossing_loads, passes_of, reductions, restricted
+from volta_fn.codegen.loops import Nodes, RowPass, closure, crossing_loads, reductions, restricted, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
@@ -62,7 +62,7 @@ def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step
 
 def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Emit the code of a step, for workgroups of a shader under construction."""
-    nest = arrays(shader, analysis, (schedule.lanes,), step.buffers)
+    nest = bind_kernel(shader, analysis, (schedule.lanes,), step.buffers)
     _RowEmitter(nest, schedule, step).write()
     nest.pending.check()
 
@@ -82,18 +82,18 @@ class _RowEmitter:
 
     def write(self) -> None:
         """Emit all passes over a row."""
-        passes = passes_of(self.analysis)
+        passes = row_passes(self.analysis)
         root = LaneScope(self.nest, None, {})
         scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
         scopes = self.residents(scope) if self.schedule.resident else []
-        for here in passes:
-            self.store_rows(here, scope)
-            if not here.has_iterations:
+        for row_pass in passes:
+            self.store_rows(row_pass, scope)
+            if not row_pass.has_iterations:
                 continue
-            scope.hoist(here.targets(self.analysis))
-            accumulators = self.accumulators(here)
-            states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
-            for node, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
+            scope.hoist(row_pass.targets(self.analysis))
+            accumulators = self.accumulators(row_pass)
+            states = self.emit_resident(row_pass, accumulators, scopes) if scopes else self.emit_loops(row_pass, accumulators, scope)
+            for node, accumulator, lanes in zip(row_pass.reduces, accumulators, states, strict=True):
                 totals = self.reduction.combined(accumulator, lanes)
                 scope.values[node] = tuple([accumulator.result(state) for state in totals])
 
@@ -108,17 +108,17 @@ class _RowEmitter:
         self.live = self.shader.let("bool", f"{number} < {count}u")
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
 
-    def accumulators(self, here: Pass) -> list[Accumulator]:
-        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.analysis, here.reduces)]
+    def accumulators(self, row_pass: RowPass) -> list[Accumulator]:
+        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # stores
 
-    def store_rows(self, here: Pass, scope: LaneScope) -> None:
+    def store_rows(self, row_pass: RowPass, scope: LaneScope) -> None:
         """Emit the stores per row, by its first invocation."""
-        for s in here.row_stores:
+        for s in row_pass.row_stores:
             scope.value(self.analysis.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
-        self.store(here.row_stores, [scope], conditions)
+        self.store(row_pass.row_stores, [scope], conditions)
 
     def store(self, stores: Sequence[int], scopes: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
         """Emit stores in some scopes, if all conditions hold."""
@@ -142,38 +142,39 @@ class _RowEmitter:
         row, per_row, shader = self.schedule.row, self.schedule.per_row, self.shader
         scopes = []
         for k in range(self.schedule.unroll):
-            number = self.element_number(k)
+            number = self.element_index(k)
             if (k + 1) * per_row > row.groups:
                 number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
             scopes.append(scope.child(row.bind(shader, shader.named("u32", number)), row))
         return scopes
 
-    def element_number(self, k: int) -> str:
-        """Return the number of the k-th element, or group of lanes, of an invocation."""
+    def element_index(self, k: int) -> str:
+        """Return the index of the k-th element, or group of lanes, of an invocation."""
         if self.schedule.per_row == 1:
             return f"{k}u"
         return f"{self.team.rank} + {k * self.schedule.per_row}u" if k else self.team.rank
 
-    def exists(self, k: int) -> str | None:
+    def element_exists(self, k: int) -> str | None:
         """Return the condition that an invocation has a k-th element; None if it has."""
         groups, per_row = self.schedule.row.groups, self.schedule.per_row
-        return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
+        return None if (k + 1) * per_row <= groups else f"{self.element_index(k)} < {groups}u"
 
-    def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
-        write_together(scopes, here.targets(self.analysis))
-        exist = [self.exists(k) for k in range(len(scopes))]
+    def emit_resident(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
+        """Emit a pass over a row that is in registers, and return its states."""
+        write_together(scopes, row_pass.targets(self.analysis))
+        exist = [self.element_exists(k) for k in range(len(scopes))]
         result = []
-        for node, accumulator in zip(here.reduces, accumulators, strict=True):
+        for node, accumulator in zip(row_pass.reduces, accumulators, strict=True):
             states = [
                 [accumulator.where(exists, x) for x in self.contributions(node, accumulator, scope)]
                 for scope, exists in zip(scopes, exist, strict=True)
             ]
             result.append(self.merged(accumulator, states))
         certain = [scope for scope, exists in zip(scopes, exist, strict=True) if exists is None]
-        self.store(here.stores, certain, [self.live])
+        self.store(row_pass.stores, certain, [self.live])
         for scope, exists in zip(scopes, exist, strict=True):
             if exists is not None:
-                self.store(here.stores, [scope], [self.live, exists])
+                self.store(row_pass.stores, [scope], [self.live, exists])
         return result
 
     def contributions(self, node: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
@@ -192,27 +193,30 @@ class _RowEmitter:
 
     # long rows
 
-    def by_loops(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
+    def emit_loops(self, row_pass: RowPass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
+        """Emit a pass as loops over a row's elements, and return its states."""
         row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
         full = row.groups // (per_row * unroll)
         totals = self.variables(accumulators)
         if full > 2 * _BLOCK and any(a.rounds for a in accumulators):
-            self._by_blocks(here, accumulators, scope, full, totals)
+            self._emit_blocks(row_pass, accumulators, scope, full, totals)
         elif full:
-            self.loop(here, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
+            self.loop(row_pass, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
         if full * unroll * per_row < row.groups:
             first = f"{self.team.rank} + {full * unroll * per_row}u" if full else self.team.rank
-            self.loop(here, accumulators, scope, (first, f"{row.groups}u", 1), totals)
+            self.loop(row_pass, accumulators, scope, (first, f"{row.groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
-    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]) -> None:
+    def _emit_blocks(
+        self, row_pass: RowPass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]
+    ) -> None:
         """Emit a loop over blocks of a row, which keeps rounding errors of sums small."""
         per_row, unroll = self.schedule.per_row, self.schedule.unroll
         with self.shader.loop(full * unroll * per_row, 0, _BLOCK * unroll * per_row) as start:
             sums = self.variables(accumulators)
             stop = self.shader.let("u32", f"min({start} + {_BLOCK * unroll * per_row}u, {full * unroll * per_row}u)")
             first = self.shader.let("u32", f"{start} + {self.team.rank}") if per_row > 1 else start
-            self.loop(here, accumulators, scope, (first, stop, unroll), sums)
+            self.loop(row_pass, accumulators, scope, (first, stop, unroll), sums)
             for accumulator, into, fresh in zip(accumulators, totals, sums, strict=True):
                 for old, new in zip(into, fresh, strict=True):
                     accumulator.add(old, accumulator.read(new))
@@ -222,7 +226,12 @@ class _RowEmitter:
         return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
 
     def loop(
-        self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+        self,
+        row_pass: RowPass,
+        accumulators: list[Accumulator],
+        scope: LaneScope,
+        bounds: tuple[str, str, int],
+        totals: list[list[list[str]]],
     ) -> None:
         """Emit a loop from one element's number to another, unrolled."""
         start, stop, unroll = bounds
@@ -233,22 +242,22 @@ class _RowEmitter:
                 number = self.shader.let("u32", f"{i} + {k * per_row}u") if k else i
                 scopes.append(scope.child(row.bind(self.shader, number), row))
             if self.bound is None:
-                self.step(here, accumulators, scopes, totals)
+                self.step(row_pass, accumulators, scopes, totals)
                 return
             for element in scopes:
                 holds = element.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
-                    self.step(here, accumulators, [element.child({})], totals)
+                    self.step(row_pass, accumulators, [element.child({})], totals)
 
-    def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
+    def step(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
-        write_together(scopes, here.targets(self.analysis))
-        for node, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
+        write_together(scopes, row_pass.targets(self.analysis))
+        for node, accumulator, variables in zip(row_pass.reduces, accumulators, totals, strict=True):
             states = self.merged(accumulator, [self.contributions(node, accumulator, scope) for scope in scopes])
             for state, into in zip(states, variables, strict=True):
                 accumulator.add(into, state)
-        self.store(here.stores, scopes, [self.live])
+        self.store(row_pass.stores, scopes, [self.live])
 
 
 def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
@@ -265,7 +274,7 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
     """
     rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
     shader = Shader(device, width)
-    root = LaneScope(arrays(shader, analysis, (rows,), step.buffers), None, {})
+    root = LaneScope(bind_kernel(shader, analysis, (rows,), step.buffers), None, {})
     stores = range(len(analysis.kernel.stores))
     targets = [store.value for store in analysis.kernel.stores]
     root.hoist(targets)
@@ -354,7 +363,7 @@ class _Tiles:
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
-        self.root = LaneScope(arrays(shader, analysis, (self.along, self.across), step.buffers), None, {})
+        self.root = LaneScope(bind_kernel(shader, analysis, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
         shader, analysis, sizes = self.shader, self.analysis, self.analysis.kernel.sizes

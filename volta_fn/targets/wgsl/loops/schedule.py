@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import passes_of
+from volta_fn.codegen.loops import row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
-from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.loops.rows import Cut, LoopSchedule
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
@@ -224,7 +224,7 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
     if row.groups <= 4:
         return 1
     if row.lanes > 1 and rows >= BUSY:
-        each, most = (2, 32) if has_rows(device, 2, device.subgroup_most) else (4, 16)
+        each, most = (2, 32) if fits_subgroups(device, 2, device.subgroup_most) else (4, 16)
         if row.groups <= most:
             return power_above(-(-row.groups // each))
     return max(min(power_above(row.groups), 32), power_above(-(-row.groups // unroll)))
@@ -235,7 +235,7 @@ def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bo
 
     It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     """
-    if device.subgroups and per_row >= device.subgroup_most and not (few and has_rows(device, per_row, 2 * per_row)):
+    if device.subgroups and per_row >= device.subgroup_most and not (few and fits_subgroups(device, per_row, 2 * per_row)):
         return 1
     return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
@@ -267,7 +267,7 @@ def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, opt
         rows_per_group = min(_group(outer.groups), power_above(outer.groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
-    again = sum(here.has_iterations for here in passes_of(analysis)) > 1
+    again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
     if unroll <= most and not options.loops:
         return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
