@@ -92,9 +92,9 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     elif schedule.interleaved is not None:
         body = _emit_interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
-        body = _by_rows(schedule, root)
+        body = _along_rows(schedule, root)
     else:
-        body = _by_columns(schedule, root)
+        body = _across_rows(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
     nest.pending.check()
     nest.f.finish()
@@ -157,7 +157,7 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     f.loop(BEGIN, END, 1, [], task)
 
 
-def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _along_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
@@ -167,7 +167,7 @@ def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     return lambda row, start, stop: code.row(rows_in(root, rows, row))
 
 
-def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _across_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows that are the lanes."""
     analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
     _make_slots(schedule, nest)
@@ -185,7 +185,7 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
             scope.prepare(later.targets(analysis))
 
         def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
-            code.columns(scope, segment, offset, count, unroll)
+            code.rows_as_lanes(scope, segment, offset, count, unroll)
 
         plain_walk(nest.f, vectors, start, stop, iteration)
 
@@ -253,10 +253,10 @@ def _first_targets(schedule: LoopSchedule) -> list[int]:
 def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Reserve room on the stack for what passes keep."""
     analysis, axis = schedule.analysis, schedule.axis
-    inside = axis in analysis.reduction_axes
-    order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
+    lanes_are_elements = axis in analysis.reduction_axes
+    order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if lanes_are_elements else [])]
     offset = row_major(tuple(map(along, order)), tuple([analysis.kernel.sizes[a] for a in order]))
-    unit = 1 if inside else schedule.vectors.lanes
+    unit = 1 if lanes_are_elements else schedule.vectors.lanes
     for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
         nest.slots[n] = SpillSlot(memory, offset, unit)

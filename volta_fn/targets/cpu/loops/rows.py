@@ -221,7 +221,7 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
 # ------------------------------------------------------------------------------
 # The passes over rows as loops.
 #
-# Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*columns*), of
+# Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*rows as lanes*), of
 # which several vectors may be interleaved. A kernel without inner axes has rows of one element.
 # ------------------------------------------------------------------------------
 
@@ -278,7 +278,8 @@ class Vectors(NamedTuple):
             wide = self.lanes * self.unroll
             rest = None if (n := f.known(size)) is None else n % wide
             if rest is None and len(self.segments) == 1:
-                rest = segment.end % wide  # or nothing: where the axis is cut, it is cut into multiples of `wide`
+                # The last chunk leaves this much; the others, multiples of `wide`, leave nothing and skip the loop below.
+                rest = segment.end % wide
             middle = high if rest == 0 else f.plus(low, rounded_down(f, size, wide))
 
             def iteration(i: Value, states: States, segment: Segment = segment) -> States:
@@ -326,17 +327,17 @@ class RowCode:
         self.analysis: KernelAnalysis = nest.analysis
         self.passes = passes
         self.vectors = vectors
-        self.inside = vectors.axis in self.analysis.reduction_axes
+        self.lanes_are_elements = vectors.axis in self.analysis.reduction_axes
         sizes = self.analysis.kernel.sizes
         #: The inner axes that are loops around that of the vectors.
         self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
-        can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
+        can_be_resident = self.lanes_are_elements and not self.loops and len(vectors.segments) == 1
         self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
     def accumulators(self, row_pass: RowPass) -> list[Accumulator]:
         """Return the reductions of a pass."""
-        ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
+        ordered = not self.lanes_are_elements or self.vectors.axis == max(self.analysis.reduction_axes)
         return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # a row whose elements are the lanes
@@ -381,31 +382,27 @@ class RowCode:
         self._store_all(row_pass.stores, scopes)
         return states
 
-    # columns
+    # rows as lanes
 
-    def columns(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
+    def rows_as_lanes(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
         """Emit all passes over some vectors of rows, and return these."""
-        columns = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
-        self.side_by_side(scope, columns)
-        return columns
-
-    def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
-        """Emit all passes over rows that are the lanes of vectors."""
+        row_vectors = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
         for row_pass in self.passes:
-            self._store_all(row_pass.row_stores, columns)
+            self._store_all(row_pass.row_stores, row_vectors)
             if not row_pass.has_iterations:
                 continue
             accumulators = self.accumulators(row_pass)
             scope.prepare(row_pass.targets(self.analysis), (), ())
-            for column in columns:
-                column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            for row_vector in row_vectors:
+                row_vector.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
-            iterations = self._nested(row_pass, accumulators, scope, columns, self.loops, [first] * len(columns))
+            iterations = self._nested(row_pass, accumulators, scope, row_vectors, self.loops, [first] * len(row_vectors))
             self.nest.in_memory.update(row_pass.keeps)
-            for column, states in zip(columns, iterations, strict=True):
+            for row_vector, states in zip(row_vectors, iterations, strict=True):
                 for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
-                    column.values[node] = accumulator.result(state)
+                    row_vector.values[node] = accumulator.result(state)
         self.nest.in_memory.clear()
+        return row_vectors
 
     # loops
 
@@ -414,27 +411,27 @@ class RowCode:
         row_pass: RowPass,
         accumulators: list[Accumulator],
         scope: VectorScope,
-        columns: list[VectorScope],
+        row_vectors: list[VectorScope],
         axes: Sequence[int],
         states: States,
     ) -> States:
         """Emit the loops over the reduction axes, of which the vectors' axis is the last."""
         if not axes:
-            if columns or not self.inside:
-                return self._iteration(row_pass, accumulators, columns, states)
+            if row_vectors or not self.lanes_are_elements:
+                return self._iteration(row_pass, accumulators, row_vectors, states)
             return self._along(row_pass, accumulators, scope, states)
         axis, *rest = axes
 
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
-            inner_columns = [column.child({}, shared=(inner,)) for column in columns]
-            for inner_column, column in zip(inner_columns, columns, strict=True):
-                inner_column.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
-            if rest or self.inside:
+            inner_vectors = [row_vector.child({}, shared=(inner,)) for row_vector in row_vectors]
+            for inner_vector, row_vector in zip(inner_vectors, row_vectors, strict=True):
+                inner_vector.unrolled_from = (inner_vectors[0], row_vector.unrolled_from[1]) if row_vector.unrolled_from else None
+            if rest or self.lanes_are_elements:
                 inner.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
-                for column in inner_columns:
-                    column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
-            return self._nested(row_pass, accumulators, inner, inner_columns, rest, carried)
+                for row_vector in inner_vectors:
+                    row_vector.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            return self._nested(row_pass, accumulators, inner, inner_vectors, rest, carried)
 
         low, high = self._bounds(axis)
         return self._blocked_loop(accumulators, low, high, 1, states, body)
@@ -477,7 +474,7 @@ class RowCode:
         for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
             x = iteration.spread(self.analysis.reduces[node].operand)
             where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
-            new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
+            new.append(accumulator.step(state, x, where, iteration.count if self.lanes_are_elements else None))
         return new
 
     def _store_all(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:

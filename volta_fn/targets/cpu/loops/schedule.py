@@ -178,11 +178,11 @@ class TransposeTiles:
         """Emit the load of one tile, of which some may be beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
         if self.is_full:
-            self.staged(scope, u, None, v, None, column)
+            self.stage_tile(scope, u, None, v, None, column)
             return
         high = least(f, i64(self.lanes), f.minus(end, v))
         full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
-        f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
+        f.branch(full, lambda: self.stage_tile(scope, u, None, v, None, column), lambda: self.stage_tile(scope, u, wide, v, high, column))
 
     def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
@@ -203,7 +203,7 @@ class TransposeTiles:
 
         f.loop(first, end, self.lanes, [], iteration, once=True)
 
-    def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
+    def stage_tile(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and store it on the stack."""
         for node in self.loads:
             rows = []
@@ -367,10 +367,9 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     """Return the schedule of a kernel that has axes."""
     axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
-        analysis = KernelAnalysis(
-            analysis.kernel, each=frozenset({axis})
-        )  # rows are lanes, each of which reduces, although all reduce the same
-    lanes = lanes_of(analysis)
+        # Rows are lanes: each lane reduces for itself, even what is the same in all of them, so that results are vectors.
+        analysis = KernelAnalysis(analysis.kernel, each=frozenset({axis}))
+    lanes = vector_lanes_of(analysis)
     segments = segments_of(analysis, axis)
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
@@ -381,7 +380,7 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
     transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
     inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
-    cut = _cut(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    cut = _tasks_of_rows(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
     return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, cut, options)
 
 
@@ -413,21 +412,21 @@ def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
 def can_split(schedule: LoopSchedule) -> bool:
     """Return True if reductions can be split into two launches.
 
-    They need one pass, and no index of an element.
+    They need one pass over a row, and no index of an element.
     """
-    once = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
-    return once and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
+    has_one_pass = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
+    return has_one_pass and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
 
 
 def can_be_wide(schedule: LoopSchedule) -> bool:
-    """Return True if the reduction is that of a matrix along its rows' number."""
+    """Return True if the reduction is over the rows of a matrix."""
     return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
-def _cut(
+def _tasks_of_rows(
     analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
 ) -> Grid:
-    """Return the tasks: rows, columns, or strips of tiles."""
+    """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
@@ -444,7 +443,7 @@ def _cut(
     )
 
 
-def lanes_of(analysis: KernelAnalysis) -> int:
+def vector_lanes_of(analysis: KernelAnalysis) -> int:
     """Return the lanes of a vector: a register of the widest dtype."""
     widest = max(
         [4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in analysis.dtypes()]
@@ -456,7 +455,7 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
     """Return the axis along which most elements are contiguous."""
     sizes = analysis.kernel.sizes
     offsets = [(1.0, p) for p in analysis.load_offsets.values()] + [(1.5, p) for p in analysis.store_offsets]
-    lanes = lanes_of(analysis)
+    lanes = vector_lanes_of(analysis)
 
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
