@@ -27,7 +27,8 @@ LANES = 4
 #: Texts of u32 expressions that are cheap to repeat: one for all lanes, or one for each.
 Texts = tuple[str, ...]
 
-#: The pseudo-axis of the group's number along a span, or along its last axis if groups do not cross that axis's ends.
+#: The pseudo-axis that stands in an `Affine` for the index of a group of lanes: along the span or, if no group crosses the end of a row of
+#: its last axis (`is_aligned`), along that axis.
 GROUP = -1
 
 
@@ -51,7 +52,7 @@ class AxisSpan(NamedTuple):
         return math.prod(self.sizes)
 
     @property
-    def groups(self) -> int:
+    def lane_groups(self) -> int:
         """The number of groups of lanes."""
         return -(-self.total // self.lanes)
 

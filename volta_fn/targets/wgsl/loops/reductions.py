@@ -264,40 +264,44 @@ _ONCE = 16
 
 
 class Team(NamedTuple):
-    """The invocations of a workgroup: `per_row` for each of `rows_per_group` rows.
+    """The invocations of a workgroup: `per_row` for each of `rows_per_workgroup` rows.
 
-    `rank` is an invocation's number in its row, `row` the number of the row: neighbours are in one row, or, in `columns`, have the same
-    rank in neighbouring rows.
+    `rank` is an invocation's number in its row, `row_index` the index of the row: neighbours are in one row, or, if `by_columns`, have
+    the same rank in neighbouring rows.
     """
 
     per_row: int
-    rows_per_group: int
-    columns: bool
+    rows_per_workgroup: int
+    by_columns: bool
     rank: str
-    row: str
+    row_index: str
 
     @property
     def invocations(self) -> int:
         """The size of a workgroup."""
-        return self.per_row * self.rows_per_group
+        return self.per_row * self.rows_per_workgroup
 
     def slot(self, rank: str) -> str:
         """Return the index in workgroup memory of a rank of this invocation's row."""
-        if self.rows_per_group == 1:
+        if self.rows_per_workgroup == 1:
             return rank
-        return f"({rank}) * {self.rows_per_group}u + {self.row}" if self.columns else f"{self.row} * {self.per_row}u + {rank}"
+        return (
+            f"({rank}) * {self.rows_per_workgroup}u + {self.row_index}"
+            if self.by_columns
+            else f"{self.row_index} * {self.per_row}u + {rank}"
+        )
 
 
-def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
+def team(shader: Shader, per_row: int, rows_per_workgroup: int, by_columns: bool) -> Team:
     """Return the team of an invocation; both numbers are powers of two."""
-    if rows_per_group > 1 and not columns and fits_subgroups(shader.module.device, per_row, per_row * rows_per_group):
+    if rows_per_workgroup > 1 and not by_columns and fits_subgroups(shader.module.device, per_row, per_row * rows_per_workgroup):
         shader.number_by_subgroups()
     local = shader.local
-    if per_row == 1 or rows_per_group == 1:
-        return Team(per_row, rows_per_group, columns, "0u" if per_row == 1 else local, "0u" if rows_per_group == 1 else local)
-    fast = rows_per_group if columns else per_row
+    if per_row == 1 or rows_per_workgroup == 1:
+        return Team(per_row, rows_per_workgroup, by_columns, "0u" if per_row == 1 else local, "0u" if rows_per_workgroup == 1 else local)
+    fast = rows_per_workgroup if by_columns else per_row
     low, high = shader.let("u32", f"{local} & {fast - 1}u"), shader.let("u32", f"{local} >> {fast.bit_length() - 1}u")
-    return Team(per_row, rows_per_group, columns, high if columns else low, low if columns else high)
+    return Team(per_row, rows_per_workgroup, by_columns, high if by_columns else low, low if by_columns else high)
 
 
 class WorkgroupReduction:
@@ -329,13 +333,13 @@ class WorkgroupReduction:
     @property
     def _is_in_subgroup(self) -> bool:
         """True if the invocations of each row are neighbours in one subgroup."""
-        return not self.team.columns and fits_subgroups(self.shader.module.device, self.team.per_row, self.team.invocations)
+        return not self.team.by_columns and fits_subgroups(self.shader.module.device, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
         """True if the workgroup is one row of full subgroups."""
         device = self.shader.module.device
-        return device.subgroups and self.team.rows_per_group == 1 and self.team.per_row % device.subgroup_most == 0
+        return device.subgroups and self.team.rows_per_workgroup == 1 and self.team.per_row % device.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """Emit the combination of each subgroup, and then that of all.

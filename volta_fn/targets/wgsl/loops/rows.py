@@ -36,33 +36,33 @@ _BLOCK = 32
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel as one dispatch."""
 
-    #: The rows and the elements of a row; one of them may be walked by lanes.
-    rows: AxisSpan
-    row: AxisSpan
+    #: The axes of rows and of the elements of a row; one of the two spans may be walked by lanes.
+    outer: AxisSpan
+    inner: AxisSpan
     #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
     per_row: int
-    rows_per_group: int
+    rows_per_workgroup: int
     #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
-    columns: bool
+    by_columns: bool
     #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
     unroll: int
     resident: bool
 
     @property
-    def lanes(self) -> AxisSpan:
+    def lane_span(self) -> AxisSpan:
         """The axes that are walked by lanes."""
-        return self.rows if self.rows.lanes > 1 else self.row
+        return self.outer if self.outer.lanes > 1 else self.inner
 
 
 def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
     """Return the dispatch of a step."""
     write_rows(analysis, schedule, shader, step)
-    return shader.dispatch(-(-schedule.rows.groups // schedule.rows_per_group))
+    return shader.dispatch(-(-schedule.outer.lane_groups // schedule.rows_per_workgroup))
 
 
 def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Emit the code of a step, for workgroups of a shader under construction."""
-    nest = bind_kernel(shader, analysis, (schedule.lanes,), step.buffers)
+    nest = bind_kernel(shader, analysis, (schedule.lane_span,), step.buffers)
     _RowEmitter(nest, schedule, step).write()
     nest.pending.check()
 
@@ -74,7 +74,7 @@ class _RowEmitter:
         self.analysis = nest.analysis
         self.schedule = schedule
         self.bound = step.bound
-        self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_group, schedule.columns)
+        self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_workgroup, schedule.by_columns)
         self.reduction = WorkgroupReduction(nest.shader, self.team)
         self.index_in_row = step.index_in_row or self.analysis.row_number
         #: Whether the invocation's row exists, where that is not certain.
@@ -84,7 +84,7 @@ class _RowEmitter:
         """Emit all passes over a row."""
         passes = row_passes(self.analysis)
         root = LaneScope(self.nest, None, {})
-        scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
+        scope = root.child(self.schedule.outer.bind(self.shader, self.row_number()), self.schedule.outer)
         scopes = self.residents(scope) if self.schedule.resident else []
         for row_pass in passes:
             self.store_rows(row_pass, scope)
@@ -99,11 +99,11 @@ class _RowEmitter:
 
     def row_number(self) -> str:
         """Emit the number of this invocation's row; beyond the last row it is the last."""
-        count, rows_per_group = self.schedule.rows.groups, self.schedule.rows_per_group
-        if rows_per_group == 1:
+        count, rows_per_workgroup = self.schedule.outer.lane_groups, self.schedule.rows_per_workgroup
+        if rows_per_workgroup == 1:
             return self.shader.group
-        number = self.shader.let("u32", f"{self.shader.group} * {rows_per_group}u + {self.team.row}")
-        if count % rows_per_group == 0:
+        number = self.shader.let("u32", f"{self.shader.group} * {rows_per_workgroup}u + {self.team.row_index}")
+        if count % rows_per_workgroup == 0:
             return number
         self.live = self.shader.let("bool", f"{number} < {count}u")
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
@@ -139,12 +139,12 @@ class _RowEmitter:
 
     def residents(self, scope: LaneScope) -> list[LaneScope]:
         """Emit the scopes of an invocation's elements, the row's last one beyond its end."""
-        row, per_row, shader = self.schedule.row, self.schedule.per_row, self.shader
+        row, per_row, shader = self.schedule.inner, self.schedule.per_row, self.shader
         scopes = []
         for k in range(self.schedule.unroll):
             number = self.element_index(k)
-            if (k + 1) * per_row > row.groups:
-                number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
+            if (k + 1) * per_row > row.lane_groups:
+                number = shader.let("u32", f"min({number}, {row.lane_groups - 1}u)")
             scopes.append(scope.child(row.bind(shader, shader.named("u32", number)), row))
         return scopes
 
@@ -156,7 +156,7 @@ class _RowEmitter:
 
     def element_exists(self, k: int) -> str | None:
         """Return the condition that an invocation has a k-th element; None if it has."""
-        groups, per_row = self.schedule.row.groups, self.schedule.per_row
+        groups, per_row = self.schedule.inner.lane_groups, self.schedule.per_row
         return None if (k + 1) * per_row <= groups else f"{self.element_index(k)} < {groups}u"
 
     def emit_resident(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
@@ -187,7 +187,7 @@ class _RowEmitter:
 
     def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
         """Emit the states of some scopes merged; if lanes are rows, one for each."""
-        if self.schedule.row.lanes > 1:
+        if self.schedule.inner.lanes > 1:
             return [accumulator.merged([state for lanes in states for state in lanes])]
         return [accumulator.merged(rows) for rows in zip(*states, strict=True)]
 
@@ -195,16 +195,16 @@ class _RowEmitter:
 
     def emit_loops(self, row_pass: RowPass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
         """Emit a pass as loops over a row's elements, and return its states."""
-        row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
-        full = row.groups // (per_row * unroll)
+        row, per_row, unroll = self.schedule.inner, self.schedule.per_row, self.schedule.unroll
+        full = row.lane_groups // (per_row * unroll)
         totals = self.variables(accumulators)
         if full > 2 * _BLOCK and any(a.rounds for a in accumulators):
             self._emit_blocks(row_pass, accumulators, scope, full, totals)
         elif full:
             self.loop(row_pass, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
-        if full * unroll * per_row < row.groups:
+        if full * unroll * per_row < row.lane_groups:
             first = f"{self.team.rank} + {full * unroll * per_row}u" if full else self.team.rank
-            self.loop(row_pass, accumulators, scope, (first, f"{row.groups}u", 1), totals)
+            self.loop(row_pass, accumulators, scope, (first, f"{row.lane_groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
     def _emit_blocks(
@@ -223,7 +223,7 @@ class _RowEmitter:
 
     def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
         """Declare the variables of every reduction, for all rows that are lanes."""
-        return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
+        return [[a.variables() for _ in range(self.schedule.outer.lanes)] for a in accumulators]
 
     def loop(
         self,
@@ -235,7 +235,7 @@ class _RowEmitter:
     ) -> None:
         """Emit a loop from one element's number to another, unrolled."""
         start, stop, unroll = bounds
-        row, per_row = self.schedule.row, self.schedule.per_row
+        row, per_row = self.schedule.inner, self.schedule.per_row
         with self.shader.loop(stop, start, unroll * per_row) as i:
             scopes = []
             for k in range(unroll):
@@ -272,7 +272,7 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
 
     An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
     """
-    rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
+    rows, width, unroll = schedule.outer, schedule.rows_per_workgroup, schedule.unroll
     shader = Shader(device, width)
     root = LaneScope(bind_kernel(shader, analysis, (rows,), step.buffers), None, {})
     stores = range(len(analysis.kernel.stores))
@@ -280,17 +280,17 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
     root.hoist(targets)
     first = shader.let("u32", f"{shader.group} * {width * unroll}u + {shader.local}")
     numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(unroll)]
-    certain = rows.groups % (width * unroll) == 0
-    within = numbers if certain else [shader.let("u32", f"min({number}, {rows.groups - 1}u)") for number in numbers]
+    certain = rows.lane_groups % (width * unroll) == 0
+    within = numbers if certain else [shader.let("u32", f"min({number}, {rows.lane_groups - 1}u)") for number in numbers]
     scopes = [root.child(rows.bind(shader, number), rows) for number in within]
     write_together(scopes, targets)
     for number, scope in zip(numbers, scopes, strict=True):
-        with shader.block("" if certain else f"if ({number} < {rows.groups}u)"):
+        with shader.block("" if certain else f"if ({number} < {rows.lane_groups}u)"):
             inside = scope.child({})
             for s in stores:
                 inside.store(s)
     root.nest.pending.check()
-    return shader.dispatch(-(-rows.groups // (width * unroll)))
+    return shader.dispatch(-(-rows.lane_groups // (width * unroll)))
 
 
 # ------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class _Tiles:
         strips = [self.within(f"{first} + {k}u", along.total, along) for k in range(LANES)]
         if across.lanes > 1:
             inside = [shader.let("u32", f"{column} * {LANES}u + {k}u") for k in range(LANES)]
-            groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.groups, across)]
+            groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.lane_groups, across)]
         else:
             inside = [shader.let("u32", f"{column} + {k * self.cross.sides[1] // LANES}u") for k in range(LANES)]
             groups = [self.within(f"{corner[other]} + {k}", across.total, across) for k in inside]
@@ -419,9 +419,9 @@ class _Tiles:
             column, strip = self.divided(k, width)
             group = shader.let("u32", f"{corner[along.axes[0]]} / {along.lanes}u + {column}")
             other = shader.let("u32", f"{corner[across.axes[0]]} + {strip}")
-            tests = [f"{group} < {along.groups}u"] if along.total % self.sides[along] else []
+            tests = [f"{group} < {along.lane_groups}u"] if along.total % self.sides[along] else []
             tests += [f"{other} < {across.total}u"] if across.total % self.sides[across] else []
-            bound = along.bind(shader, self.within(group, along.groups, along))
+            bound = along.bind(shader, self.within(group, along.lane_groups, along))
             scope = outer.child({**bound, across.axes[0]: (self.within(other, across.total, across),)}, along)
             result.append(_StoreStep(scope, f"if ({' && '.join(tests)})" if tests else "", strip, column))
         return result
