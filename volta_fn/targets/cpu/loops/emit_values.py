@@ -59,12 +59,12 @@ class LoopNest(NamedTuple):
 class VectorScope(Scope[Value, Number]):
     """A scope of machine code, in which an axis may be a vector."""
 
-    def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
+    def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], vector_axis: VectorAxis | None) -> None:
         super().__init__(nest.analysis, parents, axes)
         self.nest = nest
         self.buffered = nest.in_memory
-        lanes = [parent.lane for parent in parents if parent.lane is not None]
-        self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
+        inherited_axes = [parent.vector_axis for parent in parents if parent.vector_axis is not None]
+        self.vector_axis: VectorAxis | None = vector_axis or (inherited_axes[0] if inherited_axes else None)
         #: Conditions that are constant in this scope.
         self.decided: dict[Range, bool] = {}
         #: The scope of which this is an unrolled copy, and its distance from there along the vectors' axis.
@@ -75,12 +75,12 @@ class VectorScope(Scope[Value, Number]):
         for parent in parents:
             self.decided.update(parent.decided)
 
-    def child(self, axes: Mapping[int, Value], lane: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
+    def child(self, axes: Mapping[int, Value], vector_axis: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
         """Return a scope further in."""
-        return VectorScope(self.nest, (self, *shared), axes, lane)
+        return VectorScope(self.nest, (self, *shared), axes, vector_axis)
 
     def vectors(
-        self, lane: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
+        self, vector_axis: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
     ) -> list[VectorScope]:
         """Return the scopes of `count` consecutive vectors from a position on.
 
@@ -88,28 +88,28 @@ class VectorScope(Scope[Value, Number]):
         """
         result: list[VectorScope] = []
         for k, other in enumerate(shared or [None] * count):
-            at = self.nest.f.plus(offset, i64(k * lane.lanes))
-            scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
+            at = self.nest.f.plus(offset, i64(k * vector_axis.lanes))
+            scope = self.child({vector_axis.axis: at}, vector_axis, () if other is None else (other,))
             scope.decided.update(decided)
-            scope.unrolled_from = (result[0], k * lane.lanes) if result else None
+            scope.unrolled_from = (result[0], k * vector_axis.lanes) if result else None
             result.append(scope)
         return result
 
     @property
     def lanes(self) -> int:
         """The number of lanes of vectors."""
-        return self.lane.lanes if self.lane else 1
+        return self.vector_axis.lanes if self.vector_axis else 1
 
     @property
     def count(self) -> Value | None:
         """The number of lanes that exist, if that is not all of them."""
-        return self.lane.valid if self.lane else None
+        return self.vector_axis.valid if self.vector_axis else None
 
     def is_vector(self, axes: frozenset[int]) -> bool:
         """Return True if what depends on these axes is a vector."""
-        return self.lane is not None and self.lane.lanes > 1 and self.lane.axis in axes
+        return self.vector_axis is not None and self.vector_axis.lanes > 1 and self.vector_axis.axis in axes
 
-    # numbers
+    # values
 
     def spread(self, node_number: int) -> Number:
         """Return a node's value in every lane."""
@@ -134,7 +134,7 @@ class VectorScope(Scope[Value, Number]):
         if isinstance(node, Constant):
             return constant(nest.f, node.value, lanes)
         if isinstance(node, Position):
-            step = coefficient(node.value, self.lane.axis) if self.lane else 0
+            step = coefficient(node.value, self.vector_axis.axis) if self.vector_axis else 0
             return position(nest.f, self.affine(node.value), step, node.dtype, lanes)
         if isinstance(node, Inside):
             return splat(nest.f, Number(node.dtype, (self.holds(node.ranges) or Value("i1", "true"),)), lanes)
@@ -144,7 +144,7 @@ class VectorScope(Scope[Value, Number]):
 
     def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:
         f = self.nest.f
-        step = coefficient(self.nest.analysis.load_offsets[node_number], self.lane.axis) if self.lane else 0
+        step = coefficient(self.nest.analysis.load_offsets[node_number], self.vector_axis.axis) if self.vector_axis else 0
         if lanes > 1 and not step:  # only its conditions differ along the vector's axis
             return splat(f, self._loaded(node_number, node, 1), lanes)
         holds = self.holds(node.mask)
@@ -233,9 +233,9 @@ class VectorScope(Scope[Value, Number]):
 
     def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
         """Return the address at a constant distance from another one, which costs nothing."""
-        assert self.lane is not None
+        assert self.vector_axis is not None
         _, offset, size = self._memory(*key)
-        step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
+        step, base = coefficient(offset, self.vector_axis.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
     def _enclosing_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
@@ -266,8 +266,8 @@ class VectorScope(Scope[Value, Number]):
         self.nest.pending.discard(index)
         pointer = self.pointer(("store", index))
         if self.is_vector(offset.axes):
-            assert self.lane is not None
-            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.lane.axis))
+            assert self.vector_axis is not None
+            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.vector_axis.axis))
         else:
             store(self.nest.f, first_lane(self.nest.f, self.value(value)), pointer)
 

@@ -193,9 +193,9 @@ class Split:
             row.prepare(row_pass.targets(self.analysis), row_pass.stores)
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
-            lane = VectorAxis(vectors.axis, vectors.lanes, count)
-            columns = scope.vectors(lane, position, unroll, segment.decided)
-            iterations = [row.vectors(lane, position, unroll, segment.decided, columns) for row in rows]
+            vector_axis = VectorAxis(vectors.axis, vectors.lanes, count)
+            columns = scope.vectors(vector_axis, position, unroll, segment.decided)
+            iterations = [row.vectors(vector_axis, position, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
                 for n, accumulator in zip(row_pass.reduces, code.accumulators(row_pass), strict=True):
                     sums = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])

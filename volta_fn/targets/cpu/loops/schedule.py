@@ -69,8 +69,8 @@ class InterleavedStores:
 
     def emit(self, scope: VectorScope, segment: Segment, start: Value, count: Value | None, unroll: int) -> None:
         """Emit some vectors from a position on."""
-        lane = VectorAxis(self.vectors.axis, self.vectors.lanes, count)
-        for column in scope.vectors(lane, start, unroll, segment.decided):
+        vector_axis = VectorAxis(self.vectors.axis, self.vectors.lanes, count)
+        for column in scope.vectors(vector_axis, start, unroll, segment.decided):
             column.hoist(self.targets)
             cells = []
             for index, decided in enumerate(self.decided):

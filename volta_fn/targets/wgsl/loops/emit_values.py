@@ -181,7 +181,7 @@ class LaneScope(Scope[Texts, Numbers]):
         """Return a scope further in."""
         return LaneScope(self.nest, self, axes, span)
 
-    # numbers
+    # values
 
     def spread(self, node: int) -> Numbers:
         """Return a node's value in every lane."""

@@ -511,8 +511,8 @@ class Split:
         self.buffers = buffers
         self.workspaces = workspaces
         outer = range(self.kernel.parallel)
-        self.rows = analysis.size(outer)
-        self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
+        self.row_count = analysis.size(outer)
+        self.row_offset = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
         #: The buffers of results of reductions, by node.
         self.result_buffers: dict[int, int] = {}
         #: The stores per row and per element, by the stages of their values.
@@ -545,9 +545,9 @@ class Split:
 
     # buffers
 
-    def of_chunks(self, number: int) -> ChunkBuffers:
+    def of_chunks(self, node: int) -> ChunkBuffers:
         """Return buffers for the partial results."""
-        reduce, size = self.analysis.reduces[number], self.rows * self.cut.chunks
+        reduce, size = self.analysis.reduces[node], self.row_count * self.cut.chunks
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
         return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
@@ -557,9 +557,9 @@ class Split:
         The chunk is the axis after the parallel ones.
         """
         chunk = along(self.kernel.parallel)
-        if self.rows >= _MANY:
-            return (self.cut.chunks, self.rows), (chunk, self.row)
-        return (self.rows, self.cut.chunks), (self.row, chunk)
+        if self.row_count >= _MANY:
+            return (self.cut.chunks, self.row_count), (chunk, self.row_offset)
+        return (self.row_count, self.cut.chunks), (self.row_offset, chunk)
 
     def build_step(
         self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
@@ -576,7 +576,9 @@ class Split:
         """Return nodes that include loads of earlier results, and the buffers of those."""
         nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
         for k, n in enumerate(self.result_buffers):
-            nodes.new[n] = nodes.add(_load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
+            nodes.new[n] = nodes.add(
+                _load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.row_count,), (self.row_offset,))
+            )
         return nodes, more
 
     def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
@@ -639,8 +641,8 @@ class Split:
         outputs = self.stored(nodes, stores)
         for n in live:
             dtype = self.analysis.reduces[n].dtype
-            self.result_buffers[n] = self.workspaces.new(self.rows * dtype.itemsize)
-            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.result_buffers[n]))
+            self.result_buffers[n] = self.workspaces.new(self.row_count * dtype.itemsize)
+            outputs.append((Store((self.row_count,), (self.row_offset,), nodes.new[n]), self.result_buffers[n]))
         outer = self.kernel.parallel
         return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
