@@ -163,8 +163,8 @@ def _missing_barrier() -> Planting:
 
 def _lost_lanes() -> Planting:
     """The last group of lanes is lost if it is not full."""
-    real = linear_index.AxisSpan.groups.fget  # type: ignore[attr-defined]
-    return patch.object(linear_index.AxisSpan, "groups", property(lambda span: max(1, real(span) - (span.total % span.lanes != 0))))
+    real = linear_index.AxisSpan.lane_groups.fget  # type: ignore[attr-defined]
+    return patch.object(linear_index.AxisSpan, "lane_groups", property(lambda span: max(1, real(span) - (span.total % span.lanes != 0))))
 
 
 def _clamped_square() -> Planting:

@@ -42,14 +42,14 @@ class Scope(ABC, Generic[I, N]):
         for parent in parents:
             self.axes.update(parent.axes)
         self.axes.update(axes)
-        self.numbers: dict[int, N] = {}
+        self.values: dict[int, N] = {}
 
     @abstractmethod
-    def emit(self, number: int) -> N:
+    def emit(self, node_number: int) -> N:
         """Emit a node, whose operands have been emitted."""
 
     @abstractmethod
-    def prepare_operands(self, number: int) -> None:
+    def prepare_operands(self, node: int) -> None:
         """Emit those operands of a node that depend on bound axes alone."""
 
     def inherited(self, table: str, key: Any) -> Any:
@@ -61,17 +61,17 @@ class Scope(ABC, Generic[I, N]):
             entry = parent.inherited(table, key)
         return entry
 
-    def find(self, number: int) -> N | None:
+    def find(self, node: int) -> N | None:
         """Return a node's value if it is emitted already."""
-        return self.inherited("numbers", number)
+        return self.inherited("values", node)
 
-    def number(self, number: int) -> N:
+    def value(self, node: int) -> N:
         """Return a node's value; emit it here, after its operands, if it is new."""
-        value = self.find(number)
+        value = self.find(node)
         if value is None:
-            for n in self.needed([number]):
-                self.numbers[n] = self.emit(n)
-            value = self.numbers[number]
+            for n in self.needed([node]):
+                self.values[n] = self.emit(n)
+            value = self.values[node]
         return value
 
     def needed(self, targets: Iterable[int]) -> list[int]:
@@ -79,24 +79,24 @@ class Scope(ABC, Generic[I, N]):
         nodes, needed = self.analysis.kernel.nodes, set[int]()
         waiting = list(targets)
         while waiting:
-            number = waiting.pop()
-            if number in needed or self.find(number) is not None:
+            node = waiting.pop()
+            if node in needed or self.find(node) is not None:
                 continue
-            needed.add(number)
-            if number not in self.buffered and not isinstance(nodes[number], Reduce):
-                waiting += operands(nodes[number])
+            needed.add(node)
+            if node not in self.buffered and not isinstance(nodes[node], Reduce):
+                waiting += operands(nodes[node])
         return sorted(needed)
 
     def hoist(self, targets: Iterable[int]) -> None:
         """Emit the values of some nodes' operands that inner loops do not change."""
         bound = self.axes.keys()
-        for number in self.needed(targets):
-            if isinstance(self.analysis.kernel.nodes[number], Constant | Reduce):
+        for node in self.needed(targets):
+            if isinstance(self.analysis.kernel.nodes[node], Constant | Reduce):
                 continue
-            if self.analysis.depends[number] <= bound:
-                self.number(number)
+            if self.analysis.depends[node] <= bound:
+                self.value(node)
             else:
-                self.prepare_operands(number)
+                self.prepare_operands(node)
 
 
 # ------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[R
 
 
 @dataclass
-class Pass:
+class RowPass:
     """One pass over a row, by numbers of nodes and stores.
 
     First it does its stores per row; then, per element, it reduces, stores and keeps.
@@ -166,14 +166,14 @@ class Pass:
         return bool(self.reduces or self.stores)
 
 
-def passes_of(analysis: KernelAnalysis) -> list[Pass]:
+def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
     """Return the passes over a row of a kernel, which keep nothing."""
-    result: list[Pass] = []
-    for number in range(analysis.passes):
-        stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == number]
+    result: list[RowPass] = []
+    for stage in range(analysis.passes):
+        stores = [s for s, store in enumerate(analysis.kernel.stores) if analysis.stages[store.value] == stage]
         inside = [s for s in stores if analysis.store_axes(s) & analysis.reduction_axes]
-        ready = [n for n in analysis.reduces if analysis.stages[n] == number + 1]
-        result.append(Pass([s for s in stores if s not in inside], ready, inside))
+        ready = [n for n in analysis.reduces if analysis.stages[n] == stage + 1]
+        result.append(RowPass([s for s in stores if s not in inside], ready, inside))
     return result
 
 

@@ -20,7 +20,7 @@ from tests.test_random_programs import drawn, programs
 from tests.test_random_programs import run as run_program
 from volta_fn import lax
 from volta_fn.codegen import loops
-from volta_fn.codegen.loops import Pass
+from volta_fn.codegen.loops import RowPass
 from volta_fn.compiler.ir.axes import KernelAnalysis, overwritable
 from volta_fn.compiler.ir.index import along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
@@ -281,12 +281,12 @@ def test_long_ranges_are_copied(dtype: str) -> None:
 
 
 def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = loops.passes_of
+    whole = loops.row_passes
 
-    def forgetful(analysis: KernelAnalysis) -> list[Pass]:
+    def forgetful(analysis: KernelAnalysis) -> list[RowPass]:
         return [replace(one, stores=[]) for one in whole(analysis)]
 
-    monkeypatch.setattr(loops, "passes_of", forgetful)
+    monkeypatch.setattr(loops, "row_passes", forgetful)
     for shape in ((4, 300), (2, 400_000)):
         (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(*shape))
         with pytest.raises(JaxprError, match="no code was generated"):

@@ -20,7 +20,7 @@ from tests.compiler.ir.oracle import fuse_function
 from tests.targets.wgsl.loops.kernels import DEVICES, agrees, run_kernel
 from tests.targets.wgsl.running import run_routine
 from volta_fn import lax
-from volta_fn.codegen.loops import Pass
+from volta_fn.codegen.loops import RowPass
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.target import TargetCapabilities
@@ -263,12 +263,12 @@ def test_shapes(shape: list[int], program: Callable[..., Any], device: TargetCap
 
 
 def test_a_store_that_a_schedule_forgets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rows.passes_of
+    whole = rows.row_passes
 
-    def forgetful(analysis: KernelAnalysis) -> list[Pass]:
+    def forgetful(analysis: KernelAnalysis) -> list[RowPass]:
         return [replace(one, stores=[]) for one in whole(analysis)]
 
-    monkeypatch.setattr(rows, "passes_of", forgetful)
+    monkeypatch.setattr(rows, "row_passes", forgetful)
     (kernel,) = kernels_of(lambda x: (x * 2, (x * 2).sum(1)), shaped(4, 300))
     with pytest.raises(JaxprError, match="no code was generated"):
         routine(kernel, DEVICES[0])

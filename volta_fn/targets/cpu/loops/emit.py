@@ -8,7 +8,7 @@ from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import along, row_major
 from volta_fn.compiler.ir.kernel import Apply, Inside, Load, PendingStores
 from volta_fn.runtime.llvm.text import Function, Module, Value, greatest, i64, least
-from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, InterleavedStores, LoopSchedule, TransposeTiles
 from volta_fn.targets.cpu.routine import Launch
@@ -60,15 +60,15 @@ def copies_of(analysis: KernelAnalysis, vectors: Vectors, wanted: bool | None = 
 
 def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None:
     """Return the load whose contiguous elements a segment of the store copies."""
-    nodes, number = analysis.kernel.nodes, analysis.kernel.stores[0].value
-    while isinstance(node := nodes[number], Apply):
+    nodes, node_number = analysis.kernel.nodes, analysis.kernel.stores[0].value
+    while isinstance(node := nodes[node_number], Apply):
         condition = nodes[node.operands[0]] if node.op == "select_n" and len(node.operands) == 3 else None
         if not isinstance(condition, Inside) or not all(r in segment.decided for r in condition.ranges):
             return None
-        number = node.operands[2 if all(segment.decided[r] for r in condition.ranges) else 1]
-    if not isinstance(node, Load) or coefficient(analysis.load_offsets[number], axis) != 1:
+        node_number = node.operands[2 if all(segment.decided[r] for r in condition.ranges) else 1]
+    if not isinstance(node, Load) or coefficient(analysis.load_offsets[node_number], axis) != 1:
         return None
-    return number if all(segment.decided.get(r, False) for r in node.mask) else None
+    return node_number if all(segment.decided.get(r, False) for r in node.mask) else None
 
 
 # ------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def write(nest: LoopNest, schedule: LoopSchedule) -> Launch:
     elif schedule.interleaved is not None:
         body = _emit_interleaved(schedule, root, schedule.interleaved)
     elif schedule.axis in analysis.reduction_axes:
-        body = _by_rows(schedule, root)
+        body = _along_rows(schedule, root)
     else:
-        body = _by_columns(schedule, root)
+        body = _across_rows(schedule, root)
     over_tasks(nest.f, schedule.cut, body)
     nest.pending.check()
     nest.f.finish()
@@ -127,13 +127,13 @@ def buffer(f: Function, number: int) -> Value:
     return f.load("ptr", f.at(Value("ptr", "%buffers"), "ptr", i64(number)), 8)
 
 
-def rows_in(scope: VectorScope, axes: tuple[int, ...], number: Value) -> VectorScope:
+def rows_in(scope: VectorScope, axes: tuple[int, ...], row: Value) -> VectorScope:
     """Return the scope of a row, by its row-major number along some axes."""
     sizes, bound = scope.nest.analysis.kernel.sizes, {}
     for axis in reversed(axes[1:]):
-        number, bound[axis] = scope.nest.f.divided(number, sizes[axis])
+        row, bound[axis] = scope.nest.f.divided(row, sizes[axis])
     if axes:
-        bound[axes[0]] = number
+        bound[axes[0]] = row
     return scope.child(bound)
 
 
@@ -157,17 +157,17 @@ def over_tasks(f: Function, cut: Grid, body: Body) -> None:
     f.loop(BEGIN, END, 1, [], task)
 
 
-def _by_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _along_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows whose elements are the lanes."""
     analysis, nest = schedule.analysis, root.nest
     _make_slots(schedule, nest)
     code = RowCode(nest, schedule.passes, schedule.vectors, schedule.options.resident)
     rows = tuple(range(analysis.kernel.parallel))
     root.prepare(_first_targets(schedule))
-    return lambda number, start, stop: code.row(rows_in(root, rows, number))
+    return lambda row, start, stop: code.row(rows_in(root, rows, row))
 
 
-def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
+def _across_rows(schedule: LoopSchedule, root: VectorScope) -> Body:
     """Return the body for rows that are the lanes."""
     analysis, nest, vectors = schedule.analysis, root.nest, schedule.vectors
     _make_slots(schedule, nest)
@@ -175,17 +175,17 @@ def _by_columns(schedule: LoopSchedule, root: VectorScope) -> Body:
     rows = tuple([a for a in range(analysis.kernel.parallel) if a != vectors.axis])
     copies = copies_of(analysis, vectors, schedule.options.copies)
     if copies is not None:
-        return lambda number, start, stop: copies.emit(rows_in(root, rows, number), start, stop)
+        return lambda row, start, stop: copies.emit(rows_in(root, rows, row), start, stop)
     root.prepare(_first_targets(schedule))
 
-    def body(number: Value, start: Value, stop: Value) -> None:
-        scope = rows_in(root, rows, number)
+    def body(row: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, row)
         scope.prepare(_first_targets(schedule), [*schedule.passes[0].stores, *schedule.passes[0].row_stores])
         for later in schedule.passes[1:]:  # before the vectors' loops, as none of them may use what another one computes
             scope.prepare(later.targets(analysis))
 
         def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
-            code.columns(scope, segment, offset, count, unroll)
+            code.rows_as_lanes(scope, segment, offset, count, unroll)
 
         plain_walk(nest.f, vectors, start, stop, iteration)
 
@@ -201,8 +201,8 @@ def _tiled(schedule: LoopSchedule, root: VectorScope) -> Body:
     rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (axis, other)])
     root.prepare(_first_targets(schedule))
 
-    def body(number: Value, start: Value, stop: Value) -> None:
-        scope = rows_in(root, rows, number)
+    def body(row: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, row)
         scope.prepare(_first_targets(schedule), schedule.passes[0].row_stores)
         tiles.strip(scope, start, stop)
 
@@ -216,8 +216,8 @@ def _emit_interleaved(schedule: LoopSchedule, root: VectorScope, inner: int) -> 
     rows = tuple([a for a in range(analysis.kernel.parallel) if a not in (vectors.axis, inner)])
     root.prepare(stores.targets)
 
-    def body(number: Value, start: Value, stop: Value) -> None:
-        scope = rows_in(root, rows, number)
+    def body(row: Value, start: Value, stop: Value) -> None:
+        scope = rows_in(root, rows, row)
         scope.prepare(stores.targets)
 
         def iteration(segment: Segment, offset: Value, count: Value | None, unroll: int) -> None:
@@ -253,10 +253,10 @@ def _first_targets(schedule: LoopSchedule) -> list[int]:
 def _make_slots(schedule: LoopSchedule, nest: LoopNest) -> None:
     """Reserve room on the stack for what passes keep."""
     analysis, axis = schedule.analysis, schedule.axis
-    inside = axis in analysis.reduction_axes
-    order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if inside else [])]
+    lanes_are_elements = axis in analysis.reduction_axes
+    order = [*[a for a in analysis.kernel.reduction_axes if a != axis], *([axis] if lanes_are_elements else [])]
     offset = row_major(tuple(map(along, order)), tuple([analysis.kernel.sizes[a] for a in order]))
-    unit = 1 if inside else schedule.vectors.lanes
+    unit = 1 if lanes_are_elements else schedule.vectors.lanes
     for n in [n for row_pass in schedule.passes for n in row_pass.keeps]:
         memory = nest.f.alloca(f"[{analysis.kernel.nodes[n].dtype.itemsize} x i8]", analysis.size(analysis.reduction_axes) * unit)
-        nest.slots[n] = Slot(memory, offset, unit)
+        nest.slots[n] = SpillSlot(memory, offset, unit)

@@ -33,8 +33,8 @@ class VectorAxis(NamedTuple):
     valid: Value | None = None
 
 
-class Slot(NamedTuple):
-    """Memory in which a node's values are kept for the next pass."""
+class SpillSlot(NamedTuple):
+    """Memory in which a pass over a row keeps a node's values for a later pass."""
 
     memory: Value
     offset: Affine
@@ -49,7 +49,7 @@ class LoopNest(NamedTuple):
     inputs: Sequence[Value]
     outputs: Sequence[Value]
     #: The slots of nodes, and the nodes whose values are in their slots.
-    slots: dict[int, Slot]
+    slots: dict[int, SpillSlot]
     in_memory: set[int]
     pending: PendingStores
     #: Loads that read long arrays in order, and are prefetched.
@@ -59,12 +59,12 @@ class LoopNest(NamedTuple):
 class VectorScope(Scope[Value, Number]):
     """A scope of machine code, in which an axis may be a vector."""
 
-    def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], lane: VectorAxis | None) -> None:
+    def __init__(self, nest: LoopNest, parents: Sequence[VectorScope], axes: Mapping[int, Value], vector_axis: VectorAxis | None) -> None:
         super().__init__(nest.analysis, parents, axes)
         self.nest = nest
         self.buffered = nest.in_memory
-        lanes = [parent.lane for parent in parents if parent.lane is not None]
-        self.lane: VectorAxis | None = lane or (lanes[0] if lanes else None)
+        inherited_axes = [parent.vector_axis for parent in parents if parent.vector_axis is not None]
+        self.vector_axis: VectorAxis | None = vector_axis or (inherited_axes[0] if inherited_axes else None)
         #: Conditions that are constant in this scope.
         self.decided: dict[Range, bool] = {}
         #: The scope of which this is an unrolled copy, and its distance from there along the vectors' axis.
@@ -75,12 +75,12 @@ class VectorScope(Scope[Value, Number]):
         for parent in parents:
             self.decided.update(parent.decided)
 
-    def child(self, axes: Mapping[int, Value], lane: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
+    def child(self, axes: Mapping[int, Value], vector_axis: VectorAxis | None = None, shared: Sequence[VectorScope] = ()) -> VectorScope:
         """Return a scope further in."""
-        return VectorScope(self.nest, (self, *shared), axes, lane)
+        return VectorScope(self.nest, (self, *shared), axes, vector_axis)
 
     def vectors(
-        self, lane: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
+        self, vector_axis: VectorAxis, offset: Value, count: int, decided: Mapping[Range, bool], shared: Sequence[VectorScope | None] = ()
     ) -> list[VectorScope]:
         """Return the scopes of `count` consecutive vectors from a position on.
 
@@ -88,71 +88,71 @@ class VectorScope(Scope[Value, Number]):
         """
         result: list[VectorScope] = []
         for k, other in enumerate(shared or [None] * count):
-            at = self.nest.f.plus(offset, i64(k * lane.lanes))
-            scope = self.child({lane.axis: at}, lane, () if other is None else (other,))
+            at = self.nest.f.plus(offset, i64(k * vector_axis.lanes))
+            scope = self.child({vector_axis.axis: at}, vector_axis, () if other is None else (other,))
             scope.decided.update(decided)
-            scope.unrolled_from = (result[0], k * lane.lanes) if result else None
+            scope.unrolled_from = (result[0], k * vector_axis.lanes) if result else None
             result.append(scope)
         return result
 
     @property
     def lanes(self) -> int:
         """The number of lanes of vectors."""
-        return self.lane.lanes if self.lane else 1
+        return self.vector_axis.lanes if self.vector_axis else 1
 
     @property
     def count(self) -> Value | None:
         """The number of lanes that exist, if that is not all of them."""
-        return self.lane.valid if self.lane else None
+        return self.vector_axis.valid if self.vector_axis else None
 
     def is_vector(self, axes: frozenset[int]) -> bool:
         """Return True if what depends on these axes is a vector."""
-        return self.lane is not None and self.lane.lanes > 1 and self.lane.axis in axes
+        return self.vector_axis is not None and self.vector_axis.lanes > 1 and self.vector_axis.axis in axes
 
-    # numbers
+    # values
 
-    def spread(self, number: int) -> Number:
+    def spread(self, node_number: int) -> Number:
         """Return a node's value in every lane."""
-        node = self.nest.analysis.kernel.nodes[number]
+        node = self.nest.analysis.kernel.nodes[node_number]
         if isinstance(node, Constant):
             return constant(self.nest.f, node.value, self.lanes)
-        value = self.number(number)
-        if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[number]):
+        value = self.value(node_number)
+        if self.lanes == 1 or self.is_vector(self.nest.analysis.depends[node_number]):
             return value
-        if number not in self.spreads:
-            self.spreads[number] = splat(self.nest.f, value, self.lanes)
-        return self.spreads[number]
+        if node_number not in self.spreads:
+            self.spreads[node_number] = splat(self.nest.f, value, self.lanes)
+        return self.spreads[node_number]
 
-    def emit(self, number: int) -> Number:
+    def emit(self, node_number: int) -> Number:
         """Emit a node, as a vector if it differs between lanes."""
-        nest, node = self.nest, self.nest.analysis.kernel.nodes[number]
-        lanes = self.lanes if self.is_vector(nest.analysis.depends[number]) else 1
-        if number in nest.in_memory:
-            return load(nest.f, node.dtype, self.pointer(("slot", number)), lanes, count=self.count if lanes > 1 else None)
+        nest, node = self.nest, self.nest.analysis.kernel.nodes[node_number]
+        lanes = self.lanes if self.is_vector(nest.analysis.depends[node_number]) else 1
+        if node_number in nest.in_memory:
+            return load(nest.f, node.dtype, self.pointer(("slot", node_number)), lanes, count=self.count if lanes > 1 else None)
         if isinstance(node, Load):
-            return self._loaded(number, node, lanes)
+            return self._loaded(node_number, node, lanes)
         if isinstance(node, Constant):
             return constant(nest.f, node.value, lanes)
         if isinstance(node, Position):
-            step = coefficient(node.value, self.lane.axis) if self.lane else 0
+            step = coefficient(node.value, self.vector_axis.axis) if self.vector_axis else 0
             return position(nest.f, self.affine(node.value), step, node.dtype, lanes)
         if isinstance(node, Inside):
             return splat(nest.f, Number(node.dtype, (self.holds(node.ranges) or Value("i1", "true"),)), lanes)
         assert isinstance(node, Apply), "a reduction is known before it is asked for"
-        read = [self.spread(i) if lanes > 1 else self.number(i) for i in node.operands]
+        read = [self.spread(i) if lanes > 1 else self.value(i) for i in node.operands]
         return apply(nest.f, node.op, read, node.dtype, dict(node.params))
 
-    def _loaded(self, number: int, node: Load, lanes: int) -> Number:
+    def _loaded(self, node_number: int, node: Load, lanes: int) -> Number:
         f = self.nest.f
-        step = coefficient(self.nest.analysis.load_offsets[number], self.lane.axis) if self.lane else 0
+        step = coefficient(self.nest.analysis.load_offsets[node_number], self.vector_axis.axis) if self.vector_axis else 0
         if lanes > 1 and not step:  # only its conditions differ along the vector's axis
-            return splat(f, self._loaded(number, node, 1), lanes)
+            return splat(f, self._loaded(node_number, node, 1), lanes)
         holds = self.holds(node.mask)
         if holds is not None and holds.name == "false":
             return constant(f, node.fill.value, lanes)
-        pointer = self.pointer(("load", number))
+        pointer = self.pointer(("load", node_number))
         if holds is None or holds.name == "true":
-            if lanes > 1 and step == 1 and self.count is None and number in self.nest.streams:
+            if lanes > 1 and step == 1 and self.count is None and node_number in self.nest.streams:
                 fetch_ahead(f, pointer, _AHEAD)
             if lanes > 1 and step == -1 and self.count is None:
                 return reversed_lanes(
@@ -162,9 +162,9 @@ class VectorScope(Scope[Value, Number]):
                 return load(f, node.dtype, pointer, lanes)
             if step < 2 or node.mask:
                 return load(f, node.dtype, pointer, lanes, count=self.count, stride=step)
-            near = self.nest.analysis.neighbours(number, step)
+            near = self.nest.analysis.neighbours(node_number, step)
             pointer, last = self.pointer(("load", min(near, key=near.__getitem__))), max(near.values())
-            return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[number], last=last)
+            return load(f, node.dtype, pointer, lanes, count=self.count, stride=step, first=near[node_number], last=last)
         if lanes == 1 or (step == 1 and lanes <= self.nest.analysis.kernel.inputs[node.input].size):
             # Where the condition fails, the first element is read instead.
             address = f.select(holds, pointer, self.nest.inputs[node.input])
@@ -233,9 +233,9 @@ class VectorScope(Scope[Value, Number]):
 
     def _pointer_from(self, key: Key, first: VectorScope, distance: int) -> Value:
         """Return the address at a constant distance from another one, which costs nothing."""
-        assert self.lane is not None
+        assert self.vector_axis is not None
         _, offset, size = self._memory(*key)
-        step, base = coefficient(offset, self.lane.axis) * distance, first.pointer(key)
+        step, base = coefficient(offset, self.vector_axis.axis) * distance, first.pointer(key)
         return self.nest.f.let("ptr", f"getelementptr [{size} x i8], {base}, i64 {step}") if step else base
 
     def _enclosing_pointer(self, key: Key) -> tuple[Value, Mapping[int, Value]] | None:
@@ -255,21 +255,21 @@ class VectorScope(Scope[Value, Number]):
         slot = nest.slots[number]
         return slot.memory, slot.offset, slot.unit * kernel.nodes[number].dtype.itemsize
 
-    def keep(self, number: int) -> None:
+    def keep(self, node: int) -> None:
         """Emit the store of a node's value in its slot."""
-        store(self.nest.f, self.spread(number), self.pointer(("slot", number)), count=self.count)
+        store(self.nest.f, self.spread(node), self.pointer(("slot", node)), count=self.count)
 
-    def store(self, number: int) -> None:
+    def store(self, index: int) -> None:
         """Emit a store."""
         analysis = self.nest.analysis
-        value, offset = analysis.kernel.stores[number].value, analysis.store_offsets[number]
-        self.nest.pending.discard(number)
-        pointer = self.pointer(("store", number))
+        value, offset = analysis.kernel.stores[index].value, analysis.store_offsets[index]
+        self.nest.pending.discard(index)
+        pointer = self.pointer(("store", index))
         if self.is_vector(offset.axes):
-            assert self.lane is not None
-            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.lane.axis))
+            assert self.vector_axis is not None
+            store(self.nest.f, self.spread(value), pointer, count=self.count, stride=coefficient(offset, self.vector_axis.axis))
         else:
-            store(self.nest.f, first_lane(self.nest.f, self.number(value)), pointer)
+            store(self.nest.f, first_lane(self.nest.f, self.value(value)), pointer)
 
     # hoisting
 
@@ -277,37 +277,37 @@ class VectorScope(Scope[Value, Number]):
         """Emit the values and addresses of inner loops that this scope determines."""
         kernel = self.analysis.kernel
         self.hoist([*targets, *[kernel.stores[s].value for s in stores], *keeps])
-        for number in stores:
-            self.pointer(("store", number))
-        for number in keeps:
-            self.pointer(("slot", number))
+        for s in stores:
+            self.pointer(("store", s))
+        for node in keeps:
+            self.pointer(("slot", node))
 
-    def prepare_operands(self, number: int) -> None:
+    def prepare_operands(self, node: int) -> None:
         """Emit a node's address, and its conditions that do not depend on inner loops."""
-        if number in self.buffered:
-            self.pointer(("slot", number))
+        if node in self.buffered:
+            self.pointer(("slot", node))
             return
-        if isinstance(self.analysis.kernel.nodes[number], Load):
-            self.pointer(("load", number))
-        for condition in self.analysis.ranges(number):
+        if isinstance(self.analysis.kernel.nodes[node], Load):
+            self.pointer(("load", node))
+        for condition in self.analysis.ranges(node):
             if condition.value.axes <= self.axes.keys() and condition not in self.decided:
                 self.condition(condition)
 
 
-def emit_unrolled(scopes: Sequence[VectorScope], number: int) -> None:
+def emit_unrolled(scopes: Sequence[VectorScope], node_number: int) -> None:
     """Emit a node's value in scopes that differ only along the vectors' axis."""
     nest = scopes[0].nest
-    node = nest.analysis.kernel.nodes[number]
-    chained = isinstance(node, Apply) and node.op in CHAINS and number not in nest.in_memory
-    if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[number]):
+    node = nest.analysis.kernel.nodes[node_number]
+    chained = isinstance(node, Apply) and node.op in CHAINS and node_number not in nest.in_memory
+    if not chained or len(scopes) not in (2, 4, 8) or not scopes[0].is_vector(nest.analysis.depends[node_number]):
         for scope in scopes:
-            scope.number(number)
+            scope.value(node_number)
         return
     assert isinstance(node, Apply)
     read = [_joined(nest.f, [scope.spread(i) for scope in scopes]) for i in node.operands]
     full = apply(nest.f, node.op, read, node.dtype, dict(node.params))
     for k, scope in enumerate(scopes):
-        scope.numbers[number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
+        scope.values[node_number] = _taken(nest.f, full, range(k * scope.lanes, (k + 1) * scope.lanes))
 
 
 def _joined(f: Function, numbers: Sequence[Number]) -> Number:

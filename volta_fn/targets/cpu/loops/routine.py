@@ -14,7 +14,7 @@ from volta_fn.compiler.ir.index import Affine, along, row_major
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, PendingStores, operands
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, rounded_down
 from volta_fn.targets.cpu.loops.emit import buffer, entry, nest_of, over_tasks, plain_walk, rows_in, streams_of, write
-from volta_fn.targets.cpu.loops.emit_values import LoopNest, Slot, VectorAxis, VectorScope
+from volta_fn.targets.cpu.loops.emit_values import LoopNest, SpillSlot, VectorAxis, VectorScope
 from volta_fn.targets.cpu.loops.rows import RowCode, Segment
 from volta_fn.targets.cpu.loops.schedule import (
     GRAIN,
@@ -67,16 +67,16 @@ class Split:
         self.schedule = schedule
         self.analysis: KernelAnalysis = schedule.analysis
         kernel = self.analysis.kernel
-        self.inside = schedule.axis in self.analysis.reduction_axes
+        self.lanes_are_elements = schedule.axis in self.analysis.reduction_axes
         #: The inner axis that is cut.
         self.axis = next((a for a in kernel.reduction_axes if a != schedule.axis), schedule.axis)
         outer = [a for a in range(kernel.parallel) if a != schedule.axis]
-        self.order = tuple(outer if self.inside else [*outer, schedule.axis])
+        self.order = tuple(outer if self.lanes_are_elements else [*outer, schedule.axis])
         self.rows = self.analysis.size(self.order)
         rest = self.analysis.size(self.analysis.reduction_axes) // kernel.sizes[self.axis]
         iteration_cost = schedule.iteration_cost * GRAIN / schedule.options.grain
         unit = schedule.vectors.lanes * schedule.vectors.unroll if self.axis == schedule.axis else 1
-        if self.inside:
+        if self.lanes_are_elements:
             self.cut: Grid = grid(self.rows, kernel.sizes[self.axis], unit, iteration_cost * rest)
         else:
             self.cut = grid(1, kernel.sizes[self.axis], unit, iteration_cost * rest * self.rows)
@@ -122,16 +122,16 @@ class Split:
                 size = node.dtype.itemsize
                 index = f.times(chunk, self.rows * size)
                 position = f.at(memory, "i8", f.plus(index, i64(self.offsets[n])))
-                nest.slots[n] = Slot(position, self.row_number, 1)
+                nest.slots[n] = SpillSlot(position, self.row_number, 1)
             if is_wide(schedule):
-                self.streamed(code, root, start, stop)
-            elif self.inside:
+                self.stream(code, root, start, stop)
+            elif self.lanes_are_elements:
                 scope = rows_in(root, self.order, number)
                 code.row(scope)
                 for n in row_pass.reduces:
-                    store(f, scope.number(n), scope.pointer(("slot", n)))
+                    store(f, scope.value(n), scope.pointer(("slot", n)))
             else:
-                self.columns(code, root)
+                self.rows_as_lanes(code, root)
 
         over_tasks(f, self.cut, body)
         nest.pending.check(self.later)
@@ -139,7 +139,7 @@ class Split:
         iterations = self.analysis.size(range(len(self.analysis.kernel.sizes)))
         return Launch(f.name, self.cut.tasks, schedule.iteration_cost * iterations)
 
-    def columns(self, code: RowCode, root: VectorScope) -> None:
+    def rows_as_lanes(self, code: RowCode, root: VectorScope) -> None:
         """Emit a chunk of all rows, which are the lanes."""
         vectors, others = self.schedule.vectors, self.order[:-1]
         row_pass = code.passes[0]
@@ -149,31 +149,31 @@ class Split:
             scope.prepare(row_pass.targets(self.analysis), row_pass.stores)
 
             def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
-                for column in code.columns(scope, segment, position, count, unroll):
+                for row_vector in code.rows_as_lanes(scope, segment, position, count, unroll):
                     for n in row_pass.reduces:
-                        store(root.nest.f, column.number(n), column.pointer(("slot", n)), count=column.count)
+                        store(root.nest.f, row_vector.value(n), row_vector.pointer(("slot", n)), count=row_vector.count)
 
             plain_walk(root.nest.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), iteration)
 
         root.nest.f.loop(i64(0), i64(self.analysis.size(others)), 1, [], row, once=True)
 
-    def streamed(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
-        """Emit a chunk of all columns, reading memory in its order, some rows at a time.
+    def stream(self, code: RowCode, root: VectorScope, start: Value, stop: Value) -> None:
+        """Emit a chunk of all columns of the matrix, some rows at a time.
 
-        Sums are in the workspace, which stays in the cache.
+        Memory is read in its order. Sums are in the workspace, which stays in the cache.
         """
         f = root.nest.f
-        self.cleared(code, root)
+        self.clear(code, root)
         middle = f.plus(start, rounded_down(f, f.minus(stop, start), _TOGETHER))
         for low, high, step in ((start, middle, _TOGETHER), (middle, stop, 1)):
-            f.loop(low, high, step, [], partial(self.added, code, root, step))
+            f.loop(low, high, step, [], partial(self.add_rows, code, root, step))
 
     def walk(self, code: RowCode, body: Callable[[Segment, Value, Value | None, int], None]) -> None:
-        """Emit a walk along all columns."""
+        """Emit a walk along all columns of the matrix."""
         vectors = self.schedule.vectors._replace(unroll=2)
         plain_walk(code.f, vectors, i64(0), i64(self.analysis.kernel.sizes[vectors.axis]), body)
 
-    def cleared(self, code: RowCode, scope: VectorScope) -> None:
+    def clear(self, code: RowCode, scope: VectorScope) -> None:
         """Emit the identities that sums begin with."""
         row_pass, vectors = code.passes[0], self.schedule.vectors
 
@@ -185,7 +185,7 @@ class Split:
 
         self.walk(code, iteration)
 
-    def added(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
+    def add_rows(self, code: RowCode, scope: VectorScope, together: int, i: Value, _: list[Value]) -> None:
         """Emit the addition of some rows to the sums."""
         row_pass, f, vectors = code.passes[0], code.f, self.schedule.vectors
         rows = [scope.child({self.axis: f.plus(i, i64(k))}) for k in range(together)]
@@ -193,9 +193,9 @@ class Split:
             row.prepare(row_pass.targets(self.analysis), row_pass.stores)
 
         def iteration(segment: Segment, position: Value, count: Value | None, unroll: int) -> None:
-            lane = VectorAxis(vectors.axis, vectors.lanes, count)
-            columns = scope.vectors(lane, position, unroll, segment.decided)
-            iterations = [row.vectors(lane, position, unroll, segment.decided, columns) for row in rows]
+            vector_axis = VectorAxis(vectors.axis, vectors.lanes, count)
+            columns = scope.vectors(vector_axis, position, unroll, segment.decided)
+            iterations = [row.vectors(vector_axis, position, unroll, segment.decided, columns) for row in rows]
             for k, column in enumerate(columns):
                 for n, accumulator in zip(row_pass.reduces, code.accumulators(row_pass), strict=True):
                     sums = accumulator.merged([t[k].spread(accumulator.node.operand).components for t in iterations])

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.codegen import loops
-from volta_fn.codegen.loops import BaseAccumulator, Pass, reductions
+from volta_fn.codegen.loops import BaseAccumulator, RowPass, reductions
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Range
 from volta_fn.compiler.ir.kernel import Apply, Constant, Load, Reduce, operands
@@ -168,23 +168,23 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
 _KEPT = 0.15
 
 
-def passes_of(analysis: KernelAnalysis, keeping: bool) -> list[Pass]:
+def row_passes(analysis: KernelAnalysis, keeping: bool) -> list[RowPass]:
     """Return the passes; if `keeping`, they keep what is expensive to compute again."""
-    result = loops.passes_of(analysis)
+    result = loops.row_passes(analysis)
     if keeping:
         _keep(analysis, result)
     return result
 
 
-def _keep(analysis: KernelAnalysis, passes: list[Pass]) -> None:
+def _keep(analysis: KernelAnalysis, passes: list[RowPass]) -> None:
     """Have passes keep what is expensive and needed again."""
     computed: dict[int, int] = {}
-    for number, row_pass in enumerate(passes):
+    for k, row_pass in enumerate(passes):
         for n in _closure(analysis, row_pass, computed, passes):
-            computed.setdefault(n, number)
+            computed.setdefault(n, k)
 
 
-def _closure(analysis: KernelAnalysis, row_pass: Pass, computed: dict[int, int], passes: list[Pass]) -> set[int]:
+def _closure(analysis: KernelAnalysis, row_pass: RowPass, computed: dict[int, int], passes: list[RowPass]) -> set[int]:
     closure: set[int] = set()
     waiting = row_pass.targets(analysis)
     while waiting:
@@ -221,7 +221,7 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
 # ------------------------------------------------------------------------------
 # The passes over rows as loops.
 #
-# Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*columns*), of
+# Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*rows as lanes*), of
 # which several vectors may be interleaved. A kernel without inner axes has rows of one element.
 # ------------------------------------------------------------------------------
 
@@ -278,7 +278,8 @@ class Vectors(NamedTuple):
             wide = self.lanes * self.unroll
             rest = None if (n := f.known(size)) is None else n % wide
             if rest is None and len(self.segments) == 1:
-                rest = segment.end % wide  # or nothing: where the axis is cut, it is cut into multiples of `wide`
+                # The last chunk leaves this much; the others, multiples of `wide`, leave nothing and skip the loop below.
+                rest = segment.end % wide
             middle = high if rest == 0 else f.plus(low, rounded_down(f, size, wide))
 
             def iteration(i: Value, states: States, segment: Segment = segment) -> States:
@@ -306,7 +307,7 @@ class Vectors(NamedTuple):
         return carried
 
 
-def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
+def _is_search(row_pass: RowPass, accumulators: Sequence[Accumulator]) -> bool:
     """Return True for a search, a pass that may stop early.
 
     It stores nothing, and all its results are any/all reductions.
@@ -318,7 +319,7 @@ def _is_search(row_pass: Pass, accumulators: Sequence[Accumulator]) -> bool:
 class RowCode:
     """The writer of the passes over a row, or over neighbouring rows."""
 
-    def __init__(self, nest: LoopNest, passes: Sequence[Pass], vectors: Vectors, resident: bool | None = None) -> None:
+    def __init__(self, nest: LoopNest, passes: Sequence[RowPass], vectors: Vectors, resident: bool | None = None) -> None:
         #: Bounds of the inner axes that are not traversed in full.
         self.bounds: dict[int, tuple[Value, Value]] = {}
         self.nest = nest
@@ -326,17 +327,17 @@ class RowCode:
         self.analysis: KernelAnalysis = nest.analysis
         self.passes = passes
         self.vectors = vectors
-        self.inside = vectors.axis in self.analysis.reduction_axes
+        self.lanes_are_elements = vectors.axis in self.analysis.reduction_axes
         sizes = self.analysis.kernel.sizes
         #: The inner axes that are loops around that of the vectors.
         self.loops = [a for a in self.analysis.kernel.reduction_axes if a != vectors.axis]
         count = -(-sizes[vectors.axis] // vectors.lanes) if sizes else 1
-        can_be_resident = self.inside and not self.loops and len(vectors.segments) == 1
+        can_be_resident = self.lanes_are_elements and not self.loops and len(vectors.segments) == 1
         self.resident = can_be_resident and resident is not False and count <= _RESIDENT * host().vector_registers // 16
 
-    def accumulators(self, row_pass: Pass) -> list[Accumulator]:
+    def accumulators(self, row_pass: RowPass) -> list[Accumulator]:
         """Return the reductions of a pass."""
-        ordered = not self.inside or self.vectors.axis == max(self.analysis.reduction_axes)
+        ordered = not self.lanes_are_elements or self.vectors.axis == max(self.analysis.reduction_axes)
         return [Accumulator(node, dtype, self.f, ordered) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # a row whose elements are the lanes
@@ -346,20 +347,20 @@ class RowCode:
         scopes = self._residents(scope) if self.resident else []
         stride = coefficient(self.analysis.row_number, self.vectors.axis)
         for row_pass in self.passes:
-            for number in row_pass.row_stores:
-                scope.store(number)
+            for s in row_pass.row_stores:
+                scope.store(s)
             if not row_pass.has_iterations:
                 continue
             scope.prepare(row_pass.targets(self.analysis), row_pass.stores, () if scopes else row_pass.keeps)
             accumulators = self.accumulators(row_pass)
             if scopes:
-                vectors = self._at_once(row_pass, accumulators, scopes)
+                vectors = self._emit_resident(row_pass, accumulators, scopes)
             else:
                 first = [a.start(self.vectors.lanes) for a in accumulators]
                 vectors = self._nested(row_pass, accumulators, scope, [], self.loops, [first] * self.vectors.unroll)
                 self.nest.in_memory.update(row_pass.keeps)
-            for k, (number, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
-                scope.numbers[number] = accumulator.reduced([states[k] for states in vectors], stride)
+            for k, (node, accumulator) in enumerate(zip(row_pass.reduces, accumulators, strict=True)):
+                scope.values[node] = accumulator.reduced([states[k] for states in vectors], stride)
         self.nest.in_memory.clear()
 
     def _residents(self, scope: VectorScope) -> list[VectorScope]:
@@ -374,67 +375,63 @@ class RowCode:
             scopes.append(inner)
         return scopes
 
-    def _at_once(self, row_pass: Pass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
+    def _emit_resident(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[VectorScope]) -> States:
         """Emit a pass over a row that is in registers."""
         first = [a.start(self.vectors.lanes) for a in accumulators]
         states = [self._step(row_pass, accumulators, inner, first, scopes[0]) for inner in scopes]
         self._store_all(row_pass.stores, scopes)
         return states
 
-    # columns
+    # rows as lanes
 
-    def columns(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
+    def rows_as_lanes(self, scope: VectorScope, segment: Segment, position: Value, count: Value | None, unroll: int) -> list[VectorScope]:
         """Emit all passes over some vectors of rows, and return these."""
-        columns = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
-        self.side_by_side(scope, columns)
-        return columns
-
-    def side_by_side(self, scope: VectorScope, columns: list[VectorScope]) -> None:
-        """Emit all passes over rows that are the lanes of vectors."""
+        row_vectors = scope.vectors(VectorAxis(self.vectors.axis, self.vectors.lanes, count), position, unroll, segment.decided)
         for row_pass in self.passes:
-            self._store_all(row_pass.row_stores, columns)
+            self._store_all(row_pass.row_stores, row_vectors)
             if not row_pass.has_iterations:
                 continue
             accumulators = self.accumulators(row_pass)
             scope.prepare(row_pass.targets(self.analysis), (), ())
-            for column in columns:
-                column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            for row_vector in row_vectors:
+                row_vector.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
             first = [a.start(self.vectors.lanes) for a in accumulators]
-            iterations = self._nested(row_pass, accumulators, scope, columns, self.loops, [first] * len(columns))
+            iterations = self._nested(row_pass, accumulators, scope, row_vectors, self.loops, [first] * len(row_vectors))
             self.nest.in_memory.update(row_pass.keeps)
-            for column, states in zip(columns, iterations, strict=True):
-                for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
-                    column.numbers[number] = accumulator.result(state)
+            for row_vector, states in zip(row_vectors, iterations, strict=True):
+                for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
+                    row_vector.values[node] = accumulator.result(state)
         self.nest.in_memory.clear()
+        return row_vectors
 
     # loops
 
     def _nested(
         self,
-        row_pass: Pass,
+        row_pass: RowPass,
         accumulators: list[Accumulator],
         scope: VectorScope,
-        columns: list[VectorScope],
+        row_vectors: list[VectorScope],
         axes: Sequence[int],
         states: States,
     ) -> States:
         """Emit the loops over the reduction axes, of which the vectors' axis is the last."""
         if not axes:
-            if columns or not self.inside:
-                return self._iteration(row_pass, accumulators, columns, states)
+            if row_vectors or not self.lanes_are_elements:
+                return self._iteration(row_pass, accumulators, row_vectors, states)
             return self._along(row_pass, accumulators, scope, states)
         axis, *rest = axes
 
         def body(i: Value, carried: States) -> States:
             inner = scope.child({axis: i})
-            inner_columns = [column.child({}, shared=(inner,)) for column in columns]
-            for inner_column, column in zip(inner_columns, columns, strict=True):
-                inner_column.unrolled_from = (inner_columns[0], column.unrolled_from[1]) if column.unrolled_from else None
-            if rest or self.inside:
+            inner_vectors = [row_vector.child({}, shared=(inner,)) for row_vector in row_vectors]
+            for inner_vector, row_vector in zip(inner_vectors, row_vectors, strict=True):
+                inner_vector.unrolled_from = (inner_vectors[0], row_vector.unrolled_from[1]) if row_vector.unrolled_from else None
+            if rest or self.lanes_are_elements:
                 inner.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
-                for column in inner_columns:
-                    column.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
-            return self._nested(row_pass, accumulators, inner, inner_columns, rest, carried)
+                for row_vector in inner_vectors:
+                    row_vector.prepare(row_pass.targets(self.analysis), row_pass.stores, row_pass.keeps)
+            return self._nested(row_pass, accumulators, inner, inner_vectors, rest, carried)
 
         low, high = self._bounds(axis)
         return self._blocked_loop(accumulators, low, high, 1, states, body)
@@ -442,7 +439,7 @@ class RowCode:
     def _bounds(self, axis: int) -> tuple[Value, Value]:
         return self.bounds.get(axis, (i64(0), i64(self.analysis.kernel.sizes[axis])))
 
-    def _along(self, row_pass: Pass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
+    def _along(self, row_pass: RowPass, accumulators: list[Accumulator], scope: VectorScope, states: States) -> States:
         axis, lanes = self.vectors.axis, self.vectors.lanes
 
         def body(segment: Segment, position: Value, count: Value | None, unroll: int, carried: States) -> States:
@@ -456,35 +453,35 @@ class RowCode:
 
         return self.vectors.walk(self.f, *self._bounds(axis), states, body, loop)
 
-    def _iteration(self, row_pass: Pass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
+    def _iteration(self, row_pass: RowPass, accumulators: list[Accumulator], iterations: list[VectorScope], states: States) -> States:
         """Emit one iteration of every vector, and return the new states."""
-        for number in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
-            emit_unrolled(iterations, number)
+        for node in iterations[0].needed(row_pass.targets(self.analysis)):  # node by node, so that vectors alternate
+            emit_unrolled(iterations, node)
         new = [
             self._step(row_pass, accumulators, iteration, state, iterations[0]) for iteration, state in zip(iterations, states, strict=True)
         ]
         self._store_all(row_pass.stores, iterations)
-        for number in row_pass.keeps:
+        for node in row_pass.keeps:
             for iteration in iterations:
-                iteration.keep(number)
+                iteration.keep(node)
         return new
 
     def _step(
-        self, row_pass: Pass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
+        self, row_pass: RowPass, accumulators: list[Accumulator], iteration: VectorScope, states: list[State], first: VectorScope
     ) -> list[State]:
         """Emit the states after one of several interleaved vectors, the first in `first`."""
         new = []
-        for number, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
-            x = iteration.spread(self.analysis.reduces[number].operand)
+        for node, accumulator, state in zip(row_pass.reduces, accumulators, states, strict=True):
+            x = iteration.spread(self.analysis.reduces[node].operand)
             where = first.affine(self.analysis.row_number) if accumulator.node.is_index else None
-            new.append(accumulator.step(state, x, where, iteration.count if self.inside else None))
+            new.append(accumulator.step(state, x, where, iteration.count if self.lanes_are_elements else None))
         return new
 
     def _store_all(self, stores: Sequence[int], iterations: Sequence[VectorScope]) -> None:
         if not stores:
             return
-        for number in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
-            emit_unrolled(iterations, number)
+        for node in iterations[0].needed([self.analysis.kernel.stores[s].value for s in stores]):
+            emit_unrolled(iterations, node)
         for s in stores:
             for iteration in iterations:
                 iteration.store(s)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import Pass, crossing_loads
+from volta_fn.codegen.loops import RowPass, crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine, Range
 from volta_fn.compiler.ir.kernel import Apply
@@ -20,7 +20,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
 from volta_fn.runtime.llvm.text import lanes_of as vector_lanes
 from volta_fn.targets.cpu.loops.emit_values import CHAINS, VectorAxis, VectorScope, fetch_ahead
-from volta_fn.targets.cpu.loops.rows import Segment, Vectors, cost_of, passes_of
+from volta_fn.targets.cpu.loops.rows import Segment, Vectors, cost_of, row_passes
 from volta_fn.targets.cpu.scalars import Number, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
@@ -69,8 +69,8 @@ class InterleavedStores:
 
     def emit(self, scope: VectorScope, segment: Segment, start: Value, count: Value | None, unroll: int) -> None:
         """Emit some vectors from a position on."""
-        lane = VectorAxis(self.vectors.axis, self.vectors.lanes, count)
-        for column in scope.vectors(lane, start, unroll, segment.decided):
+        vector_axis = VectorAxis(self.vectors.axis, self.vectors.lanes, count)
+        for column in scope.vectors(vector_axis, start, unroll, segment.decided):
             column.hoist(self.targets)
             cells = []
             for index, decided in enumerate(self.decided):
@@ -178,11 +178,11 @@ class TransposeTiles:
         """Emit the load of one tile, of which some may be beyond the ends."""
         f, column = self.f, self.f.divided(self.f.minus(v, first), self.lanes)[0]
         if self.is_full:
-            self.staged(scope, u, None, v, None, column)
+            self.stage_tile(scope, u, None, v, None, column)
             return
         high = least(f, i64(self.lanes), f.minus(end, v))
         full = f.compare("icmp eq", f.plus(wide, high), i64(2 * self.lanes))
-        f.branch(full, lambda: self.staged(scope, u, None, v, None, column), lambda: self.staged(scope, u, wide, v, high, column))
+        f.branch(full, lambda: self.stage_tile(scope, u, None, v, None, column), lambda: self.stage_tile(scope, u, wide, v, high, column))
 
     def work_row(self, scope: VectorScope, u: Value, i: Value, first: Value, end: Value) -> None:
         """Emit the work on a row of a block of tiles, along the vectors' axis."""
@@ -194,42 +194,42 @@ class TransposeTiles:
             count = None if self.is_full else least(f, i64(self.lanes), f.minus(end, v))
             inside = outside.child({self.axis: v}, VectorAxis(self.axis, self.lanes, count))
             column = f.divided(f.minus(v, first), self.lanes)[0]
-            for number, tiles in self.tiles.items():
-                inside.numbers[number] = self.load_tile_row(number, tiles, f.plus(f.times(i, self.columns), column))
-            for number in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
-                inside.number(number)
+            for node, tiles in self.tiles.items():
+                inside.values[node] = self.load_tile_row(node, tiles, f.plus(f.times(i, self.columns), column))
+            for node in inside.needed(targets):  # before the first store, as a result may share the memory of another one's operand
+                inside.value(node)
             for s in range(len(targets)):
                 inside.store(s)
 
         f.loop(first, end, self.lanes, [], iteration, once=True)
 
-    def staged(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
+    def stage_tile(self, scope: VectorScope, u: Value, wide: Value | None, v: Value, high: Value | None, column: Value) -> None:
         """Emit the loads and the transpose of a tile, and store it on the stack."""
-        for number in self.loads:
+        for node in self.loads:
             rows = []
             for k in range(self.lanes):
                 count = wide
                 if wide is not None and high is not None:
                     count = self.f.select(self.f.compare("icmp slt", i64(k), high), wide, i64(0))
                 row = scope.child({self.other: u, self.axis: self.f.plus(v, i64(k))}, VectorAxis(self.other, self.lanes, count))
-                rows.append(row.number(number).components)
-                fetch_ahead(self.f, row.pointer(("load", number)), self.analysis.kernel.nodes[number].dtype.itemsize * self.lanes)
-            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[number].dtype), self.lanes)
+                rows.append(row.value(node).components)
+                fetch_ahead(self.f, row.pointer(("load", node)), self.analysis.kernel.nodes[node].dtype.itemsize * self.lanes)
+            type_ = vector_of(_tile_element(self.analysis.kernel.nodes[node].dtype), self.lanes)
             for component, columns in enumerate(zip(*rows, strict=True)):
-                self.store_tile(number, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
+                self.store_tile(node, component, transposed(self.f, [self.f.cast("zext", x, type_) for x in columns]), column)
 
-    def store_tile(self, number: int, component: int, vectors: Sequence[Value], column: Value) -> None:
+    def store_tile(self, node: int, component: int, vectors: Sequence[Value], column: Value) -> None:
         """Emit the stores of a tile on the stack."""
-        tiles, type_ = self.tiles.setdefault(number, []), vectors[0].type
+        tiles, type_ = self.tiles.setdefault(node, []), vectors[0].type
         if component == len(tiles):
             tiles.append(self.f.alloca(type_, self.lanes * self.columns))
         for k, vector in enumerate(vectors):
             slot = self.f.plus(i64(k * self.columns), column)
             self.f.store(vector, self.f.at(tiles[component], type_, slot), _align(type_))
 
-    def load_tile_row(self, number: int, tiles: Sequence[Value], i: Value) -> Number:
+    def load_tile_row(self, node: int, tiles: Sequence[Value], i: Value) -> Number:
         """Emit the load of a row of a tile on the stack."""
-        dtype = self.analysis.kernel.nodes[number].dtype
+        dtype = self.analysis.kernel.nodes[node].dtype
         components = []
         for tile in tiles:
             type_ = vector_of(_tile_element(dtype), self.lanes)
@@ -346,7 +346,7 @@ class LoopSchedule(NamedTuple):
 
     analysis: KernelAnalysis
     vectors: Vectors
-    passes: list[Pass]
+    passes: list[RowPass]
     #: Nanoseconds for one iteration of all axes.
     iteration_cost: float
     #: The axis along which some loads are contiguous, if it is not the vectors' axis, and those loads.
@@ -367,21 +367,20 @@ def schedule_of(analysis: KernelAnalysis, options: LoopOptions = PREFERRED) -> L
     """Return the schedule of a kernel that has axes."""
     axis = _vector_axis(analysis) if options.axis is None else options.axis
     if axis in analysis.parallel_axes and any(axis not in analysis.depends[n] for n in analysis.reduces):
-        analysis = KernelAnalysis(
-            analysis.kernel, each=frozenset({axis})
-        )  # rows are lanes, each of which reduces, although all reduce the same
-    lanes = lanes_of(analysis)
+        # Rows are lanes: each lane reduces for itself, even what is the same in all of them, so that results are vectors.
+        analysis = KernelAnalysis(analysis.kernel, each=frozenset({axis}))
+    lanes = vector_lanes_of(analysis)
     segments = segments_of(analysis, axis)
     if segments is None or analysis.kernel.sizes[axis] == 1 or options.scalar:
         lanes, segments = 1, (Segment(0, analysis.kernel.sizes[axis], {}),)
-    passes = passes_of(analysis, keeping=options.keeping is not False)
+    passes = row_passes(analysis, keeping=options.keeping is not False)
     slot_bytes = sum(analysis.kernel.nodes[n].dtype.itemsize for row_pass in passes for n in row_pass.keeps)
     if slot_bytes * analysis.size(analysis.reduction_axes) * (1 if axis in analysis.reduction_axes else lanes) > _STACK:
-        passes = passes_of(analysis, keeping=False)
+        passes = row_passes(analysis, keeping=False)
     vectors = Vectors(axis, lanes, options.unroll or _unroll(analysis, axis, lanes, passes), segments)
     transposition, iteration_cost = None if options.tiles is False else crossing(analysis, axis, lanes), iteration_cost_of(analysis)
     inner = interleaved_axis(analysis, axis, lanes) if transposition is None and options.interleaved is not False else None
-    cut = _cut(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
+    cut = _tasks_of_rows(analysis, vectors, transposition, inner, iteration_cost * GRAIN / options.grain)
     return LoopSchedule(analysis, vectors, passes, iteration_cost, transposition, inner, cut, options)
 
 
@@ -413,21 +412,21 @@ def legal_options(analysis: KernelAnalysis) -> Iterator[LoopOptions]:
 def can_split(schedule: LoopSchedule) -> bool:
     """Return True if reductions can be split into two launches.
 
-    They need one pass, and no index of an element.
+    They need one pass over a row, and no index of an element.
     """
-    once = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
-    return once and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
+    has_one_pass = schedule.analysis.passes == 2 and not schedule.passes[1].has_iterations
+    return has_one_pass and not any(reduce.is_index for reduce in schedule.analysis.reduces.values())
 
 
 def can_be_wide(schedule: LoopSchedule) -> bool:
-    """Return True if the reduction is that of a matrix along its rows' number."""
+    """Return True if the reduction is over the rows of a matrix."""
     return schedule.analysis.parallel_axes == {schedule.axis} and len(schedule.analysis.reduction_axes) == 1
 
 
-def _cut(
+def _tasks_of_rows(
     analysis: KernelAnalysis, vectors: Vectors, transposition: tuple[int, list[int]] | None, inner: int | None, iteration_cost: float
 ) -> Grid:
-    """Return the tasks: rows, columns, or strips of tiles."""
+    """Return the tasks: rows, vectors of rows, or strips of tiles."""
     sizes, axis = analysis.kernel.sizes, vectors.axis
     if axis in analysis.reduction_axes:
         return grid(analysis.size(analysis.parallel_axes), 1, 1, iteration_cost * analysis.size(analysis.reduction_axes))
@@ -444,7 +443,7 @@ def _cut(
     )
 
 
-def lanes_of(analysis: KernelAnalysis) -> int:
+def vector_lanes_of(analysis: KernelAnalysis) -> int:
     """Return the lanes of a vector: a register of the widest dtype."""
     widest = max(
         [4 if d in dtypes.FLOATS and d.itemsize == 2 else d.itemsize // (2 if d in dtypes.COMPLEX else 1) for d in analysis.dtypes()]
@@ -456,7 +455,7 @@ def _vector_axis(analysis: KernelAnalysis) -> int:
     """Return the axis along which most elements are contiguous."""
     sizes = analysis.kernel.sizes
     offsets = [(1.0, p) for p in analysis.load_offsets.values()] + [(1.5, p) for p in analysis.store_offsets]
-    lanes = lanes_of(analysis)
+    lanes = vector_lanes_of(analysis)
 
     def score(axis: int) -> tuple[float, int]:
         vectors = -(-sizes[axis] // lanes)
@@ -500,7 +499,7 @@ def _bounds(condition: Range, size: int) -> tuple[int, int]:
     return max(min(low, size), 0), max(min(high, size), 0)
 
 
-def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[Pass]) -> int:
+def _unroll(analysis: KernelAnalysis, axis: int, lanes: int, passes: list[RowPass]) -> int:
     size = analysis.kernel.sizes[axis]
     reduces = max([len(p.reduces) for p in passes], default=0)
     heavy = cost_of(analysis, [s.value for s in analysis.kernel.stores] + [r.operand for r in analysis.reduces.values()]) > _EXPENSIVE_NS

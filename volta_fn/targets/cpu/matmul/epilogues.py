@@ -15,8 +15,8 @@ from volta_fn.compiler.ir.nodes import Contraction
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
 from volta_fn.targets.cpu.loops.emit import buffer, rows_in
 from volta_fn.targets.cpu.loops.emit_values import LoopNest, VectorScope
-from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors, passes_of
-from volta_fn.targets.cpu.loops.schedule import lanes_of
+from volta_fn.targets.cpu.loops.rows import RowCode, Segment, Vectors, row_passes
+from volta_fn.targets.cpu.loops.schedule import vector_lanes_of
 from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, parameters_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch
@@ -300,17 +300,17 @@ class FusedEpilogue:
         """Emit the loops over neighbouring columns, by vectors."""
         analysis = scope.nest.analysis
         decided = not any(axis in r.value.axes for n in range(len(analysis.kernel.nodes)) for r in analysis.ranges(n))
-        lanes = min(lanes_of(analysis), self.work.lanes) if decided else 1
+        lanes = min(vector_lanes_of(analysis), self.work.lanes) if decided else 1
         segment = Segment(0, analysis.kernel.sizes[axis], {})
-        code = RowCode(scope.nest, passes_of(analysis, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
+        code = RowCode(scope.nest, row_passes(analysis, keeping=False), Vectors(axis, lanes, _UNROLL, (segment,)))
         step = lanes * _UNROLL
         middle = f.plus(start, f.binary("and", f.minus(end, start), i64(-step)))
 
         def several(column: Value) -> None:
-            code.columns(scope, segment, column, None, _UNROLL)
+            code.rows_as_lanes(scope, segment, column, None, _UNROLL)
 
         def last(column: Value) -> None:
-            code.columns(scope, segment, column, least(f, f.minus(end, column), i64(lanes)) if lanes > 1 else None, 1)
+            code.rows_as_lanes(scope, segment, column, least(f, f.minus(end, column), i64(lanes)) if lanes > 1 else None, 1)
 
         each(f, start, middle, several, step)
         each(f, middle, end, last, lanes)

@@ -143,7 +143,7 @@ def cumulative(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: T
     return _RowScan(scan, length, -(-scan.size // length), device).routine()
 
 
-# lines
+# rows
 
 
 def _chunk_count(scan: Scan) -> int:

@@ -27,7 +27,8 @@ LANES = 4
 #: Texts of u32 expressions that are cheap to repeat: one for all lanes, or one for each.
 Texts = tuple[str, ...]
 
-#: The pseudo-axis of the group's number along a span, or along its last axis if groups do not cross that axis's ends.
+#: The pseudo-axis that stands in an `Affine` for the index of a group of lanes: along the span or, if no group crosses the end of a row of
+#: its last axis (`is_aligned`), along that axis.
 GROUP = -1
 
 
@@ -51,7 +52,7 @@ class AxisSpan(NamedTuple):
         return math.prod(self.sizes)
 
     @property
-    def groups(self) -> int:
+    def lane_groups(self) -> int:
         """The number of groups of lanes."""
         return -(-self.total // self.lanes)
 
@@ -99,14 +100,14 @@ class AxisSpan(NamedTuple):
         return Affine(tuple(sorted([(GROUP, 1), *[(a, c // self.lanes) for a, c in rest.items()]])), index.offset // self.lanes)
 
 
-def _divided(shader: Namer, number: str, sizes: tuple[int, ...]) -> list[str]:
+def _divided(shader: Namer, index: str, sizes: tuple[int, ...]) -> list[str]:
     """Emit the index along each axis, by the number of an element."""
     result: list[str] = []
     for size in reversed(sizes[1:]):
-        quotient = shader.let("u32", f"{number} / {size}u")
-        result.append(shader.let("u32", f"{number} - {quotient} * {size}u"))
-        number = quotient
-    return [number, *reversed(result)] if sizes else []
+        quotient = shader.let("u32", f"{index} / {size}u")
+        result.append(shader.let("u32", f"{index} - {quotient} * {size}u"))
+        index = quotient
+    return [index, *reversed(result)] if sizes else []
 
 
 # ------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class KernelStep(NamedTuple):
     #: Iterations for which this does not hold are skipped.
     bound: Range | None = None
     #: The index of an element in its row, where that is not the row-major one.
-    number: Affine | None = None
+    index_in_row: Affine | None = None
 
     @property
     def bindings(self) -> int:
@@ -151,7 +152,7 @@ _WORD = 1 << 32
 
 
 class LoopNest(NamedTuple):
-    """The state that all scopes of a loop nest share."""
+    """State shared by all scopes of a kernel, whose buffers are bound in a shader."""
 
     shader: Shader
     analysis: KernelAnalysis
@@ -180,28 +181,28 @@ class LaneScope(Scope[Texts, Numbers]):
         """Return a scope further in."""
         return LaneScope(self.nest, self, axes, span)
 
-    # numbers
+    # values
 
-    def spread(self, number: int) -> Numbers:
+    def spread(self, node: int) -> Numbers:
         """Return a node's value in every lane."""
-        values = self.number(number)
+        values = self.value(node)
         return values * self.lanes if len(values) == 1 else values
 
-    def prepare_operands(self, number: int) -> None:
+    def prepare_operands(self, node: int) -> None:
         """Emit the loop-invariant summand of a load's index."""
-        if number in self.analysis.loads:
-            self._prepare_sum(self.analysis.load_offsets[number])
+        if node in self.analysis.loads:
+            self._prepare_sum(self.analysis.load_offsets[node])
 
     def _prepare_sum(self, affine: Affine) -> None:
         here = tuple([term for term in affine.terms if term[0] in self.axes])
         if here:
             self._sum(here)
 
-    def emit(self, number: int) -> Numbers:
+    def emit(self, node_number: int) -> Numbers:
         """Emit a node's values: one, or one for each lane."""
-        nest, node = self.nest, self.nest.analysis.kernel.nodes[number]
+        nest, node = self.nest, self.nest.analysis.kernel.nodes[node_number]
         if isinstance(node, Load):
-            return self._loaded(number, node)
+            return self._loaded(node_number, node)
         if isinstance(node, Constant):
             return (constant(node.dtype, node.value),)
         if isinstance(node, Position):
@@ -209,7 +210,7 @@ class LaneScope(Scope[Texts, Numbers]):
         if isinstance(node, Inside):
             return tuple([Number(node.dtype, nest.shader.named("bool", text)) for text in self.holds(node.ranges) or ("true",)])
         assert isinstance(node, Apply), "a reduction is known before it is asked for"
-        read = [self.number(i) for i in node.operands]
+        read = [self.value(i) for i in node.operands]
         count = max([len(x) for x in read], default=1)
         if count > 1 and is_long(node.op, read[0][0].dtype):
             return self._in_loop(node, read, count)
@@ -242,49 +243,49 @@ class LaneScope(Scope[Texts, Numbers]):
 
     # loads and stores
 
-    def _loaded(self, number: int, node: Load) -> Numbers:
+    def _loaded(self, node_number: int, node: Load) -> Numbers:
         array = self.nest.inputs[node.input]
         holds = self.holds(node.mask)
         if holds is None:
-            return self._read(number, array)
+            return self._read(node_number, array)
         fill = constant(node.dtype, node.fill.value)
         if holds == ("false",) or not self.nest.analysis.kernel.inputs[node.input].size:
             return (fill,)
         if holds == ("true",):
-            return self._read(number, array)
+            return self._read(node_number, array)
         fill = opaque_float(self.nest.shader, fill)
         if len(holds) == 1:
-            return self._read_if(holds[0], number, array, fill)
-        return self._read_where(holds, number, array, fill)
+            return self._read_if(holds[0], node_number, array, fill)
+        return self._read_where(holds, node_number, array, fill)
 
-    def _read(self, number: int, array: Array) -> Numbers:
-        offset = self.nest.analysis.load_offsets[number]
+    def _read(self, node_number: int, array: Array) -> Numbers:
+        offset = self.nest.analysis.load_offsets[node_number]
         vector = self.vector(offset)
         if vector is not None:
             return tuple(array.load4(vector))
-        node = self.nest.analysis.kernel.nodes[number]
+        node = self.nest.analysis.kernel.nodes[node_number]
         assert isinstance(node, Load)
         size = self.nest.analysis.kernel.inputs[node.input].size
         return tuple([array.load(_within(index, size)) for index in self.affine(offset)])
 
-    def _read_if(self, condition: str, number: int, array: Array, fill: Number) -> Numbers:
+    def _read_if(self, condition: str, node: int, array: Array, fill: Number) -> Numbers:
         """Emit a load that reads memory only if a condition of all lanes holds."""
-        shader, offset = self.nest.shader, self.nest.analysis.load_offsets[number]
+        shader, offset = self.nest.shader, self.nest.analysis.load_offsets[node]
         self._prepare_sum(offset)
         count = self.lanes if self.varies(offset) else 1
         names = [shader.var(wgsl_type(fill.dtype), fill.text) for _ in range(count)]
         with shader.block(f"if ({condition})"):
             inside = self.child({})
-            for name, x in zip(names, inside._read(number, array), strict=True):
+            for name, x in zip(names, inside._read(node, array), strict=True):
                 shader.emit(f"{name} = {x.text};")
         return tuple([Number(fill.dtype, shader.let(wgsl_type(fill.dtype), name)) for name in names])
 
-    def _read_where(self, holds: Texts, number: int, array: Array, fill: Number) -> Numbers:
+    def _read_where(self, holds: Texts, node: int, array: Array, fill: Number) -> Numbers:
         """Emit a load under each lane's condition.
 
         Where it fails, element 0 is loaded, and `fill` takes its place.
         """
-        shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[number])
+        shader, index = self.nest.shader, self.affine(self.nest.analysis.load_offsets[node])
         result = []
         for k, condition in enumerate(holds):
             where = shader.named("bool", condition)
@@ -292,12 +293,12 @@ class LaneScope(Scope[Texts, Numbers]):
             result.append(Number(fill.dtype, shader.let(wgsl_type(fill.dtype), f"select({fill.text}, {x.text}, {where})")))
         return tuple(result)
 
-    def store(self, number: int) -> None:
+    def store(self, store: int) -> None:
         """Emit a store, executed only where the axes that it does not depend on are 0."""
-        nest, array = self.nest, self.nest.outputs[number]
-        nest.pending.discard(number)
-        offset, values = nest.analysis.store_offsets[number], self.number(nest.analysis.kernel.stores[number].value)
-        if is_store_in_fours(nest.analysis, self.span, number):
+        nest, array = self.nest, self.nest.outputs[store]
+        nest.pending.discard(store)
+        offset, values = nest.analysis.store_offsets[store], self.value(nest.analysis.kernel.stores[store].value)
+        if is_store_in_fours(nest.analysis, self.span, store):
             vector = self.vector(offset)
             assert vector is not None
             array.store4(vector, values * self.lanes if len(values) == 1 else values)
@@ -414,16 +415,18 @@ class LaneScope(Scope[Texts, Numbers]):
         return aligned and (not from_zero or value.offset % self.lanes == 0) and (end is None or (value.offset - end) % self.lanes == 0)
 
 
-def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, number: int) -> bool:
+def is_store_in_fours(analysis: KernelAnalysis, span: AxisSpan | None, store: int) -> bool:
     """Return True if a store writes full vectors."""
-    if span is None or span.vector(analysis.store_offsets[number]) is None:
+    if span is None or span.vector(analysis.store_offsets[store]) is None:
         return False
-    walked = analysis.parallel_axes | (analysis.reduction_axes if analysis.store_axes(number) & analysis.reduction_axes else frozenset())
-    return all(a in analysis.store_offsets[number].axes for a in walked if analysis.kernel.sizes[a] > 1)
+    walked = analysis.parallel_axes | (analysis.reduction_axes if analysis.store_axes(store) & analysis.reduction_axes else frozenset())
+    return all(a in analysis.store_offsets[store].axes for a in walked if analysis.kernel.sizes[a] > 1)
 
 
-def arrays(shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()) -> LoopNest:
-    """Return a loop nest with the kernel's arrays, which know of accesses in fours.
+def bind_kernel(
+    shader: Shader, analysis: KernelAnalysis, spans: Sequence[AxisSpan], buffers: Buffers, absent: Collection[int] = ()
+) -> LoopNest:
+    """Bind a kernel's buffers in a shader, for accesses in fours where possible.
 
     Loads may be along any of the spans, stores are along the first.
 

@@ -44,10 +44,10 @@ def widened(kernel: Kernel) -> Kernel:
     nodes: list[Node] = []
     new: list[int] = []
 
-    def converted(number: int, dtype: np.dtype) -> int:
-        if nodes[number].dtype == dtype:
-            return number
-        nodes.append(Apply(dtype, "convert_element_type", (number,), (("new_dtype", dtype), ("weak_type", False))))
+    def converted(node: int, dtype: np.dtype) -> int:
+        if nodes[node].dtype == dtype:
+            return node
+        nodes.append(Apply(dtype, "convert_element_type", (node,), (("new_dtype", dtype), ("weak_type", False))))
         return len(nodes) - 1
 
     for node in kernel.nodes:
@@ -201,12 +201,12 @@ _UNKEY = """fn float_of_key(key: i32) -> f32 {
 _NAN_KEYS = {"max": "0x7fffffff", "min": "bitcast<i32>(0x80000000u)"}
 
 
-def is_possible(accumulator: Accumulator) -> bool:
+def can_shuffle(accumulator: Accumulator) -> bool:
     """Return True if invocations can exchange a reduction's state."""
     return not accumulator.node.is_index and accumulator.dtype in (np.float32, np.int32, np.uint32)
 
 
-def has_rows(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
+def fits_subgroups(device: TargetCapabilities, per_row: int, invocations: int) -> bool:
     """Return True if `per_row` neighbours in a workgroup are always in one subgroup."""
     width = device.subgroup_most
     return device.subgroups and device.subgroup_least == width and 1 < per_row <= width and invocations % width == 0
@@ -264,40 +264,44 @@ _ONCE = 16
 
 
 class Team(NamedTuple):
-    """The invocations of a workgroup: `per_row` for each of `rows_per_group` rows.
+    """The invocations of a workgroup: `per_row` for each of `rows_per_workgroup` rows.
 
-    `rank` is an invocation's number in its row, `row` the number of the row: neighbours are in one row, or, in `columns`, have the same
-    rank in neighbouring rows.
+    `rank` is an invocation's number in its row, `row_index` the index of the row: neighbours are in one row, or, if `by_columns`, have
+    the same rank in neighbouring rows.
     """
 
     per_row: int
-    rows_per_group: int
-    columns: bool
+    rows_per_workgroup: int
+    by_columns: bool
     rank: str
-    row: str
+    row_index: str
 
     @property
     def invocations(self) -> int:
         """The size of a workgroup."""
-        return self.per_row * self.rows_per_group
+        return self.per_row * self.rows_per_workgroup
 
     def slot(self, rank: str) -> str:
         """Return the index in workgroup memory of a rank of this invocation's row."""
-        if self.rows_per_group == 1:
+        if self.rows_per_workgroup == 1:
             return rank
-        return f"({rank}) * {self.rows_per_group}u + {self.row}" if self.columns else f"{self.row} * {self.per_row}u + {rank}"
+        return (
+            f"({rank}) * {self.rows_per_workgroup}u + {self.row_index}"
+            if self.by_columns
+            else f"{self.row_index} * {self.per_row}u + {rank}"
+        )
 
 
-def team(shader: Shader, per_row: int, rows_per_group: int, columns: bool) -> Team:
+def team(shader: Shader, per_row: int, rows_per_workgroup: int, by_columns: bool) -> Team:
     """Return the team of an invocation; both numbers are powers of two."""
-    if rows_per_group > 1 and not columns and has_rows(shader.module.device, per_row, per_row * rows_per_group):
+    if rows_per_workgroup > 1 and not by_columns and fits_subgroups(shader.module.device, per_row, per_row * rows_per_workgroup):
         shader.number_by_subgroups()
     local = shader.local
-    if per_row == 1 or rows_per_group == 1:
-        return Team(per_row, rows_per_group, columns, "0u" if per_row == 1 else local, "0u" if rows_per_group == 1 else local)
-    fast = rows_per_group if columns else per_row
+    if per_row == 1 or rows_per_workgroup == 1:
+        return Team(per_row, rows_per_workgroup, by_columns, "0u" if per_row == 1 else local, "0u" if rows_per_workgroup == 1 else local)
+    fast = rows_per_workgroup if by_columns else per_row
     low, high = shader.let("u32", f"{local} & {fast - 1}u"), shader.let("u32", f"{local} >> {fast.bit_length() - 1}u")
-    return Team(per_row, rows_per_group, columns, high if columns else low, low if columns else high)
+    return Team(per_row, rows_per_workgroup, by_columns, high if by_columns else low, low if by_columns else high)
 
 
 class WorkgroupReduction:
@@ -314,7 +318,7 @@ class WorkgroupReduction:
         `states` has one for each lane.
         """
         left, per_row = states, self.team.per_row
-        if len(states) == 1 and is_possible(accumulator):
+        if len(states) == 1 and can_shuffle(accumulator):
             ((x,),) = states
             if self._is_in_subgroup:
                 return [(over_subgroup(self.shader, accumulator, x, per_row),)]
@@ -329,13 +333,13 @@ class WorkgroupReduction:
     @property
     def _is_in_subgroup(self) -> bool:
         """True if the invocations of each row are neighbours in one subgroup."""
-        return not self.team.columns and has_rows(self.shader.module.device, self.team.per_row, self.team.invocations)
+        return not self.team.by_columns and fits_subgroups(self.shader.module.device, self.team.per_row, self.team.invocations)
 
     @property
     def _has_subgroups(self) -> bool:
         """True if the workgroup is one row of full subgroups."""
         device = self.shader.module.device
-        return device.subgroups and self.team.rows_per_group == 1 and self.team.per_row % device.subgroup_most == 0
+        return device.subgroups and self.team.rows_per_workgroup == 1 and self.team.per_row % device.subgroup_most == 0
 
     def _over_subgroups(self, accumulator: Accumulator, x: Number) -> Number:
         """Emit the combination of each subgroup, and then that of all.

@@ -53,7 +53,7 @@ def steps_of(
         if all(s.bindings <= device.buffers for s in steps):
             result: list[KernelStep] = []
             for s in steps:
-                simple = s if s.number is not None else s._replace(kernel=simplified(s.kernel))
+                simple = s if s.index_in_row is not None else s._replace(kernel=simplified(s.kernel))
                 result += [simple] if s.kernel.reduction_axes else elementwise_steps(simple, separate, options)
             return result
         workspaces.sizes.clear()
@@ -103,6 +103,9 @@ _GROUP_WITH_ROWS = 256
 _ELEMENTS = 1 << 20
 _REDUCED = 1 << 17
 _NODES = 500
+
+#: Where the numbers of workspaces begin when steps are only counted: a kernel of several steps is refused.
+_UNUSED_BUFFER = 1 << 30
 
 
 class Member(NamedTuple):
@@ -179,9 +182,9 @@ class FusedKernels:
 
     def _write(self, kernel: _Planned) -> None:
         """Write a kernel for workgroups after those of the kernels before."""
-        plan = kernel.plan._replace(rows_per_group=self._size // kernel.plan.per_row)
+        plan = kernel.plan._replace(rows_per_workgroup=self._size // kernel.plan.per_row)
         shader, first, grid_group = self._shader, self._groups, Shader.group
-        self._groups += -(-plan.rows.groups // plan.rows_per_group)
+        self._groups += -(-plan.outer.lane_groups // plan.rows_per_workgroup)
         with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{grid_group} - {first}u")
             write_rows(kernel.analysis, plan, shader, kernel.step)
@@ -197,16 +200,16 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(1 << 30), separate=False)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, Workspaces(_UNUSED_BUFFER), separate=False)
     if len(steps) != 1:
         return None
     analysis = analysis_of(steps[0].kernel)
     if analysis.reduction_axes:
         plan = schedule.rows_or_columns(analysis, device)
         group = _group(device)
-        return _Planned(analysis, plan, steps[0], schedule.shared(analysis, plan) * group) if plan.per_row <= group else None
+        return _Planned(analysis, plan, steps[0], schedule.bytes_per_invocation(analysis, plan) * group) if plan.per_row <= group else None
     plan = schedule.elementwise(analysis, device)
-    return None if crossing(analysis, plan.rows.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
+    return None if crossing(analysis, plan.outer.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
 
 
 # ------------------------------------------------------------------------------
@@ -217,15 +220,15 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
 def routine(
     kernel: Kernel,
     device: TargetCapabilities,
-    shared: Mapping[int, int] = {},  # never changed
+    overwrites: Mapping[int, int] = {},  # never changed
     options: LoopOptions = PREFERRED,
 ) -> Routine:
     """Return the routine of a kernel.
 
-    `shared` maps outputs to the inputs whose memory they overwrite; these inputs get the numbers of the outputs' buffers.
+    `overwrites` maps outputs to the inputs whose memory they overwrite; these inputs get the numbers of the outputs' buffers.
     """
     count = len(kernel.inputs)
-    overwritten = {i: count + s for s, i in shared.items()}
+    overwritten = {i: count + s for s, i in overwrites.items()}
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     if not stores:
         return Routine(())
@@ -233,7 +236,7 @@ def routine(
     if 0 in kernel.sizes:
         kernel = without_empty_axes(kernel)
     workspaces = Workspaces(count + len(kernel.stores))
-    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, not shared, options)
+    steps = steps_of(KernelStep(widened(restricted(kernel, stores)), buffers), device, workspaces, not overwrites, options)
     if len(steps) > 1:  # they have other axes
         options = options._replace(axis=None)
     dispatches = [replace(dispatch(step, device, options), work=math.prod(step.kernel.sizes)) for step in steps]
@@ -252,16 +255,15 @@ def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions 
     if analysis.reduction_axes:
         options = options._replace(loops=options.loops or step.bound is not None)
         plan = schedule.rows_or_columns(analysis, device, options)
-        if (
-            step.bound is not None and plan.rows.lanes > 1 and plan.rows.axes[-1] in step.bound.value.axes
-        ):  # lanes end at different elements
+        # Without lanes, where lanes would end at different elements.
+        if step.bound is not None and plan.outer.lanes > 1 and plan.outer.axes[-1] in step.bound.value.axes:
             plan = schedule.rows_or_columns(analysis, device, options._replace(lanes=False))
         plan = schedule.spread(plan)
     else:
         plan = schedule.elementwise(analysis, device, options)
-        cross = crossing(analysis, plan.rows.axes[-1], options.tiles)
+        cross = crossing(analysis, plan.outer.axes[-1], options.tiles)
         if cross is not None:
             return write_tiles(analysis, cross, device, step)
         if plan.unroll > 1:
             return write_flat(analysis, plan, device, step)
-    return write(analysis, plan, Shader(device, plan.per_row * plan.rows_per_group), step)
+    return write(analysis, plan, Shader(device, plan.per_row * plan.rows_per_workgroup), step)

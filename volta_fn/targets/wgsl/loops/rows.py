@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from volta_fn import dtypes
-from volta_fn.codegen.loops import Nodes, Pass, closure, crossing_loads, passes_of, reductions, restricted
+from volta_fn.codegen.loops import Nodes, RowPass, closure, crossing_loads, reductions, restricted, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, rewritten
 from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Team, WorkgroupReduction, team
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
@@ -36,33 +36,33 @@ _BLOCK = 32
 class LoopSchedule(NamedTuple):
     """The schedule of a kernel as one dispatch."""
 
-    #: The rows and the elements of a row; one of them may be walked by lanes.
-    rows: AxisSpan
-    row: AxisSpan
+    #: The axes of rows and of the elements of a row; one of the two spans may be walked by lanes.
+    outer: AxisSpan
+    inner: AxisSpan
     #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
     per_row: int
-    rows_per_group: int
+    rows_per_workgroup: int
     #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
-    columns: bool
+    by_columns: bool
     #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
     unroll: int
     resident: bool
 
     @property
-    def lanes(self) -> AxisSpan:
+    def lane_span(self) -> AxisSpan:
         """The axes that are walked by lanes."""
-        return self.rows if self.rows.lanes > 1 else self.row
+        return self.outer if self.outer.lanes > 1 else self.inner
 
 
 def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
     """Return the dispatch of a step."""
     write_rows(analysis, schedule, shader, step)
-    return shader.dispatch(-(-schedule.rows.groups // schedule.rows_per_group))
+    return shader.dispatch(-(-schedule.outer.lane_groups // schedule.rows_per_workgroup))
 
 
 def write_rows(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> None:
     """Emit the code of a step, for workgroups of a shader under construction."""
-    nest = arrays(shader, analysis, (schedule.lanes,), step.buffers)
+    nest = bind_kernel(shader, analysis, (schedule.lane_span,), step.buffers)
     _RowEmitter(nest, schedule, step).write()
     nest.pending.check()
 
@@ -74,51 +74,51 @@ class _RowEmitter:
         self.analysis = nest.analysis
         self.schedule = schedule
         self.bound = step.bound
-        self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_group, schedule.columns)
+        self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_workgroup, schedule.by_columns)
         self.reduction = WorkgroupReduction(nest.shader, self.team)
-        self.number_in_row = step.number or self.analysis.row_number
+        self.index_in_row = step.index_in_row or self.analysis.row_number
         #: Whether the invocation's row exists, where that is not certain.
         self.live: str | None = None
 
     def write(self) -> None:
         """Emit all passes over a row."""
-        passes = passes_of(self.analysis)
+        passes = row_passes(self.analysis)
         root = LaneScope(self.nest, None, {})
-        scope = root.child(self.schedule.rows.bind(self.shader, self.row_number()), self.schedule.rows)
+        scope = root.child(self.schedule.outer.bind(self.shader, self.row_number()), self.schedule.outer)
         scopes = self.residents(scope) if self.schedule.resident else []
-        for here in passes:
-            self.store_rows(here, scope)
-            if not here.has_iterations:
+        for row_pass in passes:
+            self.store_rows(row_pass, scope)
+            if not row_pass.has_iterations:
                 continue
-            scope.hoist(here.targets(self.analysis))
-            accumulators = self.accumulators(here)
-            states = self.at_once(here, accumulators, scopes) if scopes else self.by_loops(here, accumulators, scope)
-            for number, accumulator, lanes in zip(here.reduces, accumulators, states, strict=True):
+            scope.hoist(row_pass.targets(self.analysis))
+            accumulators = self.accumulators(row_pass)
+            states = self.emit_resident(row_pass, accumulators, scopes) if scopes else self.emit_loops(row_pass, accumulators, scope)
+            for node, accumulator, lanes in zip(row_pass.reduces, accumulators, states, strict=True):
                 totals = self.reduction.combined(accumulator, lanes)
-                scope.numbers[number] = tuple([accumulator.result(state) for state in totals])
+                scope.values[node] = tuple([accumulator.result(state) for state in totals])
 
     def row_number(self) -> str:
         """Emit the number of this invocation's row; beyond the last row it is the last."""
-        count, rows_per_group = self.schedule.rows.groups, self.schedule.rows_per_group
-        if rows_per_group == 1:
+        count, rows_per_workgroup = self.schedule.outer.lane_groups, self.schedule.rows_per_workgroup
+        if rows_per_workgroup == 1:
             return self.shader.group
-        number = self.shader.let("u32", f"{self.shader.group} * {rows_per_group}u + {self.team.row}")
-        if count % rows_per_group == 0:
+        number = self.shader.let("u32", f"{self.shader.group} * {rows_per_workgroup}u + {self.team.row_index}")
+        if count % rows_per_workgroup == 0:
             return number
         self.live = self.shader.let("bool", f"{number} < {count}u")
         return self.shader.let("u32", f"min({number}, {count - 1}u)")
 
-    def accumulators(self, here: Pass) -> list[Accumulator]:
-        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.analysis, here.reduces)]
+    def accumulators(self, row_pass: RowPass) -> list[Accumulator]:
+        return [Accumulator(node, dtype, self.shader) for node, dtype in reductions(self.analysis, row_pass.reduces)]
 
     # stores
 
-    def store_rows(self, here: Pass, scope: LaneScope) -> None:
+    def store_rows(self, row_pass: RowPass, scope: LaneScope) -> None:
         """Emit the stores per row, by its first invocation."""
-        for s in here.row_stores:
-            scope.number(self.analysis.kernel.stores[s].value)
+        for s in row_pass.row_stores:
+            scope.value(self.analysis.kernel.stores[s].value)
         conditions = [self.live, f"{self.team.rank} == 0u" if self.schedule.per_row > 1 else None]
-        self.store(here.row_stores, [scope], conditions)
+        self.store(row_pass.row_stores, [scope], conditions)
 
     def store(self, stores: Sequence[int], scopes: Sequence[LaneScope], conditions: Sequence[str | None]) -> None:
         """Emit stores in some scopes, if all conditions hold."""
@@ -139,123 +139,132 @@ class _RowEmitter:
 
     def residents(self, scope: LaneScope) -> list[LaneScope]:
         """Emit the scopes of an invocation's elements, the row's last one beyond its end."""
-        row, per_row, shader = self.schedule.row, self.schedule.per_row, self.shader
+        row, per_row, shader = self.schedule.inner, self.schedule.per_row, self.shader
         scopes = []
         for k in range(self.schedule.unroll):
-            number = self.element_number(k)
-            if (k + 1) * per_row > row.groups:
-                number = shader.let("u32", f"min({number}, {row.groups - 1}u)")
+            number = self.element_index(k)
+            if (k + 1) * per_row > row.lane_groups:
+                number = shader.let("u32", f"min({number}, {row.lane_groups - 1}u)")
             scopes.append(scope.child(row.bind(shader, shader.named("u32", number)), row))
         return scopes
 
-    def element_number(self, k: int) -> str:
-        """Return the number of the k-th element, or group of lanes, of an invocation."""
+    def element_index(self, k: int) -> str:
+        """Return the index of the k-th element, or group of lanes, of an invocation."""
         if self.schedule.per_row == 1:
             return f"{k}u"
         return f"{self.team.rank} + {k * self.schedule.per_row}u" if k else self.team.rank
 
-    def exists(self, k: int) -> str | None:
+    def element_exists(self, k: int) -> str | None:
         """Return the condition that an invocation has a k-th element; None if it has."""
-        groups, per_row = self.schedule.row.groups, self.schedule.per_row
-        return None if (k + 1) * per_row <= groups else f"{self.element_number(k)} < {groups}u"
+        groups, per_row = self.schedule.inner.lane_groups, self.schedule.per_row
+        return None if (k + 1) * per_row <= groups else f"{self.element_index(k)} < {groups}u"
 
-    def at_once(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
-        write_together(scopes, here.targets(self.analysis))
-        exist = [self.exists(k) for k in range(len(scopes))]
+    def emit_resident(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[LaneScope]) -> list[list[State]]:
+        """Emit a pass over a row that is in registers, and return its states."""
+        write_together(scopes, row_pass.targets(self.analysis))
+        exist = [self.element_exists(k) for k in range(len(scopes))]
         result = []
-        for number, accumulator in zip(here.reduces, accumulators, strict=True):
+        for node, accumulator in zip(row_pass.reduces, accumulators, strict=True):
             states = [
-                [accumulator.where(exists, x) for x in self.contributions(number, accumulator, scope)]
+                [accumulator.where(exists, x) for x in self.contributions(node, accumulator, scope)]
                 for scope, exists in zip(scopes, exist, strict=True)
             ]
             result.append(self.merged(accumulator, states))
         certain = [scope for scope, exists in zip(scopes, exist, strict=True) if exists is None]
-        self.store(here.stores, certain, [self.live])
+        self.store(row_pass.stores, certain, [self.live])
         for scope, exists in zip(scopes, exist, strict=True):
             if exists is not None:
-                self.store(here.stores, [scope], [self.live, exists])
+                self.store(row_pass.stores, [scope], [self.live, exists])
         return result
 
-    def contributions(self, number: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
+    def contributions(self, node: int, accumulator: Accumulator, scope: LaneScope) -> list[State]:
         """Emit the states to accumulate in a scope, one for each lane."""
-        values = scope.spread(self.analysis.reduces[number].operand)
+        values = scope.spread(self.analysis.reduces[node].operand)
         if not accumulator.node.is_index:
             return [(x,) for x in values]
-        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.number_in_row)]
+        where = [Number(accumulator.dtypes[1], self.shader.let("i32", f"i32({text})")) for text in scope.affine(self.index_in_row)]
         return [(x, where[k % len(where)]) for k, x in enumerate(values)]
 
     def merged(self, accumulator: Accumulator, states: Sequence[Sequence[State]]) -> list[State]:
         """Emit the states of some scopes merged; if lanes are rows, one for each."""
-        if self.schedule.row.lanes > 1:
+        if self.schedule.inner.lanes > 1:
             return [accumulator.merged([state for lanes in states for state in lanes])]
         return [accumulator.merged(rows) for rows in zip(*states, strict=True)]
 
     # long rows
 
-    def by_loops(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
-        row, per_row, unroll = self.schedule.row, self.schedule.per_row, self.schedule.unroll
-        full = row.groups // (per_row * unroll)
+    def emit_loops(self, row_pass: RowPass, accumulators: list[Accumulator], scope: LaneScope) -> list[list[State]]:
+        """Emit a pass as loops over a row's elements, and return its states."""
+        row, per_row, unroll = self.schedule.inner, self.schedule.per_row, self.schedule.unroll
+        full = row.lane_groups // (per_row * unroll)
         totals = self.variables(accumulators)
         if full > 2 * _BLOCK and any(a.rounds for a in accumulators):
-            self._by_blocks(here, accumulators, scope, full, totals)
+            self._emit_blocks(row_pass, accumulators, scope, full, totals)
         elif full:
-            self.loop(here, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
-        if full * unroll * per_row < row.groups:
+            self.loop(row_pass, accumulators, scope, (self.team.rank, f"{full * unroll * per_row}u", unroll), totals)
+        if full * unroll * per_row < row.lane_groups:
             first = f"{self.team.rank} + {full * unroll * per_row}u" if full else self.team.rank
-            self.loop(here, accumulators, scope, (first, f"{row.groups}u", 1), totals)
+            self.loop(row_pass, accumulators, scope, (first, f"{row.lane_groups}u", 1), totals)
         return [[accumulator.read(v) for v in variables] for accumulator, variables in zip(accumulators, totals, strict=True)]
 
-    def _by_blocks(self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]) -> None:
+    def _emit_blocks(
+        self, row_pass: RowPass, accumulators: list[Accumulator], scope: LaneScope, full: int, totals: list[list[list[str]]]
+    ) -> None:
         """Emit a loop over blocks of a row, which keeps rounding errors of sums small."""
         per_row, unroll = self.schedule.per_row, self.schedule.unroll
         with self.shader.loop(full * unroll * per_row, 0, _BLOCK * unroll * per_row) as start:
             sums = self.variables(accumulators)
             stop = self.shader.let("u32", f"min({start} + {_BLOCK * unroll * per_row}u, {full * unroll * per_row}u)")
             first = self.shader.let("u32", f"{start} + {self.team.rank}") if per_row > 1 else start
-            self.loop(here, accumulators, scope, (first, stop, unroll), sums)
+            self.loop(row_pass, accumulators, scope, (first, stop, unroll), sums)
             for accumulator, into, fresh in zip(accumulators, totals, sums, strict=True):
                 for old, new in zip(into, fresh, strict=True):
                     accumulator.add(old, accumulator.read(new))
 
     def variables(self, accumulators: list[Accumulator]) -> list[list[list[str]]]:
         """Declare the variables of every reduction, for all rows that are lanes."""
-        return [[a.variables() for _ in range(self.schedule.rows.lanes)] for a in accumulators]
+        return [[a.variables() for _ in range(self.schedule.outer.lanes)] for a in accumulators]
 
     def loop(
-        self, here: Pass, accumulators: list[Accumulator], scope: LaneScope, bounds: tuple[str, str, int], totals: list[list[list[str]]]
+        self,
+        row_pass: RowPass,
+        accumulators: list[Accumulator],
+        scope: LaneScope,
+        bounds: tuple[str, str, int],
+        totals: list[list[list[str]]],
     ) -> None:
         """Emit a loop from one element's number to another, unrolled."""
         start, stop, unroll = bounds
-        row, per_row = self.schedule.row, self.schedule.per_row
+        row, per_row = self.schedule.inner, self.schedule.per_row
         with self.shader.loop(stop, start, unroll * per_row) as i:
             scopes = []
             for k in range(unroll):
                 number = self.shader.let("u32", f"{i} + {k * per_row}u") if k else i
                 scopes.append(scope.child(row.bind(self.shader, number), row))
             if self.bound is None:
-                self.step(here, accumulators, scopes, totals)
+                self.step(row_pass, accumulators, scopes, totals)
                 return
             for element in scopes:
                 holds = element.holds((self.bound,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
-                    self.step(here, accumulators, [element.child({})], totals)
+                    self.step(row_pass, accumulators, [element.child({})], totals)
 
-    def step(self, here: Pass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
+    def step(self, row_pass: RowPass, accumulators: list[Accumulator], scopes: list[LaneScope], totals: list[list[list[str]]]) -> None:
         """Emit one iteration of a loop: its scopes' values are merged and accumulated."""
-        write_together(scopes, here.targets(self.analysis))
-        for number, accumulator, variables in zip(here.reduces, accumulators, totals, strict=True):
-            states = self.merged(accumulator, [self.contributions(number, accumulator, scope) for scope in scopes])
+        write_together(scopes, row_pass.targets(self.analysis))
+        for node, accumulator, variables in zip(row_pass.reduces, accumulators, totals, strict=True):
+            states = self.merged(accumulator, [self.contributions(node, accumulator, scope) for scope in scopes])
             for state, into in zip(states, variables, strict=True):
                 accumulator.add(into, state)
-        self.store(here.stores, scopes, [self.live])
+        self.store(row_pass.stores, scopes, [self.live])
 
 
 def write_together(scopes: Sequence[LaneScope], targets: Sequence[int]) -> None:
     """Emit nodes in several scopes, node by node: loads are in flight together."""
     for n in scopes[0].needed(targets):
         for scope in scopes:
-            scope.number(n)
+            scope.value(n)
 
 
 def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetCapabilities, step: KernelStep) -> Dispatch:
@@ -263,25 +272,25 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
 
     An invocation has several elements, or groups of lanes, a workgroup's size from each other, whose loads are in flight together.
     """
-    rows, width, unroll = schedule.rows, schedule.rows_per_group, schedule.unroll
+    rows, width, unroll = schedule.outer, schedule.rows_per_workgroup, schedule.unroll
     shader = Shader(device, width)
-    root = LaneScope(arrays(shader, analysis, (rows,), step.buffers), None, {})
+    root = LaneScope(bind_kernel(shader, analysis, (rows,), step.buffers), None, {})
     stores = range(len(analysis.kernel.stores))
     targets = [store.value for store in analysis.kernel.stores]
     root.hoist(targets)
     first = shader.let("u32", f"{shader.group} * {width * unroll}u + {shader.local}")
     numbers = [shader.let("u32", f"{first} + {k * width}u") if k else first for k in range(unroll)]
-    certain = rows.groups % (width * unroll) == 0
-    within = numbers if certain else [shader.let("u32", f"min({number}, {rows.groups - 1}u)") for number in numbers]
+    certain = rows.lane_groups % (width * unroll) == 0
+    within = numbers if certain else [shader.let("u32", f"min({number}, {rows.lane_groups - 1}u)") for number in numbers]
     scopes = [root.child(rows.bind(shader, number), rows) for number in within]
     write_together(scopes, targets)
     for number, scope in zip(numbers, scopes, strict=True):
-        with shader.block("" if certain else f"if ({number} < {rows.groups}u)"):
+        with shader.block("" if certain else f"if ({number} < {rows.lane_groups}u)"):
             inside = scope.child({})
             for s in stores:
                 inside.store(s)
     root.nest.pending.check()
-    return shader.dispatch(-(-rows.groups // (width * unroll)))
+    return shader.dispatch(-(-rows.lane_groups // (width * unroll)))
 
 
 # ------------------------------------------------------------------------------
@@ -354,7 +363,7 @@ class _Tiles:
         self.sides = {self.along: cross.sides[0], self.across: cross.sides[1]}
         #: Fours along the stores' side.
         self.fours = cross.sides[0] // LANES
-        self.root = LaneScope(arrays(shader, analysis, (self.along, self.across), step.buffers), None, {})
+        self.root = LaneScope(bind_kernel(shader, analysis, (self.along, self.across), step.buffers), None, {})
 
     def write(self) -> Dispatch:
         shader, analysis, sizes = self.shader, self.analysis, self.analysis.kernel.sizes
@@ -389,7 +398,7 @@ class _Tiles:
         strips = [self.within(f"{first} + {k}u", along.total, along) for k in range(LANES)]
         if across.lanes > 1:
             inside = [shader.let("u32", f"{column} * {LANES}u + {k}u") for k in range(LANES)]
-            groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.groups, across)]
+            groups = [self.within(f"{corner[other]} / {LANES}u + {column}", across.lane_groups, across)]
         else:
             inside = [shader.let("u32", f"{column} + {k * self.cross.sides[1] // LANES}u") for k in range(LANES)]
             groups = [self.within(f"{corner[other]} + {k}", across.total, across) for k in inside]
@@ -410,9 +419,9 @@ class _Tiles:
             column, strip = self.divided(k, width)
             group = shader.let("u32", f"{corner[along.axes[0]]} / {along.lanes}u + {column}")
             other = shader.let("u32", f"{corner[across.axes[0]]} + {strip}")
-            tests = [f"{group} < {along.groups}u"] if along.total % self.sides[along] else []
+            tests = [f"{group} < {along.lane_groups}u"] if along.total % self.sides[along] else []
             tests += [f"{other} < {across.total}u"] if across.total % self.sides[across] else []
-            bound = along.bind(shader, self.within(group, along.groups, along))
+            bound = along.bind(shader, self.within(group, along.lane_groups, along))
             scope = outer.child({**bound, across.axes[0]: (self.within(other, across.total, across),)}, along)
             result.append(_StoreStep(scope, f"if ({' && '.join(tests)})" if tests else "", strip, column))
         return result
@@ -425,7 +434,7 @@ class _Tiles:
             else:
                 four = self.slot(store_step.strip, f"({store_step.column} / {LANES}u)")
                 numbers = [tile.load(self.shader.let("u32", f"({four}) * {LANES}u + {store_step.column} % {LANES}u"))]
-            store_step.scope.numbers[n] = tuple([Number(dtype, x.text) for x in numbers])
+            store_step.scope.values[n] = tuple([Number(dtype, x.text) for x in numbers])
         with self.shader.block(store_step.exists):
             inside = store_step.scope.child({})
             targets = [store.value for store in self.analysis.kernel.stores]
@@ -502,8 +511,8 @@ class Split:
         self.buffers = buffers
         self.workspaces = workspaces
         outer = range(self.kernel.parallel)
-        self.rows = analysis.size(outer)
-        self.row = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
+        self.row_count = analysis.size(outer)
+        self.row_offset = row_major(tuple(map(along, outer)), tuple([self.kernel.sizes[a] for a in outer]))
         #: The buffers of results of reductions, by node.
         self.result_buffers: dict[int, int] = {}
         #: The stores per row and per element, by the stages of their values.
@@ -536,9 +545,9 @@ class Split:
 
     # buffers
 
-    def of_chunks(self, number: int) -> ChunkBuffers:
+    def of_chunks(self, node: int) -> ChunkBuffers:
         """Return buffers for the partial results."""
-        reduce, size = self.analysis.reduces[number], self.rows * self.cut.chunks
+        reduce, size = self.analysis.reduces[node], self.row_count * self.cut.chunks
         values = self.workspaces.new(size * self.kernel.nodes[reduce.operand].dtype.itemsize)
         return ChunkBuffers(values, self.workspaces.new(size * reduce.dtype.itemsize) if reduce.is_index else None)
 
@@ -548,9 +557,9 @@ class Split:
         The chunk is the axis after the parallel ones.
         """
         chunk = along(self.kernel.parallel)
-        if self.rows >= _MANY:
-            return (self.cut.chunks, self.rows), (chunk, self.row)
-        return (self.rows, self.cut.chunks), (self.row, chunk)
+        if self.row_count >= _MANY:
+            return (self.cut.chunks, self.row_count), (chunk, self.row_offset)
+        return (self.row_count, self.cut.chunks), (self.row_offset, chunk)
 
     def build_step(
         self, nodes: Nodes, sizes: tuple[int, ...], outer: int, stores: Sequence[tuple[Store, int]], more: Sequence[int]
@@ -567,7 +576,9 @@ class Split:
         """Return nodes that include loads of earlier results, and the buffers of those."""
         nodes, more = Nodes(self.kernel), list(self.result_buffers.values())
         for k, n in enumerate(self.result_buffers):
-            nodes.new[n] = nodes.add(_load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.rows,), (self.row,)))
+            nodes.new[n] = nodes.add(
+                _load(self.analysis.reduces[n].dtype, len(self.kernel.inputs) + k, (self.row_count,), (self.row_offset,))
+            )
         return nodes, more
 
     def stored(self, nodes: Nodes, stores: Iterable[int]) -> list[tuple[Store, int]]:
@@ -630,8 +641,8 @@ class Split:
         outputs = self.stored(nodes, stores)
         for n in live:
             dtype = self.analysis.reduces[n].dtype
-            self.result_buffers[n] = self.workspaces.new(self.rows * dtype.itemsize)
-            outputs.append((Store((self.rows,), (self.row,), nodes.new[n]), self.result_buffers[n]))
+            self.result_buffers[n] = self.workspaces.new(self.row_count * dtype.itemsize)
+            outputs.append((Store((self.row_count,), (self.row_offset,), nodes.new[n]), self.result_buffers[n]))
         outer = self.kernel.parallel
         return self.build_step(nodes, (*self.kernel.sizes[:outer], self.cut.chunks), outer, outputs, more)
 
@@ -642,15 +653,15 @@ class Split:
         return self.build_step(nodes, self.kernel.sizes, len(self.kernel.sizes), outputs, more)
 
 
-def _load(dtype: np.dtype, number: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:
-    return Load(dtype, number, shape, index, (), Constant.of(0, dtype))
+def _load(dtype: np.dtype, buffer: int, shape: tuple[int, ...], index: tuple[Affine, ...]) -> Load:
+    return Load(dtype, buffer, shape, index, (), Constant.of(0, dtype))
 
 
 def _first_index(nodes: Nodes, value: int, best: int, position: int) -> int:
     """Return the least index of the values that equal the best one, or are NaN, too."""
 
-    def apply(op: str, *numbers: int, dtype: np.dtype = _BOOL) -> int:
-        return nodes.add(Apply(dtype, op, numbers))
+    def apply(op: str, *operands: int, dtype: np.dtype = _BOOL) -> int:
+        return nodes.add(Apply(dtype, op, operands))
 
     same = apply("eq", value, best)
     if nodes.nodes[value].dtype in dtypes.FLOATS:

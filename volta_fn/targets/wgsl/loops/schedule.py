@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import passes_of
+from volta_fn.codegen.loops import row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
-from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.loops.rows import Cut, LoopSchedule
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
@@ -109,9 +109,9 @@ def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: L
     )[1]
     order = sorted(range(len(sizes)), key=lambda a: (abs(coefficient(offset, a)) or math.inf, -a), reverse=True)
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
-    rows = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
-    unroll = options.unroll or _unroll_elementwise(analysis, rows)
-    return LoopSchedule(rows, _NOTHING, 1, min(_group(rows.groups), power_above(rows.groups)), False, unroll, True)
+    span = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
+    unroll = options.unroll or _unroll_elementwise(analysis, span)
+    return LoopSchedule(span, _NOTHING, 1, min(_group(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
 
 
 def _group(invocations: int) -> int:
@@ -122,16 +122,16 @@ def _group(invocations: int) -> int:
     return _LARGE_GROUP if invocations > BUSY else _SMALL_GROUP
 
 
-def _unroll_elementwise(analysis: KernelAnalysis, rows: AxisSpan) -> int:
+def _unroll_elementwise(analysis: KernelAnalysis, span: AxisSpan) -> int:
     """Return the number of elements, or groups of lanes, of an invocation.
 
     It is large enough to keep enough bytes in flight. One wide group of narrow numbers suffices, and takes half the text.
     """
-    if rows.groups <= 8 * BUSY or rows.lanes > LANES:
+    if span.lane_groups <= 8 * BUSY or span.lanes > LANES:
         return 1
     widest = max([b.dtype.itemsize for b in (*analysis.kernel.inputs, *analysis.kernel.outputs)])
-    statements = rows.lanes * len(analysis.kernel.nodes)
-    return max(1, min(4, _UNDER_WAY // (widest * rows.lanes), _ELEMENT_STATEMENTS // statements))
+    statements = span.lanes * len(analysis.kernel.nodes)
+    return max(1, min(4, _UNDER_WAY // (widest * span.lanes), _ELEMENT_STATEMENTS // statements))
 
 
 def _in_lanes(analysis: KernelAnalysis, span: AxisSpan, options: LoopOptions, unaligned: bool) -> AxisSpan:
@@ -159,7 +159,7 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
     accessed = [(p, b) for p, b in _accesses(analysis) if p.axes & set(span.axes)]
     width = max([b.dtype.itemsize for _, b in accessed], default=LANES)
     wide = span._replace(lanes=max(16 // width, LANES))
-    if span.lanes == 1 or (wide.groups < 2 * BUSY and not wanted) or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
+    if span.lanes == 1 or (wide.lane_groups < 2 * BUSY and not wanted) or wide.lanes * len(analysis.kernel.nodes) > _ELEMENT_STATEMENTS:
         return span
     fits = span.total % wide.lanes == 0 and all(
         b.dtype.itemsize == width and b.size % wide.lanes == 0 and wide.vector(p) is not None for p, b in accessed
@@ -170,7 +170,7 @@ def _wider(analysis: KernelAnalysis, span: AxisSpan, wanted: bool | None) -> Axi
 def rows_or_columns(analysis: KernelAnalysis, device: TargetCapabilities, options: LoopOptions = PREFERRED) -> LoopSchedule:
     """Return the schedule of a kernel with reductions."""
     axis = contiguous_axis(analysis) if options.axis is None else options.axis
-    return columns(analysis, device, axis, options) if axis in analysis.parallel_axes else rows(analysis, device, axis, options)
+    return by_columns(analysis, device, axis, options) if axis in analysis.parallel_axes else by_rows(analysis, device, axis, options)
 
 
 def contiguous_axis(analysis: KernelAnalysis) -> int:
@@ -195,7 +195,7 @@ def _span(analysis: KernelAnalysis, axes: Sequence[int], last: int | None) -> Ax
     return AxisSpan(tuple(order), tuple([analysis.kernel.sizes[a] for a in order]))
 
 
-def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are contiguous in memory."""
     row = _in_lanes(analysis, _span(analysis, analysis.kernel.reduction_axes, axis), options, unaligned=False)
     outer = _span(analysis, range(analysis.kernel.parallel), None)
@@ -206,11 +206,11 @@ def rows(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, option
     stored = sum(bool(analysis.store_axes(s) & analysis.reduction_axes) for s in range(len(analysis.kernel.stores)))
     loops = options.loops or row.total * stored > _ROW_VALUES
     for per_row in _powers(first, 0 if loops else options.per_row or invocations):
-        unroll = -(-row.groups // per_row)
+        unroll = -(-row.lane_groups // per_row)
         if unroll <= most:
             few = outer.total * per_row >= BUSY and unroll * row.lanes <= _FEW_VALUES
-            rows_per_group = _rows_per_group(device, per_row, outer.total, few)
-            return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, False, unroll, True))
+            rows_per_workgroup = _rows_per_workgroup(device, per_row, outer.total, few)
+            return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, False, unroll, True))
     per_row = options.per_row or min(256, invocations)
     return _fitted(analysis, device, LoopSchedule(outer, row, per_row, 1, False, _unroll(analysis, row.lanes), False))
 
@@ -221,21 +221,21 @@ def _invocations_per_row(device: TargetCapabilities, row: AxisSpan, rows: int, u
     There is one for each group of lanes, or for several. With very many short rows an invocation has four groups, since fewer results are
     combined then, or two, if combining them takes no workgroup memory.
     """
-    if row.groups <= 4:
+    if row.lane_groups <= 4:
         return 1
     if row.lanes > 1 and rows >= BUSY:
-        each, most = (2, 32) if has_rows(device, 2, device.subgroup_most) else (4, 16)
-        if row.groups <= most:
-            return power_above(-(-row.groups // each))
-    return max(min(power_above(row.groups), 32), power_above(-(-row.groups // unroll)))
+        each, most = (2, 32) if fits_subgroups(device, 2, device.subgroup_most) else (4, 16)
+        if row.lane_groups <= most:
+            return power_above(-(-row.lane_groups // each))
+    return max(min(power_above(row.lane_groups), 32), power_above(-(-row.lane_groups // unroll)))
 
 
-def _rows_per_group(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
+def _rows_per_workgroup(device: TargetCapabilities, per_row: int, rows: int, few: bool) -> int:
     """Return the number of rows of a workgroup.
 
     It is one if that fills subgroups, unless rows have `few` values, since the rate at which a GPU starts workgroups is limited.
     """
-    if device.subgroups and per_row >= device.subgroup_most and not (few and has_rows(device, per_row, 2 * per_row)):
+    if device.subgroups and per_row >= device.subgroup_most and not (few and fits_subgroups(device, per_row, 2 * per_row)):
         return 1
     return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
@@ -245,33 +245,33 @@ def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
     return 4 if statements <= 24 else 2 if statements <= 48 else 1
 
 
-def columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
+def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, options: LoopOptions) -> LoopSchedule:
     """Return the schedule of rows that are columns in memory."""
     outer = _in_lanes(analysis, _span(analysis, range(analysis.kernel.parallel), axis), options, unaligned=False)
     row = _span(analysis, analysis.kernel.reduction_axes, None)
-    rows_per_group = min(32, power_above(outer.groups))
+    rows_per_workgroup = min(32, power_above(outer.lane_groups))
     width = power_above(-(-outer.sizes[-1] // outer.lanes))
-    if width < rows_per_group <= 2 * width:
-        rows_per_group = width
+    if width < rows_per_workgroup <= 2 * width:
+        rows_per_workgroup = width
     per_row = 1
     while (
         row.total > _SHORT
-        and per_row * rows_per_group < _GROUP
+        and per_row * rows_per_workgroup < _GROUP
         and row.total >= _LEAST_ELEMENTS * per_row
-        and outer.groups * per_row < BUSY
+        and outer.lane_groups * per_row < BUSY
     ):
         per_row *= 2
     if options.per_row is not None:
-        per_row, rows_per_group = options.per_row, min(rows_per_group, _GROUP // options.per_row)
+        per_row, rows_per_workgroup = options.per_row, min(rows_per_workgroup, _GROUP // options.per_row)
     if per_row == 1:
-        rows_per_group = min(_group(outer.groups), power_above(outer.groups))
+        rows_per_workgroup = min(_group(outer.lane_groups), power_above(outer.lane_groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
-    again = sum(here.has_iterations for here in passes_of(analysis)) > 1
+    again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
     most = max(1, min(_VALUES // outer.lanes if again else 4, _STATEMENTS // statements))
     if unroll <= most and not options.loops:
-        return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, unroll, True))
-    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_group, True, _unroll(analysis, outer.lanes), False))
+        return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, unroll, True))
+    return _fitted(analysis, device, LoopSchedule(outer, row, per_row, rows_per_workgroup, True, _unroll(analysis, outer.lanes), False))
 
 
 def spread(schedule: LoopSchedule) -> LoopSchedule:
@@ -279,12 +279,12 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
 
     Each has fewer columns, and more invocations for each of them.
     """
-    if not schedule.columns or schedule.resident or schedule.per_row == 1:
+    if not schedule.by_columns or schedule.resident or schedule.per_row == 1:
         return schedule
-    rows, row, per_row, rows_per_group = schedule.rows.groups, schedule.row.total, schedule.per_row, schedule.rows_per_group
-    while rows_per_group > _NARROW and rows < _NARROW * rows_per_group and row >= 2 * _LEAST_ELEMENTS * per_row:
-        per_row, rows_per_group = 2 * per_row, rows_per_group // 2
-    return schedule._replace(per_row=per_row, rows_per_group=rows_per_group)
+    rows, row, per_row, rows_per_workgroup = schedule.outer.lane_groups, schedule.inner.total, schedule.per_row, schedule.rows_per_workgroup
+    while rows_per_workgroup > _NARROW and rows < _NARROW * rows_per_workgroup and row >= 2 * _LEAST_ELEMENTS * per_row:
+        per_row, rows_per_workgroup = 2 * per_row, rows_per_workgroup // 2
+    return schedule._replace(per_row=per_row, rows_per_workgroup=rows_per_workgroup)
 
 
 def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
@@ -292,45 +292,46 @@ def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None =
 
     With `chunk`, rows of any length are cut in chunks of this size; 0 stands for no cut.
     """
-    invocations = schedule.rows.groups * schedule.per_row
-    unroll = schedule.row.groups // schedule.per_row
+    invocations = schedule.outer.lane_groups * schedule.per_row
+    unroll = schedule.inner.lane_groups // schedule.per_row
     sizes = analysis.kernel.sizes
     axis = max(analysis.reduction_axes, key=lambda a: (sizes[a], a), default=0)
     if chunk is not None:
         return _cut(axis, sizes[axis], chunk) if chunk and analysis.reduction_axes else None
     if unroll < _LONG or invocations >= BUSY // 2:
         return None
-    alone = schedule.columns and schedule.rows.groups <= schedule.rows_per_group  # workgroups have full rows: half as many are enough
+    # Workgroups that have full rows: half as many are enough.
+    alone = schedule.by_columns and schedule.outer.lane_groups <= schedule.rows_per_workgroup
     chunks = min((BUSY if alone else 2 * BUSY) // invocations, unroll // _CHUNK, sizes[axis])
     return _cut(axis, sizes[axis], -(-sizes[axis] // chunks))
 
 
 def _cut(axis: int, length: int, size: int) -> Cut | None:
     if length % LANES:
-        size |= 1  # lanes must be on one side of the row's end
+        size |= 1  # not taken in lanes (`is_aligned`), so that no group has lanes on both sides of the row's end
     else:
         size = -(-size // LANES) * LANES
     chunks = -(-length // size)
     return Cut(axis, chunks, size) if chunks > 1 else None
 
 
-def shared(analysis: KernelAnalysis, schedule: LoopSchedule) -> int:
+def bytes_per_invocation(analysis: KernelAnalysis, schedule: LoopSchedule) -> int:
     """Return the bytes of workgroup memory per invocation to combine results."""
     kinds = {
         (wgsl_type(analysis.kernel.nodes[r.operand].dtype), analysis.kernel.nodes[r.operand].dtype.itemsize)
         for r in analysis.reduces.values()
     }
     size = sum(size for _, size in kinds) + (4 if any(r.is_index for r in analysis.reduces.values()) else 0)
-    return 2 * size * schedule.rows.lanes
+    return 2 * size * schedule.outer.lanes  # two areas alternate (`WorkgroupReduction`)
 
 
 def _fitted(analysis: KernelAnalysis, device: TargetCapabilities, schedule: LoopSchedule) -> LoopSchedule:
     """Return the schedule with fewer invocations, if workgroup memory requires it."""
-    while shared(analysis, schedule) * schedule.per_row * schedule.rows_per_group > device.workgroup_memory:
-        if schedule.rows_per_group > 1:
-            schedule = schedule._replace(rows_per_group=schedule.rows_per_group // 2)
+    while bytes_per_invocation(analysis, schedule) * schedule.per_row * schedule.rows_per_workgroup > device.workgroup_memory:
+        if schedule.rows_per_workgroup > 1:
+            schedule = schedule._replace(rows_per_workgroup=schedule.rows_per_workgroup // 2)
         else:
-            unroll = -(-schedule.row.groups * 2 // schedule.per_row) if schedule.resident else schedule.unroll
+            unroll = -(-schedule.inner.lane_groups * 2 // schedule.per_row) if schedule.resident else schedule.unroll
             schedule = schedule._replace(per_row=schedule.per_row // 2, unroll=unroll)
     return schedule
 

@@ -24,7 +24,7 @@ from volta_fn.compiler.ir.nodes import Axes, Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
-from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, arrays
+from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
 from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
@@ -370,7 +370,7 @@ class Fused:
         together = LANES if lanes == LANES and columns[-1] % LANES == 0 else 1
         span = AxisSpan(product.columns, columns, together)
         outputs = tuple(range(number, number + len(product.kernel.stores)))
-        nest = arrays(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
+        nest = bind_kernel(f, self.analysis, (span,), Buffers((-1, *self.inputs), outputs), absent=(0,))
 
         def store(at: SumIndex, sums: Sequence[str]) -> None:
             axes: dict[int, Texts] = {}
@@ -378,7 +378,7 @@ class Fused:
                 axes |= {a: (text,) for a, text in zip(names, digits(f, index, [sizes[a] for a in names]), strict=True)}
             group = at.column if together == 1 else f.let("u32", f"{at.column} / {LANES}u")
             here = LaneScope(nest, None, axes).child(span.bind(f, group), span)
-            here.numbers[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
+            here.values[self.total] = tuple([work.number(f, x, c.target.dtype) for x in sums])
             for s in range(len(outputs)):
                 here.store(s)
 

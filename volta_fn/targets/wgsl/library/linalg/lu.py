@@ -27,7 +27,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
     together,
     written,
 )
-from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -86,7 +86,7 @@ def _panel(a: ShapedArray, device: TargetCapabilities, batch: int) -> Dispatch:
     m, n = a.shape[-2:]
     size = block_width(a.dtype)
     shader = field_shader(device, a.dtype, _invocations(m))
-    if has_rows(device, device.subgroup_most, shader.invocations):
+    if fits_subgroups(device, device.subgroup_most, shader.invocations):
         shader.number_by_subgroups()
     count_blocks(shader, _COUNTERS, 0, 0)
     x = shader.buffer(_FACTORS, a.dtype, written=True).name
@@ -155,7 +155,7 @@ def _pivot(shader: Shader, columns: range, is_exchanged: bool) -> str:
     row_stores = "\n    ".join([f"rows[row + {c}u] = x{c};" for c in columns])
     shader.workgroup("bests", "R", 2 * _GROUPS)
     shader.workgroup("spots", "u32", 2 * _GROUPS)
-    if is_exchanged and has_rows(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
+    if is_exchanged and fits_subgroups(device, width, shader.invocations) and shader.invocations <= width * min(width, _GROUPS):
         # Each subgroup copies the row of its own greatest number before the greatest of all is known: then one barrier is enough.
         groups = shader.invocations // width
         shader.workgroup("rows", "T", 2 * groups * size)

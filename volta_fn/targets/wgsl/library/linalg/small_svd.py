@@ -6,7 +6,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, real_part, scaled
-from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.scalars import Shader
 
 # ------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def declare_tiles(shader: Shader, m: int, n: int, vectors: bool, dtype: np.dtype
 
 
 def _exchanges(shader: Shader, dtype: np.dtype) -> bool:
-    return real_part(dtype) == np.float32 and has_rows(shader.module.device, _LANES, shader.invocations)
+    return real_part(dtype) == np.float32 and fits_subgroups(shader.module.device, _LANES, shader.invocations)
 
 
 def loaded(x: str, m: int, n: int, vectors: bool) -> str:

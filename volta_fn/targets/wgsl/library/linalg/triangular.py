@@ -12,7 +12,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.targets.wgsl.library.linalg import rotations
 from volta_fn.targets.wgsl.library.linalg.lu import blocked_lu, is_blocked_lu
 from volta_fn.targets.wgsl.library.linalg.rotations import field_shader, invocations, is_field, real_part, written
-from volta_fn.targets.wgsl.loops.reductions import has_rows
+from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
@@ -95,7 +95,7 @@ def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
     It is the first of equals, and row j if none is a number. Where a subgroup holds a column, each finds it by itself.
     """
     rows = 1 << (m - 1).bit_length()
-    if not (is_exchanged and has_rows(shader.module.device, rows, shader.invocations)):
+    if not (is_exchanged and fits_subgroups(shader.module.device, rows, shader.invocations)):
         return f"""var best = R(-1);
   var place = j;
   if (local >= j && local < {m}u) {{
