@@ -14,7 +14,7 @@ from volta_fn.targets.wgsl.runtime.queue import Queue
 
 #: What a device may be lost at: a method, and how to find the device.
 POINTS: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
-    "dispatch": (Queue, "begin", lambda queue: queue.device),
+    "dispatch": (Queue, "open_pass", lambda queue: queue.device),
     "batch": (Queue, "submit", lambda queue: queue.device),
     "readback": (Queue, "take", lambda queue: queue.device),
     "upload": (Queue, "write", lambda queue: queue.device),

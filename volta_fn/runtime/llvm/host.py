@@ -130,7 +130,10 @@ declare double @llvm.fabs.f64(double)
 
 
 def bind_half_rounding(codes: Iterable[bytes], load_module: Callable[[str, Sequence[str]], list[int]]) -> None:
-    """Bind the function for objects that call it; `load_module` compiles and loads a module, and returns addresses."""
+    """Bind the function for objects that call it.
+
+    `load_module` compiles and loads a module, and returns addresses.
+    """
     if any(SYMBOL.encode() in code for code in codes):
         _bind(load_module)
 

@@ -128,7 +128,7 @@ GpuRoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapab
 ROUTINES: dict[str, GpuRoutineMaker] = {**attention.ROUTINES, **matmul.ROUTINES, **convolution.ROUTINES, **library.ROUTINES}
 
 #: Primitives whose routines let the result be the memory of the operand at a position. The first dispatch of such a routine copies that
-#: operand to the result; it is left out if they are one memory (`runtime.writer.Writer.routine_of`).
+#: operand to the result; it is left out if they are one memory (`Writer.routine_of` in `runtime/writer.py`).
 IN_PLACE: dict[str, int] = library.IN_PLACE
 
 
