@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             completed = run(count, script, "--every", str(options.every), limit=LIMIT, **TARGETS[target])
             good = completed.returncode == 0 and "laws hold" in completed.stdout
             failed += not good
-            said = completed.stdout.strip().removeprefix("[0] ") if good else f"FAILED\n{completed.stdout}{completed.stderr}"
-            print(f"{target}: {said} ({time.monotonic() - start:.0f} s)", flush=True)
+            summary = completed.stdout.strip().removeprefix("[0] ") if good else f"FAILED\n{completed.stdout}{completed.stderr}"
+            print(f"{target}: {summary} ({time.monotonic() - start:.0f} s)", flush=True)
     return 1 if failed else 0
 
 

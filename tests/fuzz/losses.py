@@ -167,8 +167,8 @@ def in_processes(count: int, runs: Sequence[str], seed: int, until: float) -> tu
             words = [sys.executable, "-m", "tests.fuzz.losses", "--runs", name, "--count", str(_SLICE), "--seed", str(seed), "--here"]
             completed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
             print(completed.stdout, end="", flush=True)
-            said = re.search(r"^(\d+) losses in 1 runs, (\d+) wrong$", completed.stdout, re.MULTILINE)
-            done, wrong = (done + int(said[1]), wrong + int(said[2])) if said else (done, wrong + 1)
+            summary = re.search(r"^(\d+) losses in 1 runs, (\d+) wrong$", completed.stdout, re.MULTILINE)
+            done, wrong = (done + int(summary[1]), wrong + int(summary[2])) if summary else (done, wrong + 1)
     return done, wrong
 
 

@@ -428,14 +428,16 @@ class _MaxUnpool(SpatialLayer):
             (size - 1) * stride + kernel - 2 * pad
             for size, kernel, stride, pad in zip(sizes, self.kernel_size, self.stride, self.padding, strict=True)
         ]
-        wanted = default if output_size is None else list(output_size)[2:] if len(output_size) == self._rank + 2 else list(output_size)
-        if len(wanted) != self._rank or not all(
-            is_integer(size) and abs(size - usual) < stride for size, usual, stride in zip(wanted, default, self.stride, strict=True)
+        spatial_sizes = (
+            default if output_size is None else list(output_size)[2:] if len(output_size) == self._rank + 2 else list(output_size)
+        )
+        if len(spatial_sizes) != self._rank or not all(
+            is_integer(size) and abs(size - usual) < stride for size, usual, stride in zip(spatial_sizes, default, self.stride, strict=True)
         ):
             raise ShapeError(
                 f"{type(self).__name__}: output_size is {tuple(default)} or less than {self.stride} off along the axes, got {output_size}"
             )
-        return tuple(wanted)
+        return tuple(spatial_sizes)
 
 
 class MaxUnpool1d(_MaxUnpool, rank=1):

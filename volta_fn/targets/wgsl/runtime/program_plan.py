@@ -330,7 +330,7 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
     Fused dispatches are found by their ranges.
     """
     positions = {id(command): position for position, command in enumerate(after)}
-    left = [command for command in before if id(command) not in positions]
+    unplaced = [command for command in before if id(command) not in positions]
     earlier = set(map(id, before))
     for position, command in enumerate(after):
         if id(command) in earlier:
@@ -338,14 +338,16 @@ def _positions(stage: str, before: Sequence[Command], after: Sequence[Command]) 
         assert isinstance(command, Run)
         ranges = command.ranges
         while ranges:
-            member = next((run for run in left if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None)
+            member = next(
+                (run for run in unplaced if isinstance(run, Run) and run.ranges and ranges[: len(run.ranges)] == run.ranges), None
+            )
             if member is None:
                 _fail(stage, "a new dispatch binds what none did before", command)
             positions[id(member)] = position
-            left.remove(member)
+            unplaced.remove(member)
             ranges = ranges[len(member.ranges) :]
-    if left:
-        _fail(stage, "a dispatch was lost", next(runs(left)))
+    if unplaced:
+        _fail(stage, "a dispatch was lost", next(runs(unplaced)))
     return positions
 
 

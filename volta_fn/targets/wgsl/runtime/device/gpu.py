@@ -93,12 +93,12 @@ def adapters() -> list[Any]:
         key = (info["device"], info["device_id"] if info["adapter_type"] != "CPU" else 0)
         if key not in best or _rank(adapter) < _rank(best[key]):
             best[key] = adapter
-    wanted = os.environ.get("VOLTA_GPU_ADAPTER", "")
-    chosen = [a for a in sorted(best.values(), key=_rank) if wanted.lower() in a.info["device"].lower()]
+    name = os.environ.get("VOLTA_GPU_ADAPTER", "")
+    chosen = [a for a in sorted(best.values(), key=_rank) if name.lower() in a.info["device"].lower()]
     if not chosen:
         names = [a.info["device"] for a in available]
         raise DeviceError(
-            f"no GPU is called {wanted!r} (VOLTA_GPU_ADAPTER); there are {names}"
+            f"no GPU is called {name!r} (VOLTA_GPU_ADAPTER); there are {names}"
             if available
             else "no GPU was found: install a driver for Vulkan, Metal or DirectX 12 (on Linux, mesa-vulkan-drivers has one in software), "
             "or use the device 'cpu'"

@@ -69,19 +69,20 @@ class Upgrades:
         while True:
             with self._changed:
                 if not self._waiting or not threading.main_thread().is_alive():
-                    self._count_off()
+                    self._end_thread()
                     return
                 key, better = self._waiting.popleft()
             try:
                 self._pipelines.replace(key, better().text)
             except DeviceError as error:  # the slower one remains
                 log.warning("a faster shader cannot be compiled: %s", error)
-            except BaseException:  # our own fault, which Python prints at the thread's end; nobody may wait for this thread
+            except BaseException:  # Python prints it as the thread ends; `settle` must not wait for this thread any longer
                 with self._changed:
-                    self._count_off()
+                    self._end_thread()
                 raise
 
-    def _count_off(self) -> None:
+    def _end_thread(self) -> None:
+        """Record that the current thread ends; the caller holds the lock."""
         self._threads -= 1
         self.replacements += not self._threads
         self._changed.notify_all()
