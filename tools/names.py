@@ -49,9 +49,7 @@ def files(paths: Iterable[str]) -> Iterator[Path]:
             yield from sorted(match.rglob("*.py")) if match.is_dir() else [match]
 
 
-# ------------------------------------------------------------------------------
 # Variables, parameters, fields and attributes with a refused name.
-# ------------------------------------------------------------------------------
 
 
 def bindings(path: Path) -> Iterator[Binding]:
@@ -78,9 +76,7 @@ def _bound_name(node: ast.AST) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------
 # Classes and functions whose names have no word of the field.
-# ------------------------------------------------------------------------------
 
 
 def words(name: str) -> list[str]:

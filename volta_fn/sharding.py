@@ -58,11 +58,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Values of a program that may differ between processes.
 #
 # A result whose spec is replicated must not, nor may a condition that decides whether a collective runs.
-# ------------------------------------------------------------------------------
 
 #: The axes along which a value varies.
 Variance = frozenset[Any]
@@ -155,11 +153,9 @@ def _union(variances: Sequence[Variance]) -> Variance:
     return frozenset().union(*variances)
 
 
-# ------------------------------------------------------------------------------
 # Meshes whose axes have another type for a while: `auto_axes`, `explicit_axes`.
 #
 # They change only which axes belong to an array's type: `typeof` shows explicit axes.
-# ------------------------------------------------------------------------------
 
 
 def auto_axes(f: Callable[..., Any] | None = None, /, *, axes: str | Sequence[str] | None = None, out_sharding: Any = None) -> Any:
@@ -232,9 +228,7 @@ def use_abstract_mesh(mesh: AbstractMesh) -> Iterator[AbstractMesh]:
         yield mesh
 
 
-# ------------------------------------------------------------------------------
 # Functions mapped over the processes of a mesh.
-# ------------------------------------------------------------------------------
 
 Flat = Callable[..., Sequence[Array]]
 
@@ -290,9 +284,7 @@ def _from_first_process(out: Array, axes: tuple[ProcessAxis, ...]) -> Array:
     return convert_element_type(total, out.dtype)
 
 
-# ------------------------------------------------------------------------------
 # `shard_map` and `pmap`: maps over axes of devices and of processes.
-# ------------------------------------------------------------------------------
 
 #: In place of specs: those of the arguments' shardings.
 INFERRED: Any = type("Inferred", (), {"__repr__": lambda self: "INFERRED"})()

@@ -22,12 +22,10 @@ from volta_fn.primitives.data_movement.gather import gather_p
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 from volta_fn.primitives.formulas.values import Values
 
-# ------------------------------------------------------------------------------
 # Index arithmetic with constant folding, written once for all targets.
 #
 # Values that shapes determine are folded at compile time. `IndexArithmetic` is the printer with which shared code emits indices: a
 # target says how it prints a constant and an operation on two indices; what folds to a constant or to an operand is decided here.
-# ------------------------------------------------------------------------------
 
 V = TypeVar("V")
 
@@ -112,9 +110,7 @@ class IndexArithmetic(ABC, Generic[V]):
         return coordinates
 
 
-# ------------------------------------------------------------------------------
 # Loops over arrays, by their sizes and strides.
-# ------------------------------------------------------------------------------
 
 Dims = tuple[int, ...]
 
@@ -152,12 +148,10 @@ def row_offset(f: IndexArithmetic[V], row: V, i: V, size: int, columns: int) -> 
     return f.sum(terms())
 
 
-# ------------------------------------------------------------------------------
 # Sliding windows over rows of contiguous elements.
 #
 # The axes of an operand are merged into an *outer* one that no window slides over, *vertical* ones, and the one *across*, which is
 # contiguous: the last one, or all those after the last that windows slide over.
-# ------------------------------------------------------------------------------
 
 
 class Axis(NamedTuple):
@@ -295,9 +289,7 @@ def over_taps(
     return level(0, outer, carried)
 
 
-# ------------------------------------------------------------------------------
 # The windows of a gather or scatter: starts and memory layout.
-# ------------------------------------------------------------------------------
 
 
 class Starts(NamedTuple):
@@ -466,12 +458,10 @@ def _layout(shape: Sequence[int], window_dims: Sequence[int], window: Sequence[t
     )
 
 
-# ------------------------------------------------------------------------------
 # Sort keys: unsigned integers in the order of numbers of any dtype.
 #
 # Negative floats have all bits flipped, the others their sign; every NaN is the greatest key. Zeros of either sign are equal, but a key
 # that is to be turned back into its number must distinguish them: such *faithful* keys of -0.0 and 0.0 are neighbours.
-# ------------------------------------------------------------------------------
 
 _V = TypeVar("_V", bound=Values)
 
@@ -508,9 +498,7 @@ def _sign_and_mask(dtype: np.dtype) -> tuple[int, int]:
     return 1 << (8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize) - 1
 
 
-# ------------------------------------------------------------------------------
 # Cumulative operations: how elements are combined, and along which axis.
-# ------------------------------------------------------------------------------
 
 
 class CumulativeOp(NamedTuple):

@@ -17,12 +17,10 @@ import numpy as np
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.kernel import Apply, Constant, Kernel, Node, Reduce, operands
 
-# ------------------------------------------------------------------------------
 # Emitting the values of nodes, each once, as far out of the loops as it can be.
 #
 # A `Scope` is a position in a nest of loops: some axes are *bound* to indices. Before a loop is opened, `hoist` emits what the loop's
 # nodes need and what depends on bound axes alone. Targets say how a node is emitted.
-# ------------------------------------------------------------------------------
 
 #: A target's index along an axis, and its value of a node.
 I = TypeVar("I")  # noqa: E741
@@ -99,11 +97,9 @@ class Scope(ABC, Generic[I, N]):
                 self.prepare_operands(node)
 
 
-# ------------------------------------------------------------------------------
 # Accumulators: the states of reductions that loops carry, and how two merge.
 #
 # The state of ``argmax`` and ``argmin`` is the best value so far and its index in the row.
-# ------------------------------------------------------------------------------
 
 #: The state of a reduction: a target's values for the numbers that loops carry.
 S = TypeVar("S")
@@ -138,9 +134,7 @@ def reductions(analysis: KernelAnalysis, numbers: Sequence[int]) -> list[tuple[R
     return [(analysis.reduces[n], analysis.kernel.nodes[analysis.reduces[n].operand].dtype) for n in numbers]
 
 
-# ------------------------------------------------------------------------------
 # Passes over a row: what each reduces, stores and keeps for later ones.
-# ------------------------------------------------------------------------------
 
 
 @dataclass
@@ -177,9 +171,7 @@ def row_passes(analysis: KernelAnalysis) -> list[RowPass]:
     return result
 
 
-# ------------------------------------------------------------------------------
 # Kernels made of nodes of other kernels.
-# ------------------------------------------------------------------------------
 
 
 class Nodes:
@@ -239,9 +231,7 @@ def without_empty_axes(kernel: Kernel) -> Kernel:
     return replace(kernel, sizes=tuple([n or 1 for n in kernel.sizes]), nodes=tuple(map(without_empty_reduction, kernel.nodes)))
 
 
-# ------------------------------------------------------------------------------
 # Transposes: kernels whose loads and stores are contiguous along different axes.
-# ------------------------------------------------------------------------------
 
 
 def crossing_loads(analysis: KernelAnalysis, axis: int, least: int, *, backward: bool) -> tuple[int, list[int]] | None:

@@ -53,9 +53,7 @@ def supports(
     return op in complex_operations if in_dtypes[0].kind == "c" else operation(op, in_dtypes[0]) is not None
 
 
-# ------------------------------------------------------------------------------
 # Integers and bool: what each elementwise operation is for them.
-# ------------------------------------------------------------------------------
 
 
 def _compare(predicate: str) -> Operation:

@@ -10,11 +10,9 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ArgumentTypeError, UnsupportedError
 from volta_fn.primitives.callbacks import pure_callback
 
-# ------------------------------------------------------------------------------
 # Foreign functions of XLA: `UnsupportedError` where one would run.
 #
 # A function that calls some can be traced, and so looked at; its program raises when it runs.
-# ------------------------------------------------------------------------------
 
 
 def _refuse(name: str) -> Any:
@@ -57,11 +55,9 @@ register_ffi_type = _refuse("register_ffi_type")
 register_ffi_type_id = _refuse("register_ffi_type_id")
 
 
-# ------------------------------------------------------------------------------
 # Attributes of operations for XLA, by JAX's name.
 #
 # They are accepted and have no effect: programs here keep lines of source instead.
-# ------------------------------------------------------------------------------
 
 
 class _Attributes:
@@ -96,17 +92,13 @@ def set_xla_metadata(x: Any = None, **kwargs: Any) -> Any:
     return _Attributes() if x is None else x
 
 
-# ------------------------------------------------------------------------------
 # Types and functions of JAX that raise an error or change nothing here.
 #
 # These are the types of hijax, memory layouts, and the filter of tracebacks.
-# ------------------------------------------------------------------------------
 
-# ------------------------------------------------------------------------------
 # Types and primitives by the names of `jax.experimental.hijax`.
 #
 # Libraries may define some; to use them raises `UnsupportedError`, as programs hold arrays alone.
-# ------------------------------------------------------------------------------
 
 _ADVICE = "high-level types are not supported: make the class a pytree instead (volta_fn.tree.register_pytree_node)"
 
@@ -172,9 +164,7 @@ def register_hitype(value_type: type, typeof: Any) -> None:
     """Accept a type, whose values no function here takes."""
 
 
-# ------------------------------------------------------------------------------
 # Memory layouts, as in `jax.experimental.layout`, which targets alone choose.
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -205,9 +195,7 @@ def with_layout_constraint(x: Any, layout: Layout) -> Any:
     return x
 
 
-# ------------------------------------------------------------------------------
 # Which frames tracebacks show: all, so that these functions change nothing.
-# ------------------------------------------------------------------------------
 
 
 def register_exclusion(path: str) -> None:

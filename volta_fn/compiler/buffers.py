@@ -17,11 +17,9 @@ from volta_fn.compiler.ir.index import is_view
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, sub_jaxprs
 
-# ------------------------------------------------------------------------------
 # Slots stand for the memory of a program's values while its commands are written.
 #
 # Their numbers are known at the end.
-# ------------------------------------------------------------------------------
 
 
 #: Bytes up to which constants are compared by their elements, larger ones by their address.
@@ -152,11 +150,9 @@ class Slots:
         return tuple([s.array for s in self.constants.values() if s.array is not None])
 
 
-# ------------------------------------------------------------------------------
 # The layout of a program's values in one block of memory.
 #
 # Values whose lifetimes do not overlap may share memory.
-# ------------------------------------------------------------------------------
 
 #: Every value begins at a multiple of this many bytes (a cache line).
 ALIGNMENT = 64
@@ -269,13 +265,11 @@ class Output(NamedTuple):
     shape: tuple[int, ...]
 
 
-# ------------------------------------------------------------------------------
 # Plans: straight-line programs whose buffer lifetimes are solved, for NumPy.
 #
 # A plan's *registers* are reused as values die. A step may be told to write its result into an operand that dies there (`Step.into`),
 # if the operand's memory is the plan's own: computed by an earlier step, or donated by the caller, and shared with no view that lives
 # on. Large values that are no results lie in one block of memory (`Step.buffers`), if kernels can write them there.
-# ------------------------------------------------------------------------------
 
 Operand = int | Literal
 

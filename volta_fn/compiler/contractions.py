@@ -16,9 +16,7 @@ import numpy as np
 
 from volta_fn.primitives.convolution import window_counts
 
-# ------------------------------------------------------------------------------
 # Sliding windows along one axis, and their phases over dilated inputs.
-# ------------------------------------------------------------------------------
 
 
 class SlidingWindow(NamedTuple):
@@ -57,7 +55,6 @@ def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[
     return result
 
 
-# ------------------------------------------------------------------------------
 # Convolutions as *correlations*: one canonical form, which all algorithms take.
 #
 # Of the operands x[g, n, c, *space], w[g, o, c, *taps] and the result y[g, n, o, *positions] (group, image, channel, output) a
@@ -68,7 +65,6 @@ def phases(window: SlidingWindow, base: int, taps: int, positions: int) -> list[
 # with zeros outside x. The arrays are views, given by an offset and a stride per index, so that any order of dimensions, feature groups,
 # batch groups and both gradients are correlations; where the left operand is dilated, each residue class of the output positions is a
 # correlation of its own. In a gradient by the weights the "taps" are as many as the cotangent has positions, and "channels" are images.
-# ------------------------------------------------------------------------------
 
 
 class View(NamedTuple):
@@ -265,13 +261,11 @@ def fft_is_faster(x: Sequence[int], w: Sequence[int], y: Sequence[int]) -> bool:
     return 2 * spectral < products * _PRODUCT
 
 
-# ------------------------------------------------------------------------------
 # Contractions over index maps: any sums of products over one index.
 #
 # ``y[s, m, n] = sum over k of a(s, m, k) b(s, k, n)``, with arrays of any layout. Stacks of matrix products and correlations are both
 # of this form. The operand's element that indices lead to is at the sum of how far each index walks. Where windows of a correlation
 # leave its input, elements are zero: each *bound* is the coordinate along an axis, also a sum of walks, and has a range.
-# ------------------------------------------------------------------------------
 
 
 class Bound(NamedTuple):
@@ -435,12 +429,10 @@ def _first_last(values: list[int]) -> list[int]:
     return [*values[1:], values[0]]
 
 
-# ------------------------------------------------------------------------------
 # A contraction as a stack of matrix products, and how its indices walk memory.
 #
 # ``C[m, n] = sum over k of A(m, k) B(k, n)``. The axes of an operand that become one index (m, k, n, or the number of the matrix in the
 # stack) are merged where they lie in memory as one axis would. What is left is an *index map*: sizes and strides, the outermost first.
-# ------------------------------------------------------------------------------
 
 Axes = tuple[int, ...]
 
@@ -561,7 +553,6 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]
     return [Walk(shape, tuple(steps[side] for _, steps in loops)) for side in range(len(strides))]
 
 
-# ------------------------------------------------------------------------------
 # Winograd's transforms (Toom and Cook): polynomials by their values at points.
 #
 # A correlation of m outputs with r taps along an axis meets n = m + r - 1 elements. Seen as polynomials, its operands are known from their
@@ -571,7 +562,6 @@ def merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Walk]
 # y = A' ((B' x) * (G w)),  A'[j, i] = p_i ** j,  G[i, k] = f_i * p_i ** k
 #
 # and at infinity only the last output and the last tap count.
-# ------------------------------------------------------------------------------
 
 _POINTS = {4: (0, 1, -1), 6: (0, 1, -1, 2, -2)}
 _FACTORS = {4: (1.0, 0.5, 0.5), 6: (1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24)}

@@ -39,13 +39,11 @@ from volta_fn.core.primitive import reduction_of
 from volta_fn.primitives.data_movement.movement import reshape_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p
 
-# ------------------------------------------------------------------------------
 # Kernels of equations: their values at each iteration of a loop as scalar nodes.
 #
 # A `Loop` says at which index each equation is computed (its *steps*, in program order). Operands are then pulled at the index that the
 # equation asks for: literals become constants, views become other indices of what they view, earlier steps are read directly, and
 # anything else is loaded from memory.
-# ------------------------------------------------------------------------------
 
 _BOOL = np.dtype(np.bool_)
 
@@ -443,9 +441,7 @@ def _signature(loop: Loop, views: Mapping[Var, Equation]) -> tuple[Any, list[Var
     return tuple(key), list(numbers)
 
 
-# ------------------------------------------------------------------------------
 # Passes over nodes that all targets need, and single equations as kernels.
-# ------------------------------------------------------------------------------
 
 
 def split_concatenations(program: FusedProgram, most: int) -> FusedProgram:

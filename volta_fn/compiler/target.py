@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from volta_fn.compiler.buffers import Plan
 
 
-# ------------------------------------------------------------------------------
 # Lowered programs: the output of the pipeline, for which targets generate code.
-# ------------------------------------------------------------------------------
 
 
 class Pipeline(Protocol):
@@ -239,9 +237,7 @@ class LoweredProgram(NamedTuple):
         return Output(None, jaxpr.invars.index(root), None, atom.aval.shape)
 
 
-# ------------------------------------------------------------------------------
 # Targets as the compiler sees them: capabilities, routines, and passes.
-# ------------------------------------------------------------------------------
 
 #: A generator of an equation's routine: (operands' types, parameters) -> routine, or None if there is none for these.
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Any]

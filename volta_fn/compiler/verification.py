@@ -20,9 +20,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Literal, Var, called_program, has_effects, program_cache, sub_jaxprs
 from volta_fn.errors import CompilerError, JaxprError, VoltaError
 
-# ------------------------------------------------------------------------------
 # Verify programs after each pass: bindings, types, effects.
-# ------------------------------------------------------------------------------
 
 #: The effectful equations of a program in order, and those of the programs of control flow.
 Effects = tuple[Any, ...]
@@ -307,9 +305,7 @@ def _verify_inner(stage: str, item: Item) -> None:
         _fail(stage, "a program inside has other inputs or outputs than it was lowered from", item.node)
 
 
-# ------------------------------------------------------------------------------
 # Verify kernels: bounds, order, stores, and what recognisers take them for.
-# ------------------------------------------------------------------------------
 
 
 def verify_call(stage: str, program: ClosedJaxpr, call: KernelCall) -> None:
@@ -427,13 +423,11 @@ class ExpressionNumbers:
         return numbers
 
 
-# ------------------------------------------------------------------------------
 # Memory: no value is overwritten before its last use, whatever shares its memory.
 #
 # Lifetimes are derived again from the executed commands, independently of buffer assignment. `verify_plan` follows the values in
 # a plan's registers and buffers. `MemoryVerifier` follows those of lowered programs through slots, item by item; `verify_extents`
 # compares the uses of slots by commands with the bytes that slots have in blocks of memory.
-# ------------------------------------------------------------------------------
 
 # plans
 

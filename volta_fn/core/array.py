@@ -20,13 +20,11 @@ from volta_fn.core.device import Device, current_default_device
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DonatedBufferError, DTypeError, ImmutableError
 from volta_fn.lazy_imports import deferred
 
-# ------------------------------------------------------------------------------
 # Arrays: the immutable values that programs work on.
 #
 # `Array` is what a user sees: both arrays with numbers in them (`ConcreteArray`) and the tracers that stand for arrays while a
 # function is traced are instances of it. Its operators and methods are attached by the layers that define them
 # (`attach`), so this file names no operation.
-# ------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from volta_fn.core.array_methods import ArrayMethods  # a stub: what `attach` makes of arrays
@@ -470,12 +468,10 @@ def _like(x: Any) -> ShapeDtypeStruct:
 ShapeDtypeStruct.like = staticmethod(_like)
 
 
-# ------------------------------------------------------------------------------
 # `DELETED`: the buffer of a donated or deleted array.
 #
 # A thread may look up the program for an array's type, and read the array's buffer only after another thread has donated the array. The
 # buffer is then `DELETED`: a non-contiguous `ndarray`, so that compiled fast paths reject it, whose attributes, ufuncs and functions raise.
-# ------------------------------------------------------------------------------
 
 
 def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
@@ -502,9 +498,7 @@ class _DeletedBuffer(np.ndarray):
 DELETED: Any = np.full((2, 2), np.nan)[:, :1].view(_DeletedBuffer)
 
 
-# ------------------------------------------------------------------------------
 # HTML for notebooks: arrays with statistics; trees and programs that fold.
-# ------------------------------------------------------------------------------
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BINS = 16

@@ -35,12 +35,10 @@ from volta_fn.source import is_called_by_user, user_location
 if TYPE_CHECKING:
     from fractions import Fraction
 
-# ------------------------------------------------------------------------------
 # Abstract values ("avals"): types of arrays, known before their numbers.
 #
 # An aval is interned: two avals with equal shape, dtype and weak type are the same object, so caches compare and hash them by
 # identity, at the speed of a pointer. *Weak* avals belong to Python scalars, whose dtype yields to that of any array they meet.
-# ------------------------------------------------------------------------------
 
 Shape = tuple[int, ...]
 
@@ -266,12 +264,10 @@ def canonical_shape(shape: Sequence[int] | int, context: str = "shape") -> Shape
     return result
 
 
-# ------------------------------------------------------------------------------
 # How operands of different dtypes may combine: silently, with a warning, or not.
 #
 # By default the first float32 array that becomes float64 because it meets float64 data gives a warning: it makes a network twice as large
 # and several times slower. Functions that promote operands call `check_promotion`, while they are traced or run.
-# ------------------------------------------------------------------------------
 
 Mode = Literal["standard", "strict"]
 
@@ -391,12 +387,10 @@ def _is_widened(x: Any) -> bool:
     return x.ndim > 0 and x.dtype in _NARROW and not getattr(x, "weak_type", False)
 
 
-# ------------------------------------------------------------------------------
 # Symbolic sizes: polynomials of variables that stand for the sizes of axes.
 #
 # Programs have sizes that are numbers. Only descriptions of arrays hold symbolic ones, for `volta_fn.export`, which finds the program for
 # every size of a variable.
-# ------------------------------------------------------------------------------
 
 #: Loaded on first use: few programs have symbolic sizes.
 _fractions = deferred("fractions")

@@ -7,12 +7,10 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-# ------------------------------------------------------------------------------
 # Tables of weak references, whose callbacks run no Python code.
 #
 # They replace the collections of `weakref`, and `weakref.finalize`. Those call Python functions when an object is collected: a signal
 # handler that raises in one is only printed by Python, and the interrupt is lost.
-# ------------------------------------------------------------------------------
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -107,7 +105,6 @@ class Finalized(Generic[V]):
             yield reference.key
 
 
-# ------------------------------------------------------------------------------
 # Caches of calls: from the types of arguments to what runs a call, in tables.
 #
 # Jitted functions, primitives, marked functions (`jit/fused.py`) and eager gradients (`transforms/eager.py`) each have a `CallCache`. Its
@@ -119,7 +116,6 @@ class Finalized(Generic[V]):
 # - ``programs``: the complete key of a trace → traced program, which has compiled programs by device.
 #
 # Compiled programs and routines are on disk as well, for all caches of all processes (`targets/cpu/runtime/cache.py`).
-# ------------------------------------------------------------------------------
 
 Table = dict[Any, Any]
 

@@ -22,11 +22,9 @@ from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 
-# ------------------------------------------------------------------------------
 # The processes that run a program together, as the package sees them.
 #
 # Without `distributed.initialize`, and with one process, the world is this process alone.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -129,13 +127,11 @@ def members_of(axis_names: Any, axis_index_groups: Any) -> tuple[int, ...]:
     return tuple([group[i] for positions in axis_index_groups if index in positions for i in positions])
 
 
-# ------------------------------------------------------------------------------
 # Meshes and shardings: how arrays lie on devices.
 #
 # Meshes have names for axes; `volta_fn.sharding.shard_map` maps over them, and one device may stand at several positions of a mesh.
 # Where the CPU is several devices (`core.placement`), an array may be split between them; else a sharding says which
 # device it lies on.
-# ------------------------------------------------------------------------------
 
 
 class AxisType(enum.Enum):

@@ -17,13 +17,11 @@ from volta_fn.core.primitive import Primitive
 from volta_fn.errors import JaxprError, VoltaError
 from volta_fn.source import SourceLocation, portable
 
-# ------------------------------------------------------------------------------
 # Jaxprs: typed programs in A-normal form, as data.
 #
 # Transforms build and rewrite them; targets run them.
 #
 # A jaxpr is a list of *equations*, each applying one primitive to *atoms* (variables or literals) and binding new variables.
-# ------------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
@@ -360,9 +358,7 @@ def _format_param(value: Any, indent: int, sources: bool) -> str:
     return getattr(value, "__name__", None) or str(value)
 
 
-# ------------------------------------------------------------------------------
 # Interpretation: a pass through a program with values of any kind.
-# ------------------------------------------------------------------------------
 
 
 def interpret_jaxpr(
@@ -388,9 +384,7 @@ def interpret_jaxpr(
     return read(jaxpr.outvars)
 
 
-# ------------------------------------------------------------------------------
 # The executable specification of jaxprs, which every transform and pass obeys.
-# ------------------------------------------------------------------------------
 
 
 def check_jaxpr(program: ClosedJaxpr | Jaxpr) -> None:
@@ -461,9 +455,7 @@ def _check_types(eqn: Equation, where: str) -> None:
         raise JaxprError(f"{where} binds {[v.aval for v in eqn.outvars]}, but its primitive gives {list(avals)}")
 
 
-# ------------------------------------------------------------------------------
 # Dead-code elimination: drop equations whose results are unused.
-# ------------------------------------------------------------------------------
 
 
 def dce_jaxpr(closed: ClosedJaxpr, used_outputs: Sequence[bool] | None = None) -> ClosedJaxpr:
@@ -491,9 +483,7 @@ def prune_inputs(closed: ClosedJaxpr, candidates: Sequence[bool]) -> tuple[Close
     return closed.replace(invars=invars), stays
 
 
-# ------------------------------------------------------------------------------
 # Inlining: calls are replaced by the bodies of the functions that they call.
-# ------------------------------------------------------------------------------
 
 
 def inline_calls(closed: ClosedJaxpr, of: Primitive | None = None, retained: Container[Primitive] = ()) -> ClosedJaxpr:

@@ -21,9 +21,7 @@ from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DTypeError, ExportError
 from volta_fn.lazy_imports import load
 
-# ------------------------------------------------------------------------------
 # Donation: which arguments give their memory to which results.
-# ------------------------------------------------------------------------------
 
 
 class Donations(tuple[bool, ...]):
@@ -101,9 +99,7 @@ def _type(aval: ShapedArray) -> tuple[Any, ...]:
     return aval.shape, aval.dtype
 
 
-# ------------------------------------------------------------------------------
 # Moving pytrees of arrays between host and devices.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T", bound=Any)
 
@@ -213,12 +209,10 @@ def block_until_ready(x: T) -> T:
     return x
 
 
-# ------------------------------------------------------------------------------
 # DLPack: memory shared with other libraries, without copies.
 #
 # NumPy makes and reads the capsules. It has no bfloat16, so that those elements pass as 16-bit integers whose dtype is changed in the
 # capsule. The layout of capsules is that of dlpack.h, version 1.0.
-# ------------------------------------------------------------------------------
 
 #: The device of host memory, and the device type of GPUs (kDLWebGPU), whose buffers other libraries cannot read.
 HOST = (1, 0)

@@ -36,11 +36,9 @@ from volta_fn.core.staging import JaxprTracer
 from volta_fn.core.trace import ProcessAxis, Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
-# ------------------------------------------------------------------------------
 # Types that show how values are split between devices, for `typeof`.
 #
 # Programs do not have them: there a type is a shape and a dtype.
-# ------------------------------------------------------------------------------
 
 
 class PlacedAval(ShapedArray):
@@ -110,9 +108,7 @@ def _varying(x: Any) -> list[Any]:
     return names
 
 
-# ------------------------------------------------------------------------------
 # Arrays assembled from the shards of this process's devices.
-# ------------------------------------------------------------------------------
 
 
 def make_array_from_callback(
@@ -171,12 +167,10 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
     return result
 
 
-# ------------------------------------------------------------------------------
 # Sharding propagation: from operands to results.
 #
 # Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
 # nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
-# ------------------------------------------------------------------------------
 
 #: For each dimension, the names of the axes that split it.
 Names = list[tuple[Any, ...]]
@@ -340,7 +334,6 @@ _RULES: dict[str, Rule] = {
 }
 
 
-# ------------------------------------------------------------------------------
 # Arrays that are split between several devices of one memory.
 #
 # These are the CPUs of `set_cpu_devices`.
@@ -348,7 +341,6 @@ _RULES: dict[str, Rule] = {
 # All elements are in one buffer, so that a shard is a view of it and no operation depends on where shards lie. What an array has in
 # place of a device is the *group* of its devices, with the sharding, so that types, and programs found by types, differ where shardings
 # do.
-# ------------------------------------------------------------------------------
 
 
 class DeviceGroup(Device):
@@ -564,9 +556,7 @@ def known_sharding(x: Any) -> NamedSharding | None:
     return x.device.sharding if isinstance(x, ConcreteArray) else None
 
 
-# ------------------------------------------------------------------------------
 # The check that all processes compile the same program.
-# ------------------------------------------------------------------------------
 
 
 def same_in_all_processes(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -25,9 +25,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, GradientError, Ref
 from volta_fn.settings import current as settings
 from volta_fn.source import ScopedPosition, current_scope, user_code_position
 
-# ------------------------------------------------------------------------------
 # The trace that records a jaxpr, and the programs that it records.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -301,9 +299,7 @@ def eval_jaxpr(closed: ClosedJaxpr, *args: Array) -> list[Array]:
     return [v.val if type(v) is Literal else env[v] for v in jaxpr.outvars]  # type: ignore[index]  # mypy keeps the union
 
 
-# ------------------------------------------------------------------------------
 # From functions of pytrees to functions of flat lists of arrays.
-# ------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -399,12 +395,10 @@ def positional_index(argnum: int, count: int, transform: str) -> int:
     return argnum % count
 
 
-# ------------------------------------------------------------------------------
 # Transforms of jitted functions are jitted themselves.
 #
 # Called eagerly, `vmap(jit(f))` is thus one program, like `jit(vmap(f))`, and another `vmap(jit(f))` finds it again. Programs that rules
 # derive of a jitted function, as for ``grad(lambda x: f(x) + 1)``, are compiled by `jit.eager`.
-# ------------------------------------------------------------------------------
 
 
 class JittedFunction:

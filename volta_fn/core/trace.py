@@ -24,12 +24,10 @@ from volta_fn.core.array import Array, ConcreteArray, as_value
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import AxisNameError, ConcretizationError, LeakedTracerError, TracerArrayError, TracerBoolError, TracerIndexError
 
-# ------------------------------------------------------------------------------
 # Traces and tracers.
 #
 # `bind` hands a primitive to the current trace. The bottom trace evaluates. Each transform pushes a trace of its own, whose
 # values are *tracers*, and runs its rules with its parent as the current trace, so transforms nest without level numbers.
-# ------------------------------------------------------------------------------
 
 
 class Trace:
@@ -237,12 +235,10 @@ def concrete_or_raise(value: Any, wanted: str, remedy: str = "", error: type[Con
     return value
 
 
-# ------------------------------------------------------------------------------
 # Named axes, which `vmap(..., axis_name=...)` and `shard_map` bind.
 #
 # The positions along an axis are the examples of a `vmap`, or processes. Collectives refer to an axis of examples by its name, which the
 # `vmap` resolves, and to one of processes by its `ProcessAxis`, which stays in the program.
-# ------------------------------------------------------------------------------
 
 _axes: ContextVar[tuple[tuple[Any, int | ProcessAxis], ...]] = ContextVar("named_axes", default=())
 #: The current mesh (`set_mesh`).
@@ -350,9 +346,7 @@ def _bound(name: Any) -> tuple[Any, int]:
     raise AxisNameError(f"no axis named {name!r} is in scope (bound here: {bound_names}); give one with vmap(f, axis_name={name!r})")
 
 
-# ------------------------------------------------------------------------------
 # The depth to which traces may nest, beyond Python's default limit of frames.
-# ------------------------------------------------------------------------------
 
 #: The frames that a level of nested traces is allowed; it takes about ten.
 _FRAMES = 16
@@ -381,9 +375,7 @@ def deeper() -> Iterator[None]:
                 sys.setrecursionlimit(sys.getrecursionlimit() - _FRAMES)
 
 
-# ------------------------------------------------------------------------------
 # The search for tracers that outlive their trace, for `checking_leaks`.
-# ------------------------------------------------------------------------------
 
 
 def check_leaks(trace: Trace) -> None:

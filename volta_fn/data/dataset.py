@@ -14,13 +14,11 @@ from volta_fn import dtypes, random, tree
 from volta_fn.core.aval import ShapedArray
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DataError, DTypeError, OutOfBoundsError
 
-# ------------------------------------------------------------------------------
 # Datasets: sequences of examples, and how to make batches of them.
 #
 # An *example* is a pytree of arrays and scalars; a *batch* is the same pytree with a new first dimension. Whatever has `__len__` and
 # `__getitem__` is a dataset. One that also has `gather(indices) -> batch` makes a batch at once, which is faster than stacking examples;
 # the datasets here define it where it is faster. Datasets are NumPy arrays in the host's memory; `DataLoader` moves batches to the device.
-# ------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # whose variables have defaults
@@ -261,9 +259,7 @@ def _leaf_array(leaf: Any, name: str) -> np.ndarray:
     return values
 
 
-# ------------------------------------------------------------------------------
 # Datasets made of datasets: subsets, concatenations, random splits.
-# ------------------------------------------------------------------------------
 
 
 class Subset(Dataset):

@@ -21,9 +21,7 @@ from volta_fn.core.array import Array
 from volta_fn.data.dataset import ArrayDataset
 from volta_fn.errors import ArgumentError, CorruptFileError, DataError
 
-# ------------------------------------------------------------------------------
 # Read data files, plain or gzipped, and never more bytes than expected.
-# ------------------------------------------------------------------------------
 
 Path: TypeAlias = str | os.PathLike[str]
 
@@ -110,11 +108,9 @@ def class_labels(labels: np.ndarray, classes: int, where: str) -> np.ndarray:
     return labels.astype(np.int32)
 
 
-# ------------------------------------------------------------------------------
 # IDX, the format of MNIST.
 #
 # Two zero bytes, a byte for the dtype, one for the rank, big-endian sizes, then the elements, big-endian.
-# ------------------------------------------------------------------------------
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _PREFIX = {"train": "train", "test": "t10k"}
@@ -185,9 +181,7 @@ def _read_bytes(path: str, rank: int) -> np.ndarray:
     return values
 
 
-# ------------------------------------------------------------------------------
 # CIFAR-10, binary format: a label's byte and 3,072 bytes of RGB planes per image.
-# ------------------------------------------------------------------------------
 
 _RECORD = 1 + 3 * 32 * 32
 _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
@@ -235,9 +229,7 @@ def _read_records(path: str) -> tuple[np.ndarray, np.ndarray]:
     return records[:, 1:].reshape(-1, 3, 32, 32), class_labels(records[:, 0], 10, path)
 
 
-# ------------------------------------------------------------------------------
 # Tables from CSV files: columns are arrays, and missing values are never guessed.
-# ------------------------------------------------------------------------------
 
 
 class CSV(ArrayDataset):

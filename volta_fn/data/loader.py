@@ -28,9 +28,7 @@ from volta_fn.runtime.compiling import hold_exit_during
 from volta_fn.runtime.threads import AwaitedCall, has_started
 from volta_fn.source import user_location
 
-# ------------------------------------------------------------------------------
 # Tasks on threads, a limited number ahead of their consumer.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -137,9 +135,7 @@ class _Workers:
                 thread.result()
 
 
-# ------------------------------------------------------------------------------
 # A progress bar around a loop: drawn by Rich, or a line of text without it.
-# ------------------------------------------------------------------------------
 
 
 class ProgressBar(Generic[T]):
@@ -239,9 +235,7 @@ def _display() -> Any:
     return Progress(*columns, TextColumn("{task.fields[report]}"))
 
 
-# ------------------------------------------------------------------------------
 # The loader: shuffled batches of a dataset on a device, prefetched and resumable.
-# ------------------------------------------------------------------------------
 
 
 class _Options(TypedDict, total=False):

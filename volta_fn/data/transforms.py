@@ -15,14 +15,12 @@ from volta_fn.data.dataset import Dataset, Indices, as_key, position, positions
 from volta_fn.errors import ArgumentError, DataError, DTypeError, OutOfBoundsError, ShapeError
 from volta_fn.transforms.vmap import vmap
 
-# ------------------------------------------------------------------------------
 # Transforms of examples or batches: pure functions of arrays.
 #
 # Random transforms take a key first.
 #
 # Images are (…, channels, height, width), with any number of leading dimensions. Transforms consist of array functions, so they run in
 # a loader's workers, in `Dataset.map`, and in a jitted training step.
-# ------------------------------------------------------------------------------
 
 Transform: TypeAlias = Callable[[Any], Any]
 
@@ -199,9 +197,7 @@ def _images(function: str, x: Any) -> Array:
     return values
 
 
-# ------------------------------------------------------------------------------
 # Text as numbers: vocabularies of characters, and windows of a text.
-# ------------------------------------------------------------------------------
 
 
 class Vocabulary:

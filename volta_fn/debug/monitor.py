@@ -22,9 +22,7 @@ from volta_fn.jit.cache import clear_caches
 from volta_fn.nn.module import unfolding
 from volta_fn.settings import current
 
-# ------------------------------------------------------------------------------
 # Blocks in which NaN, infinities and indices out of range raise where they arise.
-# ------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -69,9 +67,7 @@ def indices() -> Iterator[None]:
         clear_caches()
 
 
-# ------------------------------------------------------------------------------
 # Watch a device: its state now (`debug.health`), and its work (`debug.Monitor`).
-# ------------------------------------------------------------------------------
 
 #: Fractions of the memory limit from which on the status is "warning" and "critical".
 _WARNING, _CRITICAL = 0.7, 0.9
@@ -182,9 +178,7 @@ class Monitor:
         self.checkpoint("end")
 
 
-# ------------------------------------------------------------------------------
 # Trees of arrays as text, and in notebooks as HTML that unfolds.
-# ------------------------------------------------------------------------------
 
 
 class View:
@@ -227,9 +221,7 @@ def _describe_leaf(leaf: Any) -> str:
     return f"{leaf.aval!r}  {statistics(leaf.host())}".rstrip()
 
 
-# ------------------------------------------------------------------------------
 # The shardings of arrays as text.
-# ------------------------------------------------------------------------------
 
 
 def visualize_sharding(shape: Sequence[int], sharding: Sharding, **options: Any) -> None:

@@ -15,9 +15,7 @@ from volta_fn.errors import ArgumentError, CallbackError
 from volta_fn.primitives.callbacks import debug_callback
 from volta_fn.source import is_internal
 
-# ------------------------------------------------------------------------------
 # `debug.print` and `debug.callback`: values of a traced program, when it runs.
-# ------------------------------------------------------------------------------
 
 
 def callback(callback: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
@@ -72,9 +70,7 @@ class _Checker(string.Formatter):
         self.unused = [name for name in (*range(len(args)), *kwargs) if name not in used_args]
 
 
-# ------------------------------------------------------------------------------
 # `debug.breakpoint`: look at a traced function's values while its program runs.
-# ------------------------------------------------------------------------------
 
 
 def breakpoint(*, stdin: TextIO | None = None, stdout: TextIO | None = None, **values: Any) -> None:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from volta_fn.distributed.watch import Calls
 
 
-# ------------------------------------------------------------------------------
 # Buckets: small arrays that are sent together.
-# ------------------------------------------------------------------------------
 
 #: Bytes from which an array travels by itself, without a copy.
 LARGE = 1 << 18
@@ -89,9 +87,7 @@ def buckets_of(arrays: Sequence[np.ndarray], wire: Callable[[np.dtype], np.dtype
     return buckets
 
 
-# ------------------------------------------------------------------------------
 # Comparison of the processes' programs, equation by equation.
-# ------------------------------------------------------------------------------
 
 #: The memory address of an object, which differs between processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -124,12 +120,10 @@ def first_difference(texts: Sequence[str]) -> str:
     return "only constants differ"
 
 
-# ------------------------------------------------------------------------------
 # Collectives of NumPy arrays through MPI.
 #
 # A sum that is started runs in a separate thread, with a separate MPI communicator, so that it cannot match a call of the program's
 # thread.
-# ------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -24,9 +24,7 @@ from urllib.parse import urlsplit
 
 from volta_fn.errors import ArgumentError, DistributedError
 
-# ------------------------------------------------------------------------------
 # The collectives that this process waits for, read by the thread that watches it.
-# ------------------------------------------------------------------------------
 
 Group = tuple[int, ...]
 
@@ -70,9 +68,7 @@ class Calls:
         return list(self._current.copy().values())
 
 
-# ------------------------------------------------------------------------------
 # Reports of failed processes, as files that the launcher reads.
-# ------------------------------------------------------------------------------
 
 #: The variable that names the folder for them.
 FOLDER = "VOLTA_LAUNCH_REPORTS"
@@ -118,7 +114,6 @@ def cause(folder: Path) -> Report | None:
     return min(reports, key=lambda r: (_ORDER.index(r.kind), r.time), default=None)
 
 
-# ------------------------------------------------------------------------------
 # Messages between processes about failures, outside of MPI.
 #
 # The first process has a `Switchboard`, a thread that passes each message on to all others; every process has a `Connection` to it. A
@@ -128,7 +123,6 @@ def cause(folder: Path) -> Report | None:
 # itself is not sent. The switchboard sends a random number; the process answers with its rank, another random number, and the HMAC of
 # all three; the switchboard answers with another HMAC of them. These have fixed sizes. Messages follow, which are lines of JSON of a
 # bounded length. A peer that sends anything else is disconnected.
-# ------------------------------------------------------------------------------
 
 Message = dict[str, Any]
 #: The address of the loopback interface.
@@ -417,14 +411,12 @@ def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-# ------------------------------------------------------------------------------
 # The thread that watches over a process's collectives.
 #
 # A collective waits in MPI's code, where nothing can be raised. So a thread listens to the other processes. It ends this process, with a
 # message, when another one has failed or is lost. When a collective takes longer than `_ASK`, it asks the others for their calls: those
 # that have not joined it are missing. If a missing process waits for this one in another collective, or has ended, or
 # the limit is over, the process ends with an error that names them.
-# ------------------------------------------------------------------------------
 
 #: Seconds between two checks, and after which the others are asked.
 _CHECK, _ASK = 0.1, 1.0

@@ -19,9 +19,7 @@ from volta_fn.distributed.watch import LOOPBACK, Calls, Connection, Switchboard,
 from volta_fn.errors import ArgumentError, DistributedError, MissingDependencyError, ProgramMismatchError
 from volta_fn.lazy_imports import deferred, is_installed, load
 
-# ------------------------------------------------------------------------------
 # The world of several processes.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -128,9 +126,7 @@ def connected(limit: float, address: str | None = None) -> MpiWorld:
     return MpiWorld(load("mpi4py.MPI").COMM_WORLD, limit, address)
 
 
-# ------------------------------------------------------------------------------
 # The beginning and the end of a program on several processes.
-# ------------------------------------------------------------------------------
 
 _watch = deferred("volta_fn.distributed.watch")
 _control = deferred("volta_fn.distributed.watch")

@@ -46,9 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # `Error`: what went wrong first in a checked function, as a value.
-# ------------------------------------------------------------------------------
 
 #: JAX's name of the error.
 JaxRuntimeError = CheckError
@@ -126,9 +124,7 @@ def check_error(error: Error) -> None:
         bind(check_p, code != number, *operands, message=message_of, debug=False)
 
 
-# ------------------------------------------------------------------------------
 # `check`, and the checks of primitives, where an error may begin.
-# ------------------------------------------------------------------------------
 
 
 class ErrorCategory(enum.Enum):
@@ -336,12 +332,10 @@ def _index_check(eqn: Equation) -> Check:
     return Check(message, [scalar] * 3, run)
 
 
-# ------------------------------------------------------------------------------
 # `checkify`: a program with checks as one that returns its first error.
 #
 # The program is run equation by equation, with a state: the number of the failed check (0: none) and, for each check, the values of its
 # message. A check sets them unless another one failed before. Loops carry the state, branches return it, and calls are run in place.
-# ------------------------------------------------------------------------------
 
 
 def checkify(f: Callable[..., Any], errors: frozenset[ErrorCategory] = user_checks) -> Callable[..., tuple[Error, Any]]:

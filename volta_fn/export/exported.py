@@ -34,9 +34,7 @@ from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_derivatives import custom_vjp
 from volta_fn.transforms.grad import vjp
 
-# ------------------------------------------------------------------------------
 # The shardings of an exported function's arguments.
-# ------------------------------------------------------------------------------
 
 
 def described_shardings(arguments: Any) -> dict[str, Any] | None:
@@ -75,9 +73,7 @@ def shardings_on(mesh: Any, described: Mapping[str, Any] | None, count: int) -> 
     return tuple([None if spec is None else NamedSharding(mesh, PartitionSpec(*map(tuple, spec))) for spec in specs])
 
 
-# ------------------------------------------------------------------------------
 # Traced functions on their way to a file: one program for each sample of sizes.
-# ------------------------------------------------------------------------------
 
 
 class Source:
@@ -176,9 +172,7 @@ def _trace_vjp(stage: Any) -> Any:
     return jit(pull_back).trace(*structs, *[ShapeDtypeStruct(results[i].shape, results[i].dtype) for i in shown])
 
 
-# ------------------------------------------------------------------------------
 # `export` and `deserialize`, and the functions that they return.
-# ------------------------------------------------------------------------------
 
 _PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")
 #: The oldest and newest of JAX's calling conventions that calls follow: arguments are flat, and sizes follow from their shapes.

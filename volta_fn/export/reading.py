@@ -37,11 +37,9 @@ from volta_fn.primitives.elementwise.arithmetic import RoundingMethod
 from volta_fn.primitives.fourier import FftType
 from volta_fn.primitives.random import RandomAlgorithm
 
-# ------------------------------------------------------------------------------
 # The parameters that a primitive in a file may have: names, and kinds of values.
 #
 # The rules of primitives assume valid parameters, since the functions that build programs check them.
-# ------------------------------------------------------------------------------
 
 _KINDS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((bool,), "compute_q compute_uv compute_vectors conjugate_a full_matrices is_stable left_side lower moved reverse sort_eigenvalues"),
@@ -154,7 +152,6 @@ def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(leaf, kinds) and (type(leaf) is not bool or bool in kinds)
 
 
-# ------------------------------------------------------------------------------
 # The file of an exported function: a safetensors file with a manifest.
 #
 # The constants are its tensors, so that any safetensors reader shows them, and `volta_fn.io.files` checks their names, dtypes, shapes
@@ -165,7 +162,6 @@ def _has_type(leaf: Any, kinds: tuple[type, ...]) -> bool:
 # - ``blake2b``: the hash of the manifest and of the tensors' bytes, in hexadecimal digits.
 #
 # Nothing in a file is code, and no name in it is imported.
-# ------------------------------------------------------------------------------
 
 #: The version of the format that is written, and the newest that is read.
 VERSION = 1
@@ -219,9 +215,7 @@ def _hash(text: bytes, data: bytes) -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------
 # The modules that declare primitives, which load on demand.
-# ------------------------------------------------------------------------------
 
 #: Outside of `volta_fn.primitives`.
 _MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.rules")
@@ -238,11 +232,9 @@ def declare_all() -> None:
         load(name)
 
 
-# ------------------------------------------------------------------------------
 # Values of equations' parameters as JSON, and back.
 #
 # Integers, texts, booleans, None and finite floats are themselves, tuples are lists. An object has one key, which says what it is.
-# ------------------------------------------------------------------------------
 
 _RECORDS: dict[str, Any] = {
     kind.__name__: kind
@@ -338,11 +330,9 @@ _DECODERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-# ------------------------------------------------------------------------------
 # From the JSON of a manifest to a program, checked.
 #
 # A file may hold anything: any invalid content raises `CorruptFileError` before the program runs.
-# ------------------------------------------------------------------------------
 
 #: Errors that invalid JSON may raise in code that assumes valid JSON, such as the rules of primitives.
 _WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError, VoltaError)

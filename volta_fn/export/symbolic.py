@@ -20,9 +20,7 @@ from volta_fn.core.aval import is_symbolic_dim as is_symbolic_dim
 from volta_fn.dtypes import FLOATS, as_dtype
 from volta_fn.errors import ArgumentError, ExportError, ShapeError
 
-# ------------------------------------------------------------------------------
 # Constraints between sizes: comparisons such as "a >= b" or "a*b == c + d".
-# ------------------------------------------------------------------------------
 
 Sizes = Mapping[str, int]
 
@@ -143,9 +141,7 @@ def satisfying(columns: Mapping[str, Sequence[int]], relations: Sequence[Relatio
     raise ArgumentError(f"no {count} sizes that were tried satisfy {[r.text for r in relations]}, only {len(assignments)}")
 
 
-# ------------------------------------------------------------------------------
 # Symbolic shapes: their notation, and the sizes for which functions are traced.
-# ------------------------------------------------------------------------------
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|([*+\-^()]))")
 _BOUND = re.compile(r"^\s*(\w+)\s*(>=|<=|==)\s*(\d+)\s*$")
@@ -327,13 +323,11 @@ def symbolic_args_specs(args: Any, shapes_specs: Any, constraints: Sequence[str]
     return tree.unflatten(structure, structs)
 
 
-# ------------------------------------------------------------------------------
 # One manifest for all sizes, from manifests for some.
 #
 # A function is traced for several sizes of each symbolic axis. Its programs must be the same but for numbers, and each number that
 # differs is a polynomial of the sizes: the one through its values at some of the samples, if it has the right values at the others too.
 # A file holds the polynomials, and reading it for sizes checks the types of the program that results.
-# ------------------------------------------------------------------------------
 
 #: The highest power of a size in the sizes of a program.
 _DEGREE = 2

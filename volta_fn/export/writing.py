@@ -18,13 +18,11 @@ from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.tree.registry import DictKey, FlattenedIndexKey, GetAttrKey, key_of
 
-# ------------------------------------------------------------------------------
 # Structures of pytrees as JSON, without the classes of their nodes.
 #
 # A leaf is "*", None is null. Lists, tuples and dictionaries are themselves, every other node is named with its children's names. Where a
 # process has not registered such a class for files (`register_pytree_node_serialization`, `register_namedtuple_serialization`), a
 # dictionary of the children by name stands for it, in results as in arguments.
-# ------------------------------------------------------------------------------
 
 LEAF = "*"
 C = TypeVar("C", bound=type)
@@ -201,9 +199,7 @@ def _named_children(value: Any) -> dict[Any, Any]:
     return dict(zip(names, [child for _, child in pairs], strict=True))
 
 
-# ------------------------------------------------------------------------------
 # Types of an exported function, and the conversion of arguments to them.
-# ------------------------------------------------------------------------------
 
 
 def structure_of(form: Any) -> tree.TreeDef:
@@ -251,11 +247,9 @@ def solution(dimension: Dimension, size: int, sizes: Mapping[str, int]) -> dict[
     return {name: int(value)} if value.denominator == 1 else {}
 
 
-# ------------------------------------------------------------------------------
 # From a program to the JSON of a manifest.
 #
 # Derivative rules are Python functions and are not written: of a call with rules, only the called program is.
-# ------------------------------------------------------------------------------
 
 #: Calls that targets have routines for, which recognise them by name.
 _KEPT = frozenset({"attention", "attention_tangent", "attention_gradient", "jit"})

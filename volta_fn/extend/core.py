@@ -36,13 +36,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Primitives that users define, with rules in JAX's form.
 #
 # Eagerly, one is the Python function of `def_impl`. In a compiled program, the compiler inlines what its lowering rule gives, or else
 # that function, traced. So rules for lowering are functions of other primitives (`lowering.lower_fun`), and no target has code of its
 # own.
-# ------------------------------------------------------------------------------
 
 Rule = Callable[..., Any]
 
@@ -177,9 +175,7 @@ def no_rule(primitive: core.Primitive, kind: str) -> GradientError:
     return GradientError(f"the primitive {primitive} has no {kind} rule")
 
 
-# ------------------------------------------------------------------------------
 # Programs, traces and types, by the names of `jax.core` and `jax.extend.core`.
-# ------------------------------------------------------------------------------
 
 
 def get_aval(x: Any) -> Any:

@@ -20,9 +20,7 @@ from volta_fn.random.keys import KeyType
 from volta_fn.random.keys import extended as extended
 from volta_fn.random.keys import prng_key as prng_key
 
-# ------------------------------------------------------------------------------
 # Dtypes by the names of `jax.dtypes`.
-# ------------------------------------------------------------------------------
 
 DType = np.dtype | ExtendedDType
 
@@ -108,9 +106,7 @@ def itemsize_bits(dtype: Any) -> int:
     return int(dtypes.finfo(element_type).bits) if element_type in dtypes.STORAGE_FLOATS else element_type.itemsize * 8
 
 
-# ------------------------------------------------------------------------------
 # Functions of `jax.lax` whose dtypes differ from those of `volta_fn.lax`.
-# ------------------------------------------------------------------------------
 
 
 def conj(x: Any) -> Array:

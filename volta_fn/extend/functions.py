@@ -19,11 +19,9 @@ from volta_fn.errors import TreeError
 from volta_fn.random.keys import PRNGKeyArray
 from volta_fn.tree.registry import REGISTERED as REGISTERED
 
-# ------------------------------------------------------------------------------
 # Functions with transformations applied to them: `jax.extend.linear_util`.
 #
 # `wrap_init(f)` wraps a function, transformations wrap it further, and `call_wrapped` calls it.
-# ------------------------------------------------------------------------------
 
 
 class StoreException(Exception):
@@ -135,9 +133,7 @@ def cache(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return functools.lru_cache(maxsize=256)(call)
 
 
-# ------------------------------------------------------------------------------
 # Flattening of wrapped functions, by the names of `jax.api_util`.
-# ------------------------------------------------------------------------------
 
 #: The type of an argument, by JAX's name.
 shaped_abstractify = aval_of
@@ -236,12 +232,10 @@ def infer_argnums_and_argnames(
     return numbers, (argnames,) if isinstance(argnames, str) else tuple(argnames)
 
 
-# ------------------------------------------------------------------------------
 # Functions on pytrees in which an array of random keys is a leaf, as in JAX.
 #
 # In `volta_fn.tree` it is a node, whose leaf is its data: so keys pass through transforms like any tree of arrays. Programs written for
 # JAX map functions over trees of keys, and `jax.tree` and `jax.tree_util` are these functions.
-# ------------------------------------------------------------------------------
 
 #: Asks whether a node is an array of keys (a method in C, as every node is asked).
 _is_key: Callable[[Any], bool] = PRNGKeyArray.__instancecheck__

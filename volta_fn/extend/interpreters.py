@@ -43,12 +43,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Derivative rules of primitives, by the names of `jax.interpreters.ad`.
 #
 # `primitive_jvps[p] = rule(primals, tangents, **params)` and `primitive_transposes[p] = rule(cotangent, *args, **params)`, where tangents
 # and cotangents may be `Zero`, and an operand that needs a cotangent is an `UndefinedPrimal`.
-# ------------------------------------------------------------------------------
 
 UndefinedPrimal = Linear
 
@@ -186,11 +184,9 @@ def primal_tangent_dtype(primal: Any, tangent: Any, name: str = "") -> Any:
     raise NotImplementedError("primal_tangent_dtype: tangents have the dtypes of primals here")
 
 
-# ------------------------------------------------------------------------------
 # Batching rules of primitives, by the names of `jax.interpreters.batching`.
 #
 # `primitive_batchers[p] = rule(args, dims, **params)` returns the result and its mapped dimension, where None is `not_mapped`.
-# ------------------------------------------------------------------------------
 
 #: The mapped dimension of an operand that is the same for all examples.
 not_mapped = None
@@ -250,12 +246,10 @@ def defreducer(primitive: Primitive, identity: Any = None) -> None:
     primitive_batchers[primitive] = batch
 
 
-# ------------------------------------------------------------------------------
 # Lowering rules of primitives, by the names of `jax.interpreters.mlir` and `xla`.
 #
 # There is no MLIR here: a rule is a function of other primitives, which compilers inline. `lower_fun` makes one of a Python function.
 # Rules that call `emit_python_callback` run, too; those that build operations of a dialect need `ir`, which raises `LoweringError`.
-# ------------------------------------------------------------------------------
 
 LoweringRuleContext = LoweringContext
 LoweringRule = Callable[..., Any]
@@ -330,9 +324,7 @@ class _NoDialect:
 ir, hlo = _NoDialect("mlir.ir"), _NoDialect("mlir.hlo")
 
 
-# ------------------------------------------------------------------------------
 # Tracing to jaxprs, by the names of `jax.interpreters.partial_eval`.
-# ------------------------------------------------------------------------------
 
 #: Rules by which JAX's libraries change how their primitives are split or removed; here the general rules hold for all.
 custom_partial_eval_rules: dict[Primitive, Callable[..., Any]] = {}

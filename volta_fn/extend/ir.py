@@ -21,13 +21,11 @@ from volta_fn.core.trace import current_trace, set_trace
 from volta_fn.errors import LoweringError
 from volta_fn.jit import jit
 
-# ------------------------------------------------------------------------------
 # Programs that are built of operations, by the names of MLIR's Python module.
 #
 # A value is a traced array, a block a program that is being traced, and a module the program of its function `main`. So what
 # `volta_fn.extend.stablehlo` and `func` build runs like any other program; its text is a jaxpr with a number, by which `compile_and_load`
 # finds the program again.
-# ------------------------------------------------------------------------------
 
 #: Values of operations.
 Value = Array
@@ -243,9 +241,7 @@ def batched_device_put(aval: Any, sharding: Any, values: Sequence[Any], devices:
         return from_host(np.asarray(value), device=find_device(device))
 
 
-# ------------------------------------------------------------------------------
 # Functions of a module that is built by operations (`volta_fn.extend.ir`).
-# ------------------------------------------------------------------------------
 
 
 class FuncOp:

@@ -34,9 +34,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
-# ------------------------------------------------------------------------------
 # `crosscheck`: compare equations, and compiled programs, with NumPy in 64 bits.
-# ------------------------------------------------------------------------------
 
 
 class Difference(NamedTuple):
@@ -272,14 +270,12 @@ def _concrete(arrays: Sequence[Any]) -> Sequence[ConcreteArray]:
     return arrays
 
 
-# ------------------------------------------------------------------------------
 # The search for the cause of a wrong program: a pass, a kernel, or memory.
 #
 # A program is compiled as `jit` does it, and its kernels also run one by one, each compiled by itself, in fresh memory. The results of
 # each kernel are compared with its equations in 64 bits, for the same operands, which tells a wrong kernel from those that read its
 # results. If all kernels are right, the programs before and after each pass are compared; the remaining cause is memory that is shared
 # too early.
-# ------------------------------------------------------------------------------
 
 #: Values by their variables, on the host.
 Values = dict[Var, np.ndarray]

@@ -32,9 +32,7 @@ from volta_fn.jit.compile import operations_of
 from volta_fn.lazy_imports import load
 from volta_fn.source import SourceLocation
 
-# ------------------------------------------------------------------------------
 # The changes that each pass of the compiler makes to a program.
-# ------------------------------------------------------------------------------
 
 
 class Change(NamedTuple):
@@ -130,11 +128,9 @@ def _census_of_equation(eqn: Equation) -> Counter[str]:
     return sum([_census(sub) for sub in sub_jaxprs(eqn.params)], Counter([eqn.primitive.name]))
 
 
-# ------------------------------------------------------------------------------
 # The equations that a kernel computes, and the user's lines that they come from.
 #
 # Fusion keeps no record of its groups: a kernel computes the equations between its operands and its results in the program before fusion.
-# ------------------------------------------------------------------------------
 
 
 class Attribution:
@@ -176,11 +172,9 @@ def locations_of(equations: Sequence[Equation]) -> list[SourceLocation]:
     return list(locations)
 
 
-# ------------------------------------------------------------------------------
 # The peak rates of a device, in operations and bytes, measured with kernels.
 #
 # The bandwidth depends on the size, since caches are faster than memory; so several sizes are measured.
-# ------------------------------------------------------------------------------
 
 #: Rows and columns of the products, and the bytes of the arrays that are measured: for CPUs, and for devices that are slow to start.
 _ROWS = (512, 1024)
@@ -241,9 +235,7 @@ def fastest(call: Callable[[], Any]) -> float:
     return max(min(samples(call)), 1e-9)
 
 
-# ------------------------------------------------------------------------------
 # The least work of an item of a program: operations and bytes.
-# ------------------------------------------------------------------------------
 
 
 def describe(item: Item, equations: Sequence[Equation]) -> str:
@@ -281,9 +273,7 @@ def _types(avals: Sequence[ShapedArray]) -> str:
     return " ".join([*shown, f"… ({len(avals)})"] if len(avals) > 4 else shown) or "()"
 
 
-# ------------------------------------------------------------------------------
 # A program's memory over time.
-# ------------------------------------------------------------------------------
 
 
 class MemoryTimeline(NamedTuple):
@@ -332,9 +322,7 @@ def lifetimes_of(program: ClosedJaxpr) -> list[Lifetime]:
     ]
 
 
-# ------------------------------------------------------------------------------
 # `Explanation`: the compiled form of a function, as data that prints itself.
-# ------------------------------------------------------------------------------
 
 
 class Step(NamedTuple):

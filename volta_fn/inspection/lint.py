@@ -21,9 +21,7 @@ from volta_fn.jit.function import Jitted
 from volta_fn.source import SourceLocation
 from volta_fn.transforms.make_jaxpr import make_jaxpr
 
-# ------------------------------------------------------------------------------
 # Random keys that a program uses twice.
-# ------------------------------------------------------------------------------
 
 #: Primitives that only show a key in another shape.
 _VIEWS = frozenset(
@@ -100,9 +98,7 @@ def _is_a_word(eqn: Equation) -> bool:
     return keys[-1:] == (_WORDS,) and words == (*keys[:-1], 1)
 
 
-# ------------------------------------------------------------------------------
 # `lint`: patterns that cost time, memory or randomness, with remedies.
-# ------------------------------------------------------------------------------
 
 #: Bytes from which on a constant of a program is worth passing, equations of one line that are an unrolled loop, and operations of a
 #: function that is worth jitting.

@@ -20,9 +20,7 @@ from volta_fn.jit import compile as compilation
 from volta_fn.jit.cache import clear_caches
 from volta_fn.jit.eager import PIPELINE
 
-# ------------------------------------------------------------------------------
 # The steps of a program that NumPy runs: its equations, timed one by one.
-# ------------------------------------------------------------------------------
 
 
 def numpy_steps(
@@ -92,9 +90,7 @@ def _as_steps(program: ClosedJaxpr, seconds: Sequence[float] | None, roofline: R
     return steps
 
 
-# ------------------------------------------------------------------------------
 # The time of each item of a program, over several runs.
-# ------------------------------------------------------------------------------
 
 #: A time: the numbers of the items, begin and end in nanoseconds.
 Span = tuple[tuple[int, ...], int, int]
@@ -195,12 +191,10 @@ def _repeats(seconds: Sequence[float]) -> bool:
     return len(seconds) > 2 and sorted(seconds)[2] <= (1 + _NEAR) * min(seconds)
 
 
-# ------------------------------------------------------------------------------
 # Traces of a profiler: events of the host and of devices.
 #
 # While a trace is recorded, jitted functions are traced again and run as programs that note the time of each kernel; at its end those are
 # dropped. So programs that are not profiled run as they always do.
-# ------------------------------------------------------------------------------
 
 
 class Event(NamedTuple):

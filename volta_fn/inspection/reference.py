@@ -17,13 +17,11 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.runtime.internals.threads import silenced
 from volta_fn.targets.numpy.backend import make_kernel
 
-# ------------------------------------------------------------------------------
 # An equation in 64-bit floats, and how far from it a narrower dtype may be.
 #
 # The effect of rounding is measured by rounding the operands: at random by one unit in the last place, several times. A result that
 # differs by many times the largest such change is wrong. Sums lose digits to cancellation, so their terms count with their absolute
 # values.
-# ------------------------------------------------------------------------------
 
 #: Primitives whose results depend on the dtype itself, or that are exact in it; they are computed in it.
 IN_OWN_DTYPE = frozenset(
@@ -177,12 +175,10 @@ def excess(result: np.ndarray, wanted: Expected) -> tuple[int, float] | None:
     return (worst, float(off.reshape(-1)[worst])) if off.reshape(-1)[worst] > 1 else None
 
 
-# ------------------------------------------------------------------------------
 # Programs in 64-bit floats, and how far from them narrower dtypes may be.
 #
 # A program is evaluated once as it is, and several times with every value rounded at random by one unit in its last digit (Monte Carlo
 # arithmetic: D. S. Parker, 1997). Results of compiled programs round elsewhere, but change about as much.
-# ------------------------------------------------------------------------------
 
 #: The number of evaluations with rounded values, and the tolerance as a multiple of the largest change.
 _WIDE_TRIES, _WIDE_FACTOR = 4, 32.0

@@ -15,9 +15,7 @@ from volta_fn.core.array import escaped, folded, table
 from volta_fn.inspection.explanation import Explanation, Step, aligned
 from volta_fn.source import SourceLocation
 
-# ------------------------------------------------------------------------------
 # An explanation as text for terminals, and numbers with units.
-# ------------------------------------------------------------------------------
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Columns of the memory timeline, and characters of a name.
@@ -126,9 +124,7 @@ def quantity(count: float) -> str:
     return f"{count:g} "
 
 
-# ------------------------------------------------------------------------------
 # The charts of a report, as SVG: the roofline, the memory, the graph of kernels.
-# ------------------------------------------------------------------------------
 
 _WIDTH, _HEIGHT, _MARGIN = 860, 320, 60
 #: The height of a kernel in the graph, and the most kernels between two that an arc is drawn wide for.
@@ -246,9 +242,7 @@ def _svg(width: float, height: float, drawn: Sequence[str]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------
 # The style and the script of reports.
-# ------------------------------------------------------------------------------
 
 STYLE = """
 :root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--dim:#6a737d;--box:#f6f8fa;--edge:#d8dee4;--hot:#d1242f;--cool:#0969da}
@@ -346,11 +340,9 @@ document.body.dataset.ready='yes';
 """
 
 
-# ------------------------------------------------------------------------------
 # An explanation as one HTML page, which needs no network and no other file.
 #
 # The texts of programs and kernels are compressed inside of the page, and unpacked by the browser when they are asked for.
-# ------------------------------------------------------------------------------
 
 #: Lines of the user's file that are shown around one that a kernel comes from.
 _AROUND = 4

@@ -35,11 +35,9 @@ from volta_fn.errors import (
 from volta_fn.io.files import STORABLE, SafetensorsFile, parse_json, remove_leftovers, write_tensors
 from volta_fn.io.state_dict import Mismatch, StateDictDiff, on_host
 
-# ------------------------------------------------------------------------------
 # The manifest of a checkpoint: the type of each leaf of the saved tree.
 #
 # It is a JSON text in the metadata of a safetensors file. It contains integers and texts; other leaves are tensors of the file.
-# ------------------------------------------------------------------------------
 
 #: Metadata: the manifest and its checksum (CRC-32).
 MANIFEST = "volta_fn.checkpoint"
@@ -154,11 +152,9 @@ def _from_json(value: Any, where: str) -> Entry:
     raise CorruptFileError(f"{where} is invalid: {value!r:.120}")
 
 
-# ------------------------------------------------------------------------------
 # Training states as tensors: pytrees that are restored bit by bit.
 #
 # Each leaf is a tensor named by its path, or in the manifest. Nothing is pickled, so that reading a file runs none of its code.
-# ------------------------------------------------------------------------------
 
 #: Leaves on the host, by path: the manifest's entry without a checksum, and the elements of arrays.
 Captured = dict[str, tuple[Entry, np.ndarray | None]]
@@ -277,9 +273,7 @@ def _checksum(values: np.ndarray) -> int:
     return zlib.crc32(_bytes(values).data)
 
 
-# ------------------------------------------------------------------------------
 # Checkpoints of training: one file per step, of which the newest are retained.
-# ------------------------------------------------------------------------------
 
 #: The names of checkpoints: ten digits, or more without leading zeros.
 _NAME = re.compile(r"step_([0-9]{10}|[1-9][0-9]{10,18})\.safetensors")

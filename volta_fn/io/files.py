@@ -22,9 +22,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, CorruptFileError, 
 from volta_fn.io.state_dict import on_host, sharing, state_dict
 from volta_fn.lazy_imports import load
 
-# ------------------------------------------------------------------------------
 # Atomic writes: write a temporary file, flush it to the disk, rename it.
-# ------------------------------------------------------------------------------
 
 _SUFFIX = ".tmp"
 _TEMPORARY = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(_SUFFIX)}")
@@ -78,13 +76,11 @@ def to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-# ------------------------------------------------------------------------------
 # The header of a safetensors file, checked before any of its data is used.
 #
 # A file consists of eight bytes (the header's length, little-endian), the *header* (JSON: each tensor's name, dtype, shape and range of
 # bytes), and the *data*. None of it is executed. The header must be exactly right: every tensor has as many bytes as its shape needs, and
 # the tensors cover the data without gap or overlap. (Format: huggingface.co/docs/safetensors.)
-# ------------------------------------------------------------------------------
 
 #: The longest header in bytes, as in the reference implementation.
 LONGEST_HEADER = 100_000_000
@@ -269,11 +265,9 @@ def check_storable(name: Any, dtype: np.dtype) -> None:
         raise DTypeError(f"tensor {name!r}: safetensors files have no dtype {dtype.name}; convert it first, or use io.Checkpointer")
 
 
-# ------------------------------------------------------------------------------
 # Safetensors files: written by the safetensors library, read by memory mapping.
 #
 # Only the tensors that are used enter memory.
-# ------------------------------------------------------------------------------
 
 
 class SafetensorsFile(Mapping[str, Any]):
@@ -370,9 +364,7 @@ def _write(file: Path, hosts: Mapping[str, np.ndarray], texts: dict[str, str], n
         raise SerializationError(f"{name} cannot be written: {error}") from error
 
 
-# ------------------------------------------------------------------------------
 # Save and load safetensors files, single or sharded.
-# ------------------------------------------------------------------------------
 
 
 def save_safetensors(
@@ -446,11 +438,9 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(open_safetensors(path))
 
 
-# ------------------------------------------------------------------------------
 # Checkpoints in several safetensors files, in the layout of Hugging Face.
 #
 # The *shards*, `model-00001-of-00003.safetensors` and so on, have an *index*, `model.safetensors.index.json`, from tensors to shards.
-# ------------------------------------------------------------------------------
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"

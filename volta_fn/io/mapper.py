@@ -18,9 +18,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, StateDictError
 from volta_fn.io.state_dict import Prefixes, castable, children_by_name, is_array, joined, leaves_by_name, matching_children
 from volta_fn.nn.recurrent import Cell, RecurrentLayer
 
-# ------------------------------------------------------------------------------
 # Mappings between state dicts: rules that rename, select and change arrays.
-# ------------------------------------------------------------------------------
 
 StateDict = dict[str, Any]
 
@@ -272,7 +270,6 @@ def _no_match(description: str, absent: Sequence[str], state: Mapping[str, Any])
     return f"{description}: there is no array with {wanted}; there are {len(state)}: {shown}. optional=True allows this."
 
 
-# ------------------------------------------------------------------------------
 # From PyTorch's names and layouts to ours, by the types of the modules.
 #
 # The shapes of arrays play no role. Most names and layouts are the same, except for these:
@@ -284,7 +281,6 @@ def _no_match(description: str, absent: Sequence[str], state: Mapping[str, Any])
 # TransformerEncoder/DecoderLayer  linear1 and linear2 are those of feed_forward; multihead_attn is cross_attn
 # WeightNorm                       weight_v and weight_g are the layer's weight and magnitude
 # SpectralNorm                     weight_orig is the layer's weight; weight_u and weight_v are the layer's state
-# ------------------------------------------------------------------------------
 
 Convert = Callable[[Any], Any]
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj")

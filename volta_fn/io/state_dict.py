@@ -15,9 +15,7 @@ from volta_fn.core.aval import ShapedArray, ShapeDtypeStruct
 from volta_fn.core.device import current_default_device
 from volta_fn.errors import ArgumentTypeError, StateDictError
 
-# ------------------------------------------------------------------------------
 # The values of state dicts: arrays, or NumPy arrays of other dtypes (float8).
-# ------------------------------------------------------------------------------
 
 _RANKS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}  # kinds of dtypes; those of ml_dtypes may be "V"
 
@@ -88,9 +86,7 @@ def like(leaf: Any, value: Any, wanted: ShapedArray) -> Any:
     return values if is_foreign(wanted.dtype) else from_host(values, wanted.weak_type, device)
 
 
-# ------------------------------------------------------------------------------
 # Names of a tree's leaves: dotted paths such as `encoder.layers.0.weight`.
-# ------------------------------------------------------------------------------
 
 
 def leaves_by_name(node: Any) -> dict[str, Any]:
@@ -192,9 +188,7 @@ class Prefixes:
         return self._names[position] if position < len(self._names) else ""
 
 
-# ------------------------------------------------------------------------------
 # State dicts: the arrays of a tree by name, saved, compared and loaded.
-# ------------------------------------------------------------------------------
 
 
 def state_dict(tree: Any) -> dict[str, Any]:

@@ -11,13 +11,11 @@ from typing import Any
 
 from volta_fn.lazy_imports import load
 
-# ------------------------------------------------------------------------------
 # The table `names.txt`: JAX's modules, and where their names come from.
 #
 # A line without indentation begins a module of JAX. Below it, `home: names` says which module of volta_fn has these names;
 # `name=original` gives a name that it calls otherwise, and `*` all public names of the home. Of homes with `*`, the first that has a
 # name gives it; names that are listed come before them. `home:` without names makes the home itself a name of the module.
-# ------------------------------------------------------------------------------
 
 #: The release of JAX whose names these are.
 VERSION = "0.10.2"
@@ -57,11 +55,9 @@ def _add(entry: Entry, home: str, names: str) -> None:
             entry.names[name] = (home, original if equals else name)
 
 
-# ------------------------------------------------------------------------------
 # Modules under JAX's paths, made of the rows of the table.
 #
 # A name is looked up when it is first used, and kept. So nothing is loaded that a program does not use.
-# ------------------------------------------------------------------------------
 
 
 class Namespace(ModuleType):

@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from volta_fn.tree.matching import Match
 
 
-# ------------------------------------------------------------------------------
 # Why a function is compiled again: a warning, and what `log_compiles` logs.
-# ------------------------------------------------------------------------------
 
 
 _EXAMPLES = 4
@@ -108,7 +106,6 @@ def _some(values: Iterable[Any]) -> str:
     return ", ".join(f"{v!s:.80}" for v in list(values)[-_EXAMPLES:])
 
 
-# ------------------------------------------------------------------------------
 # The programs of one jitted function, and how a call finds its own.
 #
 # A function is traced once for each key: structure, shapes and dtypes of its arguments, values of the static ones, named axes in scope,
@@ -122,7 +119,6 @@ def _some(values: Iterable[Any]) -> str:
 # `jit` of a function that was jitted before, with the same options, shares the cache (`shared_cache`).
 #
 # A call that none of them knows becomes a `Request`, which computes the key and may have to trace.
-# ------------------------------------------------------------------------------
 
 #: Programs kept per function before all are dropped.
 _MOST_PROGRAMS = 4096
@@ -374,9 +370,7 @@ def _with_arguments(run: Run, positions: list[int]) -> Run:
     return lambda args: run([args[i] for i in positions])
 
 
-# ------------------------------------------------------------------------------
 # Limits of memory, which compiled programs and kernels must notice.
-# ------------------------------------------------------------------------------
 
 
 def set_memory_limit(most: int | None, device: str | Device | None = None) -> None:

@@ -34,9 +34,7 @@ from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # An estimate of a program's cost: floating-point operations, bytes of operands.
-# ------------------------------------------------------------------------------
 
 
 def cost_of(program: ClosedJaxpr) -> dict[str, float]:
@@ -72,12 +70,10 @@ def operations_of(eqn: Equation) -> int:
     return size if eqn.primitive.arity else 0
 
 
-# ------------------------------------------------------------------------------
 # Calls with arrays that are split between devices.
 #
 # One device computes, as all share its memory. How the results are split follows from the program
 # (`volta_fn.core.placement`).
-# ------------------------------------------------------------------------------
 
 
 def shardings_of(arrays: Sequence[Any]) -> list[Any]:
@@ -142,9 +138,7 @@ def sharded_program(traced: TracedProgram, values: Sequence[Any]) -> Callable[[S
     return call
 
 
-# ------------------------------------------------------------------------------
 # Trace a function to a program, and compile the program.
-# ------------------------------------------------------------------------------
 
 _RUNTIME_MEMORY = deferred("volta_fn.runtime.memory")
 #: References to a donated buffer that nothing else uses: those of the lists `buffers` and `donated_buffers` of `_donating`, and

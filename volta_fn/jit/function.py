@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from volta_fn.jit.lowered import Lowered
     from volta_fn.jit.lowered import Traced as PublicTraced
 
-# ------------------------------------------------------------------------------
 # `jit`: each call looks up its program (`cache` tells how), and traces on a miss.
-# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 Rest = ParamSpec("Rest")
@@ -375,11 +373,9 @@ def _has_refs(leaves: Sequence[Any]) -> bool:
     return bool(positions_of_refs(leaves))
 
 
-# ------------------------------------------------------------------------------
 # Calls of jitted functions that use mutable references.
 #
 # A program takes the references' values as further arguments, and returns the last ones as further results.
-# ------------------------------------------------------------------------------
 
 
 class StatefulCalls:

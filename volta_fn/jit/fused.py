@@ -28,13 +28,11 @@ from volta_fn.runtime.compiling import Repeated, shares_memory
 from volta_fn.runtime.internals.threads import silenced_in_context
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Functions that make a view again, from its layout in memory.
 #
 # Some functions of several primitives, such as `rot90`, compute nothing: their result is a view of their argument. Where an array of the
 # same type is contiguous, the view of it has the same offset and strides, so it needs none of the function's steps: `flip` takes 0.65
 # instead of 4.5 µs, `rot90` 0.66 instead of 9.3. NumPy takes 1.1 and 3.3, PyTorch 1.3 and 1.9.
-# ------------------------------------------------------------------------------
 
 
 def repeat_view(function: Callable[..., Any], result: Any, operand: ConcreteArray) -> Callable[[ConcreteArray], Any] | None:
@@ -67,7 +65,6 @@ def _address(buffer: np.ndarray) -> int:
     return address
 
 
-# ------------------------------------------------------------------------------
 # Functions that become one program when they are repeated.
 #
 # `fused` marks such a function, of several primitives or of one with arguments that take long to check. Under a transform, in a jitted
@@ -77,7 +74,6 @@ def _address(buffer: np.ndarray) -> int:
 #
 # A marked function must compute the same whether or not it knows its arrays' elements: one that raises errors for some elements (such as
 # indices out of range) would no longer do so. One that needs them stays as it is.
-# ------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -22,9 +22,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.source import SourceLocation, user_code_position
 
-# ------------------------------------------------------------------------------
 # The message of a NaN or an infinity: where, from what, and what to do.
-# ------------------------------------------------------------------------------
 
 #: Results that became infinite where no operand was: the buffer, and the primitive with the user's line.
 _born: deque[tuple[Any, str]] = deque(maxlen=64)
@@ -143,11 +141,9 @@ def _range(number: int, values: np.ndarray) -> str:
     return ", ".join([f"{title} {spread}", *others])
 
 
-# ------------------------------------------------------------------------------
 # The interpreter, which runs programs equation by equation for `debug_nans`.
 #
 # `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
-# ------------------------------------------------------------------------------
 
 
 class Iteration(NamedTuple):

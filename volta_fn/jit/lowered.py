@@ -27,9 +27,7 @@ from volta_fn.targets.wgsl.runtime.program_plan import ProgramPlan, plan_program
 from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import DeviceProfile, RoutineCache, WgslTarget, profile_of
 
-# ------------------------------------------------------------------------------
 # A lowered program as text: its kernels, or the code that a target runs.
-# ------------------------------------------------------------------------------
 
 DIALECTS = ("jaxpr", "kernels", "llvm", "wgsl")
 
@@ -94,9 +92,7 @@ def _code(program: LoweredProgram, item: Item, comment: str) -> list[str]:
     return [routine.text] if hasattr(routine, "text") else [dispatch.source for dispatch in routine.dispatches]
 
 
-# ------------------------------------------------------------------------------
 # Say what a program needs of a GPU, and whether it fits some limits.
-# ------------------------------------------------------------------------------
 
 #: Enough of everything, to plan a program that does not fit.
 _UNLIMITED = {"binding": 1 << 62, "buffers": 1 << 20}
@@ -225,9 +221,7 @@ def _described(eqn: Equation, var: Var) -> str:
     return f"{eqn.primitive.name} -> {var.aval}" + (f", at {eqn.source}" if eqn.source else "")
 
 
-# ------------------------------------------------------------------------------
 # The stages of a jitted function: `Traced`, `Lowered`, `Compiled`; loaded on use.
-# ------------------------------------------------------------------------------
 
 
 @runtime_checkable

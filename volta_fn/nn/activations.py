@@ -35,9 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # `logmeanexp`, `standardize` and `one_hot`.
-# ------------------------------------------------------------------------------
 
 Axis = int | Sequence[int] | None
 
@@ -123,11 +121,9 @@ def one_hot(x: Any, num_classes: Any, *, dtype: Any = None, axis: Any = -1) -> A
     return (vnp.expand_dims(value, dim) == classes).astype(wanted)
 
 
-# ------------------------------------------------------------------------------
 # Activation functions under the names of `jax.nn`, and `PReLU`.
 #
 # Integers become floats unless the function is piecewise linear.
-# ------------------------------------------------------------------------------
 
 _exact_gelu = promoted(lax.gelu)
 tanh = promoted(lax.tanh, "tanh", "Return the hyperbolic tangent.")
@@ -449,9 +445,7 @@ class PReLU(Module):
         return vnp.where(positive, value, slope * vnp.where(positive, 0, value))
 
 
-# ------------------------------------------------------------------------------
 # Functions of PyTorch that `jax.nn` lacks: shrinkage, thresholds, samples.
-# ------------------------------------------------------------------------------
 
 
 def hardshrink(x: Any, lambd: Any = 0.5) -> Array:

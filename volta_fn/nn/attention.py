@@ -25,13 +25,11 @@ from volta_fn.transforms.custom_derivatives import custom_vjp
 __all__ = ["dot_product_attention", "get_scaled_dot_general_config", "scaled_dot_general", "scaled_matmul"]
 
 
-# ------------------------------------------------------------------------------
 # Products of numbers of 8 or 4 bits that share a scale block by block.
 #
 # A *block* is some consecutive numbers along the contracting axis. The formats are MXFP8 (OCP Microscaling Formats 1.0: 32 numbers, a
 # power of two) and NVFP4 (16 numbers, a scale of 8 bits, and one scale for all). Numbers and scales are stored in few bits; products
 # are computed in float32.
-# ------------------------------------------------------------------------------
 
 
 class BlockScaleConfig(NamedTuple):
@@ -220,9 +218,7 @@ _product: Any = custom_vjp(_forward, nondiff_argnums=(0,))
 _product.defvjp(lambda formats, x, y, scales: (_forward(formats, x, y, scales), (x, y, scales)), _backward)
 
 
-# ------------------------------------------------------------------------------
 # Attention, under the name and with the options of `jax.nn`.
-# ------------------------------------------------------------------------------
 
 
 def dot_product_attention(

@@ -19,9 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Means over many batches.
-# ------------------------------------------------------------------------------
 
 
 class Mean(NamedTuple):
@@ -75,9 +73,7 @@ class Mean(NamedTuple):
         return self.total / self.weight
 
 
-# ------------------------------------------------------------------------------
 # The confusion matrix, and precision, recall and F1 from it.
-# ------------------------------------------------------------------------------
 
 Average = Literal["binary", "micro", "macro", "weighted"] | None
 
@@ -197,9 +193,7 @@ def f1_score(
     return classification_scores(confusion_matrix(predictions, labels, num_classes, axis=axis), average, zero_division=zero_division).f1
 
 
-# ------------------------------------------------------------------------------
 # Accuracy, top-k accuracy, perplexity, and the area under the ROC curve.
-# ------------------------------------------------------------------------------
 
 
 def accuracy(predictions: Any, labels: Any, *, weight: Any = None, axis: int | None = None) -> Array:

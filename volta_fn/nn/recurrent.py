@@ -19,7 +19,6 @@ from volta_fn.nn.module import Module, static
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 
 
-# ------------------------------------------------------------------------------
 # Recurrent cells: one step of a recurrent network.
 #
 # A *carry* is the value that a cell passes from step to step: the hidden features h, for an LSTM the pair (h, c) of them and the cell's
@@ -30,7 +29,6 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 # weight_hh   (hidden_size, gates * hidden_size)
 # bias_ih     (gates * hidden_size,), or None
 # bias_hh     likewise
-# ------------------------------------------------------------------------------
 
 
 class Cell(Module):
@@ -218,9 +216,7 @@ class GRUCell(Cell):
         return (n + z * (h - n),)
 
 
-# ------------------------------------------------------------------------------
 # Recurrent layers: stacked, optionally bidirectional cells over sequences.
-# ------------------------------------------------------------------------------
 
 
 class RecurrentLayer(Module):

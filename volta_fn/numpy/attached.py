@@ -12,9 +12,7 @@ from volta_fn.core.trace import EVAL, current_trace
 from volta_fn.errors import ImmutableError
 from volta_fn.lazy_imports import load
 
-# ------------------------------------------------------------------------------
 # x[i] = v, for libraries that assign to elements: an error, unless it is allowed.
-# ------------------------------------------------------------------------------
 
 _allowed: ContextVar[bool] = ContextVar("assignment_allowed", default=False)
 
@@ -58,11 +56,9 @@ def _setitem(self: Array, index: Any, value: Any) -> None:
 attach("__setitem__", _setitem)
 
 
-# ------------------------------------------------------------------------------
 # Give arrays the names of their methods before the modules that have them are there.
 #
 # A module is imported when one of its methods is first used; all of them together would take a third of the time of `import volta_fn`.
-# ------------------------------------------------------------------------------
 
 #: Functions that are methods without change, by module, which is loaded for them alone. One of another name is behind a colon.
 FUNCTIONS = {

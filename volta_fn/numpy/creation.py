@@ -24,9 +24,7 @@ from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.elementwise.cast import ROUNDED_FROM_FLOAT32
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Creation of arrays: from data, filled with a value, as ranges.
-# ------------------------------------------------------------------------------
 
 _STEP_ADVICE = "The length of the result depends on it: compute it outside the traced function or make it a static argument."
 
@@ -460,9 +458,7 @@ def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | N
     return wrap(home.backend.put(values), array_spec(ShapedArray(values.shape, values.dtype, False), home))
 
 
-# ------------------------------------------------------------------------------
 # NumPy's files, and arrays as text.
-# ------------------------------------------------------------------------------
 
 #: How many times its compressed size, and how many bytes, an array of an archive may have.
 _EXPANSION, _ANY_EXPANSION = 64, 1 << 28

@@ -35,9 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Fourier transforms along one or several axes: of complex and of real numbers.
-# ------------------------------------------------------------------------------
 
 #: The norm of the inverse transform.
 OPPOSITE_NORMS = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -321,9 +319,7 @@ def _axes_and_sizes(
     return dims, [None] * len(dims) if s is None else s
 
 
-# ------------------------------------------------------------------------------
 # Frequencies of a spectrum's elements, and spectra centred at frequency 0.
-# ------------------------------------------------------------------------------
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Array:

@@ -39,12 +39,10 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Selecting and replacing elements: where, take, put, nonzero, select, choose, ….
 #
 # A concrete index out of range raises `OutOfBoundsError`; a traced one follows `mode`: "fill" (NaN, or for integers the lowest number;
 # negative indices count from the end), "clip" or "wrap".
-# ------------------------------------------------------------------------------
 
 _SIZE_ADVICE = "The number of results depends on it: give size= inside traced functions."
 
@@ -492,9 +490,7 @@ def _bounded(function: str, argument: str, index: Array, length: int, mode: str)
     return index
 
 
-# ------------------------------------------------------------------------------
 # Diagonals and triangles of matrices, and the indices of their elements.
-# ------------------------------------------------------------------------------
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Array:

@@ -35,9 +35,7 @@ from volta_fn.numpy.statistics import median
 from volta_fn.primitives.data_movement.movement import broadcast_to as broadcast_array
 from volta_fn.primitives.data_movement.movement import moveaxis
 
-# ------------------------------------------------------------------------------
 # Joining and splitting: concatenate, stack, split, block, insert, delete, ….
-# ------------------------------------------------------------------------------
 
 #: Known indices that form at most so many contiguous ranges are joined from slices; others are gathered.
 _MOST_RANGES = 8
@@ -390,9 +388,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Axis = None) -> Array:
     return value
 
 
-# ------------------------------------------------------------------------------
 # `pad` in all of NumPy's modes.
-# ------------------------------------------------------------------------------
 
 Widths = list[tuple[int, int]]
 

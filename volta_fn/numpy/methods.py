@@ -16,9 +16,7 @@ from volta_fn.lazy_imports import load
 from volta_fn.numpy import creation, indexing, scalar_types, shapes
 from volta_fn.numpy.elementwise import arithmetic
 
-# ------------------------------------------------------------------------------
 # Arrays whose bits are read as another dtype, as NumPy's views are.
-# ------------------------------------------------------------------------------
 
 _BYTE = np.dtype(np.uint8)
 
@@ -126,9 +124,7 @@ def byteswapped(x: Array) -> Array:
     return lax.reshape(viewed(lax.reshape(turned, words.shape), x.dtype), x.shape)
 
 
-# ------------------------------------------------------------------------------
 # Methods of arrays that are not a function of this package without change (`attached.FUNCTIONS`).
-# ------------------------------------------------------------------------------
 
 
 def _reshape(self: Array, *shape: Any, order: str = "C") -> Array:

@@ -25,9 +25,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Polynomials as coefficient vectors, highest power first; fits; interpolation.
-# ------------------------------------------------------------------------------
 
 
 def _coefficients(function: str, name: str, p: Any) -> Array:
@@ -332,9 +330,7 @@ def _wrap(x: Array, length: Array) -> Array:
     return lax.sub(x, lax.mul(lax.floor(lax.div(x, length)), length))
 
 
-# ------------------------------------------------------------------------------
 # Convolution and correlation of vectors, and window functions.
-# ------------------------------------------------------------------------------
 
 
 @fused

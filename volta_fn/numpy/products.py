@@ -35,9 +35,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import conj
 from volta_fn.primitives.reduction import reduce_or, reduce_sum
 
-# ------------------------------------------------------------------------------
 # Products of arrays, all of them contractions (`lax.dot_general`).
-# ------------------------------------------------------------------------------
 
 
 def _promoted(name: str, a: Any, b: Any) -> tuple[Array, Array]:
@@ -305,9 +303,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     return concatenate([expand_dims(as_value(p), (dim,)) for p in components], dim)
 
 
-# ------------------------------------------------------------------------------
 # `einsum`, contracted two operands at a time in the order NumPy's planner finds.
-# ------------------------------------------------------------------------------
 
 #: An operand and the letter of each of its dimensions.
 Labelled = tuple[Array, str]

@@ -34,13 +34,11 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.reduction import highest, lowest
 
-# ------------------------------------------------------------------------------
 # Reductions along axes: sum, prod, max, min, any, all, argmax, mean, var, std, ….
 #
 # `axis` is an integer, several, or None for all dimensions; `keepdims` leaves reduced dimensions with size 1; `where` masks elements out;
 # `initial` joins the result. Integers narrower than the default dtype are summed in it (int8 in int32, uint8 in uint32, booleans in
 # int32), float16 and bfloat16 in float32.
-# ------------------------------------------------------------------------------
 
 
 def summed_dtype(dtype: np.dtype) -> np.dtype:
@@ -330,9 +328,7 @@ def std(
     return lax.convert_element_type(lax.sqrt(result), wanted, result.weak_type)
 
 
-# ------------------------------------------------------------------------------
 # Cumulative sums and products, differences, gradients and integrals.
-# ------------------------------------------------------------------------------
 
 
 @fused
@@ -544,9 +540,7 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     return lax.concatenate([lax.slice_in_dim(value, 0, 1, axis=dim), corrected], dim)
 
 
-# ------------------------------------------------------------------------------
 # Reductions that ignore NaN: nansum, nanmean, nanmax, ….
-# ------------------------------------------------------------------------------
 
 
 def _replaced(function: str, a: Any, fill: Any, dtype: Any = None) -> tuple[Array, Array]:

@@ -21,9 +21,7 @@ from volta_fn.core.device import Device, available_devices, current_default_devi
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.numpy.creation import asarray
 
-# ------------------------------------------------------------------------------
 # The dtypes as callables, and constants.
-# ------------------------------------------------------------------------------
 
 
 class ScalarType:
@@ -112,9 +110,7 @@ inf, nan = np.inf, np.nan
 newaxis = None
 
 
-# ------------------------------------------------------------------------------
 # The capabilities of the namespace, and the limits of dtypes.
-# ------------------------------------------------------------------------------
 
 #: The version of the standard.
 __array_api_version__ = "2025.12"

@@ -36,9 +36,7 @@ from volta_fn.numpy.sorting import searchsorted
 from volta_fn.primitives.data_movement.movement import broadcast_to, expand_dims
 from volta_fn.primitives.declare import to_dtype
 
-# ------------------------------------------------------------------------------
 # Averages, covariances and correlations.
-# ------------------------------------------------------------------------------
 
 
 @overload
@@ -195,9 +193,7 @@ def _unit(x: Array) -> Array:
     return lax.clamp(full_like_scalar(x, -1), x, full_like_scalar(x, 1))
 
 
-# ------------------------------------------------------------------------------
 # Counts of elements by value: bincount, histogram, histogram2d, histogramdd.
-# ------------------------------------------------------------------------------
 
 
 @fused
@@ -351,9 +347,7 @@ def _as_density(counts: Array, edges: Sequence[Array]) -> Array:
     return density
 
 
-# ------------------------------------------------------------------------------
 # Quantiles, percentiles and medians, and their forms that ignore NaN.
-# ------------------------------------------------------------------------------
 
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 

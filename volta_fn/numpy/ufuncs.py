@@ -22,12 +22,10 @@ from volta_fn.primitives.declare import check_ranks
 from volta_fn.settings import current as settings
 from volta_fn.transforms.vmap import vmap
 
-# ------------------------------------------------------------------------------
 # Universal functions: elementwise functions with methods such as `reduce`.
 #
 # The functions of two numbers that NumPy reduces by, such as `add`, stay plain functions, so that calls cost nothing more, and have the
 # methods as attributes. `frompyfunc` makes a `ufunc` of any function that can be traced.
-# ------------------------------------------------------------------------------
 
 METHODS = ("reduce", "accumulate", "at", "outer", "reduceat")
 
@@ -271,9 +269,7 @@ logaddexp = _with_methods(transcendental.logaddexp, -np.inf)
 logaddexp2 = _with_methods(transcendental.logaddexp2, -np.inf)
 
 
-# ------------------------------------------------------------------------------
 # Functions mapped over arrays: vectorize, apply_along_axis, fromfunction, ….
-# ------------------------------------------------------------------------------
 
 _ARGUMENT = r"\(\s*(?:\w+\s*(?:,\s*\w+\s*)*,?)?\s*\)"
 _SIGNATURE = re.compile(rf"\s*(?:{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*)?->\s*{_ARGUMENT}\s*(?:,\s*{_ARGUMENT}\s*)*")

@@ -47,13 +47,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # The rule for hyperparameters: each is a number, a scalar array or a schedule.
 #
 # It holds for all functions that make transformations or schedules, and is read off their annotations: a parameter of type
 # `ScalarOrSchedule` may be a schedule, one of type int, float or `Any` a number. The public functions are wrapped when the packages are
 # imported; those that call each other inside are not.
-# ------------------------------------------------------------------------------
 
 _MAKERS = re.compile(r"(Callable\[\.\.\., )?(GradientTransformation(ExtraArgs)?|Schedule)\b")
 _NUMERIC = re.compile(r"(ScalarOrSchedule|Any|int|float)( \| None)?")
@@ -107,14 +105,12 @@ def _check(function: str, parameter: inspect.Parameter | None, value: Any) -> No
         raise ArgumentError(f"{function}: {parameter.name} is {kinds}, got NaN")
 
 
-# ------------------------------------------------------------------------------
 # Gradient transformations, of which optimizers are made, and ways to build them.
 #
 # A *gradient transformation* is a pair of pure functions under Optax's names. ``init(params)`` returns the *state*, a pytree of arrays.
 # ``update(updates, state, params=None, **extra_args)`` maps *updates* (at first the gradients) to new updates, and the state to the next
 # one. `apply_updates` adds updates to the parameters. An optimizer is a chain of small transformations, the last of which multiplies by
 # minus the learning rate.
-# ------------------------------------------------------------------------------
 
 #: Pytrees of arrays with one structure: the parameters, and what is added to them.
 Params: TypeAlias = Any
@@ -300,9 +296,7 @@ def is_function(value: Any) -> bool:
     return callable(value) and is_leaf(value)
 
 
-# ------------------------------------------------------------------------------
 # `apply_updates`, and averages of parameters over time.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T", bound=Any)
 

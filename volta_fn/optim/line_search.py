@@ -34,11 +34,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # The loss along a line, and the reuse of losses and gradients from a search.
 #
 # The *slope* is the derivative of the loss at ``params + t * updates`` with respect to the step size t.
-# ------------------------------------------------------------------------------
 
 
 def bound_value_fn(name: str, value_fn: Callable[..., Any], extra_args: dict[str, Any]) -> Callable[[Params], Array]:
@@ -110,9 +108,7 @@ def _fields(node: Any, name: str) -> list[Any]:
     return values + [x for child in children for x in _fields(child, name)]
 
 
-# ------------------------------------------------------------------------------
 # A line search that shortens the step until the loss decreases (Armijo, 1966).
-# ------------------------------------------------------------------------------
 
 
 class BacktrackingLinesearchInfo(NamedTuple):
@@ -223,13 +219,11 @@ def scale_by_backtracking_linesearch(
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # A line search for the strong Wolfe conditions.
 #
 # These are a sufficient decrease of the loss and a sufficiently flat slope. First step sizes grow until an interval is known to contain a
 # good one, the *bracket*; then interpolation narrows the bracket (Nocedal and Wright, Numerical Optimization, algorithms 3.5 and 3.6; the
 # approximate decrease is from Hager and Zhang, 2006).
-# ------------------------------------------------------------------------------
 
 
 class _Point(NamedTuple):

@@ -27,12 +27,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Closures as data: where their code is, and the values of their variables.
 #
 # Python pickles functions by name, which functions within functions have none of. Transformations and schedules are such closures. As
 # data they can be pickled, and so sent to other processes that have the same version of this package.
-# ------------------------------------------------------------------------------
 
 
 class Closure(NamedTuple):
@@ -148,13 +146,11 @@ def _path(outer: CodeType | None, code: CodeType) -> tuple[tuple[int, str], ...]
     return None
 
 
-# ------------------------------------------------------------------------------
 # Rules for single arrays, applied to the leaves of trees.
 #
 # A *rule* is a function of corresponding leaves of these trees. float16 and bfloat16 leaves are *widened* to float32 for it, and its
 # results are cast back to the dtypes of the leaves that they replace: updates and states keep their dtypes, whatever the rule computes
 # in.
-# ------------------------------------------------------------------------------
 
 Rule = Callable[..., Any]
 _FLOAT = np.dtype(np.float32)
@@ -325,9 +321,7 @@ def where(pred: Array, on_true: Any, on_false: Any) -> Any:
     return tree.map(lambda a, b: vnp.where(pred, a, b), on_true, on_false)
 
 
-# ------------------------------------------------------------------------------
 # Counters, norms, squared magnitudes, and moving averages with bias correction.
-# ------------------------------------------------------------------------------
 
 
 def safe_increment(count: Any) -> Array:

@@ -23,12 +23,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Euclidean projections of trees of parameters on convex sets and spheres.
 #
 # Applied after each update, they make projected gradient descent. Each is differentiable. Norms are of all elements of all leaves
 # together.
-# ------------------------------------------------------------------------------
 
 
 def projection_non_negative(tree: Any) -> Any:
@@ -173,9 +171,7 @@ def projection_halfspace(x: Any, a: Any, b: Any) -> Any:
     return tree_add_scale(x, vnp.minimum((b - tree_vdot(x, a)) / tree_vdot(a, a), 0), a)
 
 
-# ------------------------------------------------------------------------------
 # The linear assignment problem: matching rows and columns at the least cost.
-# ------------------------------------------------------------------------------
 
 
 def hungarian_algorithm(cost_matrix: Any) -> tuple[Array, Array]:

@@ -25,9 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Elementary schedules: constant, polynomial, linear, exponential, cosine.
-# ------------------------------------------------------------------------------
 
 
 def number(value: Any, steps: Array) -> Array:
@@ -118,9 +116,7 @@ def cosine_decay_schedule(init_value: Any, decay_steps: int, alpha: Any = 0.0, e
     return schedule
 
 
-# ------------------------------------------------------------------------------
 # Schedules given by values at boundaries, and the one-cycle policy.
-# ------------------------------------------------------------------------------
 
 
 def piecewise_constant_schedule(init_value: Any, boundaries_and_scales: Mapping[int, Any] | None = None) -> Schedule:
@@ -230,9 +226,7 @@ def _check_steps(name: str, transition_steps: int) -> None:
         raise ArgumentError(f"{name}: transition_steps must be positive, got {transition_steps}")
 
 
-# ------------------------------------------------------------------------------
 # Schedules composed of others: joined, with warm-up, with restarts.
-# ------------------------------------------------------------------------------
 
 
 def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:

@@ -20,9 +20,7 @@ from volta_fn.transforms.vmap import vmap
 __all__ = ["fisher_diag", "hessian_diag", "hvp", "matrix_inverse_pth_root", "nnls", "power_iteration"]
 
 
-# ------------------------------------------------------------------------------
 # Second derivatives of losses with respect to all parameters, as vectors.
-# ------------------------------------------------------------------------------
 
 #: A function of parameters, inputs and targets to a scalar.
 Loss = Callable[[Any, Any, Any], Any]
@@ -69,9 +67,7 @@ def fisher_diag(negative_log_likelihood: Loss, params: Any, inputs: Any, targets
     return vnp.square(ravel_pytree(grad(negative_log_likelihood)(params, inputs, targets))[0])
 
 
-# ------------------------------------------------------------------------------
 # Iterative linear algebra that optimizers use: eigenvalues, roots, least squares.
-# ------------------------------------------------------------------------------
 
 
 def power_iteration(

@@ -28,9 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Trees like others: dtypes, fills and random numbers.
-# ------------------------------------------------------------------------------
 
 
 def tree_cast(tree: Any, dtype: Any) -> Any:
@@ -144,9 +142,7 @@ def tree_unwrap_random_key_data(input_tree: Any) -> Any:
     return trees.map(lambda x: random.key_data(x) if is_key(x) else x, input_tree, is_leaf=is_key)
 
 
-# ------------------------------------------------------------------------------
 # Arithmetic on trees of arrays.
-# ------------------------------------------------------------------------------
 
 tree_bias_correction = bias_correction
 tree_update_infinity_moment = update_infinity_moment
@@ -294,9 +290,7 @@ def tree_allclose(a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan:
     return functools.reduce(operator.and_, trees.leaves(flags), True)
 
 
-# ------------------------------------------------------------------------------
 # Look-up and replacement of values in optimizers' states by name.
-# ------------------------------------------------------------------------------
 
 #: Decides by path and value whether a value is meant.
 Filter = Callable[[KeyPath, Any], bool]

@@ -18,11 +18,9 @@ from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
 from volta_fn.primitives.data_movement.movement import instantiate, zero_jvp
 
-# ------------------------------------------------------------------------------
 # `jit`'s primitive: a call of a sub-program.
 #
 # Transforms apply to the sub-program; `jit` decides how it runs.
-# ------------------------------------------------------------------------------
 
 
 def results_of(parameter: str) -> Callable[..., tuple[ShapedArray, ...]]:
@@ -43,9 +41,7 @@ def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
     return {"jaxpr": jaxpr, "name": name, "donated": ()}
 
 
-# ------------------------------------------------------------------------------
 # Identities that stop derivatives or the compiler's rearrangements.
-# ------------------------------------------------------------------------------
 
 # stop_gradient
 
@@ -131,7 +127,6 @@ def after_all(*operands: Any) -> Array:
     return optimization_barrier((create_token(), operands))[0]
 
 
-# ------------------------------------------------------------------------------
 # Attention as calls of its expansions, which targets without a routine inline.
 #
 # Each of the three calls holds its expansion as a program (`jaxpr`), and a description for targets with routines (`Form`):
@@ -144,7 +139,6 @@ def after_all(*operands: Any) -> Array:
 #   tangent's transpose; with the statistics a routine needs no array of all weights.
 #
 # Their derivatives and batching rules are in `volta_fn.transforms.rules`.
-# ------------------------------------------------------------------------------
 
 
 class Axes(NamedTuple):

@@ -24,13 +24,11 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_and, ge, lt, select
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Contraction: `dot_general`, the sum of products over pairs of axes.
 #
 # The axes of an operand are *batch* axes (paired, and kept in the result), *contracting* axes (paired, and summed over) or *free* axes.
 # The result has the batch axes first, then the free axes of the left operand, then those of the right one. Both derivatives are
 # contractions.
-# ------------------------------------------------------------------------------
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -345,9 +343,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Array:
     return dot_general(left, right, (((left.ndim - 1,), (left.ndim - 2,)), (stack, stack)), precision)
 
 
-# ------------------------------------------------------------------------------
 # Ragged contraction: an axis of the left operand in groups of different sizes.
-# ------------------------------------------------------------------------------
 
 
 class RaggedDotDimensionNumbers(NamedTuple):

@@ -21,9 +21,7 @@ from volta_fn.primitives.data_movement.movement import broadcast, expand_dims, m
 from volta_fn.primitives.data_movement.slicing import concatenate, pad, slice
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
-# ------------------------------------------------------------------------------
 # The arithmetic of sliding windows: their numbers, and named paddings.
-# ------------------------------------------------------------------------------
 
 Ints = tuple[int, ...]
 Padding = tuple[tuple[int, int], ...]
@@ -116,7 +114,6 @@ def check_cut(name: str, shape: Ints, padding: Padding, base_dilation: Ints) -> 
             raise ShapeError(f"{name}: the negative padding {pads} cuts more than the size {size} of spatial dimension {axis}; cut less")
 
 
-# ------------------------------------------------------------------------------
 # Convolution: `conv_general_dilated`.
 #
 # It has any rank, strides, dilation of either operand, groups and any order of dimensions.
@@ -128,7 +125,6 @@ def check_cut(name: str, shape: Ints, padding: Padding, base_dilation: Ints) -> 
 # where lhs' is `lhs` with `lhs_dilation` - 1 zeros between its elements and zeros around it. Both gradients are convolutions of this
 # form: by `lhs` strides and left dilation are exchanged and `rhs` is flipped; by `rhs` the cotangent is the window, batch and features
 # are exchanged, and strides become right dilation.
-# ------------------------------------------------------------------------------
 
 
 class ConvDimensionNumbers(NamedTuple):
@@ -451,9 +447,7 @@ def conv_general_dilated(
     )
 
 
-# ------------------------------------------------------------------------------
 # The usual forms of convolution, in terms of `conv_general_dilated`.
-# ------------------------------------------------------------------------------
 
 Pads = Sequence[tuple[int, int]]
 

@@ -24,12 +24,10 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import bitwise_or, lt, shift_left
 from volta_fn.primitives.formulas.ciphers import evaluate_philox_word, evaluate_threefry_word
 
-# ------------------------------------------------------------------------------
 # Random bits of keys of four words: counters enciphered by Philox-4x32.
 #
 # Each counter gives a block of four words.
 # The key's words are the cipher's key and, with two more, where the counter begins. Bits are those of XLA's generator of this name.
-# ------------------------------------------------------------------------------
 
 _PHILOX_WORD, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
 
@@ -66,13 +64,11 @@ def _counter(words: list[Array], blocks: int) -> list[Array]:
     return counter
 
 
-# ------------------------------------------------------------------------------
 # Random bits: counters enciphered under a key, by Threefry-2x32 or Philox-4x32.
 #
 # *Key data* is an array of dtype uint32 whose last dimension holds the words of a key, two of Threefry's or four of those whose bits are
 # Philox's; its other dimensions are an array of keys.
 # The bits that a key gives for a shape are a function of the key and the shape alone, so mapping over keys gives what a loop gives.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 #: The number of words of Philox's keys: two keys of Threefry, from which new keys are derived.

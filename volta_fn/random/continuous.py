@@ -28,9 +28,7 @@ from volta_fn.scipy.special.gamma_family import random_gamma_grad
 from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.transforms.vmap import vmap
 
-# ------------------------------------------------------------------------------
 # Bits, uniform floats and integers, and coins, from which the others are made.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -169,9 +167,7 @@ def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sh
     return constrained(lax.convert_element_type(2 * lax.convert_element_type(coins, np.int32) - 1, wanted), out_sharding)
 
 
-# ------------------------------------------------------------------------------
 # Continuous distributions sampled by inversion: functions of uniform numbers.
-# ------------------------------------------------------------------------------
 
 
 def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -304,9 +300,7 @@ def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] =
     return lax.pow(exponential(key, sizes, wanted), 1.0 / power) * width
 
 
-# ------------------------------------------------------------------------------
 # The normal distribution and those derived from it, by inverse error functions.
-# ------------------------------------------------------------------------------
 
 _SQRT_2 = math.sqrt(2.0)
 
@@ -455,9 +449,7 @@ def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m
     return constrained(q.mT if rows < columns else q, out_sharding)
 
 
-# ------------------------------------------------------------------------------
 # The gamma distribution and those derived from it: beta, Dirichlet, t, F, ….
-# ------------------------------------------------------------------------------
 
 
 def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:

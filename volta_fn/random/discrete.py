@@ -22,9 +22,7 @@ from volta_fn.primitives.random import random_bits, random_split
 from volta_fn.random.continuous import gumbel, randint, uniform
 from volta_fn.random.keys import FLOAT, INT, float_dtype, int_dtype, shape_with, single_key, split
 
-# ------------------------------------------------------------------------------
 # Discrete distributions: geometric, Poisson, binomial, multinomial.
-# ------------------------------------------------------------------------------
 
 
 def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any = None, *, out_sharding: Any = None) -> Array:
@@ -234,9 +232,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Sequence[int] | None = None,
     return lax.convert_element_type(vnp.moveaxis(counts, 0, -1), wanted)
 
 
-# ------------------------------------------------------------------------------
 # Categories by their logits, permutations, samples with and without replacement.
-# ------------------------------------------------------------------------------
 
 
 def categorical(

@@ -19,9 +19,7 @@ from volta_fn.errors import ArgumentError, ArgumentTypeError, BroadcastError, DT
 from volta_fn.primitives.declare import to_dtype
 from volta_fn.primitives.random import PHILOX_WORDS, check_key_data, random_bits, random_fold_in, random_split
 
-# ------------------------------------------------------------------------------
 # Arguments of samplers: shape, dtype, and parameters that broadcast to the shape.
-# ------------------------------------------------------------------------------
 
 FLOAT = np.dtype(np.float32)
 INT = np.dtype(np.int32)
@@ -83,13 +81,11 @@ def known_integers(value: Any) -> np.ndarray | None:
     return None
 
 
-# ------------------------------------------------------------------------------
 # Keys: the explicit state of random numbers.
 #
 # A key is a value: using it twice gives the same numbers twice, so split it first. A *typed* key (or array of keys), `PRNGKeyArray`, wraps
 # *raw* key data: a uint32 array with a last dimension of two words, or four of the implementations "rbg" and "unsafe_rbg". Every function
 # takes either kind, and those that make keys from keys return the kind that they were given.
-# ------------------------------------------------------------------------------
 
 #: The implementation of keys of two words.
 THREEFRY = "threefry2x32"

@@ -21,9 +21,7 @@ _HASHLIB = deferred("hashlib")
 _LOGGING = deferred("logging")
 _TEMPFILE = deferred("tempfile")
 
-# ------------------------------------------------------------------------------
 # A bounded cache, which evicts the least recently used values.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -61,14 +59,12 @@ class LruCache(Generic[T]):
             self._values.clear()
 
 
-# ------------------------------------------------------------------------------
 # The folder of the cache on disk, which later processes reuse.
 #
 # VOLTA_CACHE_DIR names it; the default is ``volta_fn`` in the user's cache folder. An empty VOLTA_CACHE_DIR switches caching off.
 #
 # The cache holds machine code, so the folder is used only if no other user can have written to it: it and all folders above it belong to
 # this user or root, and others cannot write to them (or, above it, cannot replace their entries, as in ``/tmp``).
-# ------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -131,12 +127,10 @@ def fault_of(status: os.stat_result, path: Path) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------
 # The files of the cache on disk: sealed, private to the user, and bounded.
 #
 # An entry is a file named by a hash of its key. It begins with a checksum of its name and contents, so that neither a damaged entry nor
 # one under another's name is used. Entries are written under another name and then renamed: readers never see incomplete ones.
-# ------------------------------------------------------------------------------
 
 _MAGIC = b"volta_fn object 4\n"
 _DIGEST = 32

@@ -14,7 +14,6 @@ import numpy as np
 from volta_fn.lazy_imports import deferred
 from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 
-# ------------------------------------------------------------------------------
 # Compilations in progress.
 #
 # llvmlite has a lock that stays held if a signal's handler raises while it is acquired; a forked process inherits all locks, but not the
@@ -24,7 +23,6 @@ from volta_fn.runtime.threads import AwaitedCall, Background, on_own_thread
 # - a fork waits until nothing is being compiled, and compilations that start meanwhile wait for the fork;
 # - the end of the process waits, too, also for traces, which call C++ code that must not end half-way; threads that would trace or
 #   compile after that (only daemons are left) wait for ever.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -126,7 +124,6 @@ def hold_exit_during(function: Callable[..., T], *args: Any) -> T:
     return _compilations.call_counted(function, *args)
 
 
-# ------------------------------------------------------------------------------
 # Functions that are compiled in the background once they have been called twice.
 #
 # Compiling takes longer than most calls, and many eager functions run once. So the first two calls of a `Repeated` function run it
@@ -134,7 +131,6 @@ def hold_exit_during(function: Callable[..., T], *args: Any) -> T:
 # to the compiled function thus depends on the number of calls and not on time, so that a program gives the same bits in each run.
 #
 # Functions that are called during these two calls belong to the function, and are not counted separately.
-# ------------------------------------------------------------------------------
 
 #: Returns the compiled function, or None if the function shall stay uncompiled.
 Make = Callable[[], Callable[..., Any] | None]

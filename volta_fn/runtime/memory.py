@@ -14,9 +14,7 @@ from volta_fn.core.caches import KeyedWeakref
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, sub_jaxprs
 from volta_fn.errors import OutOfMemoryError
 
-# ------------------------------------------------------------------------------
 # NumPy's MemoryError as an error of this package.
-# ------------------------------------------------------------------------------
 
 
 def out_of_memory(error: MemoryError) -> OutOfMemoryError:
@@ -27,12 +25,10 @@ def out_of_memory(error: MemoryError) -> OutOfMemoryError:
     return OutOfMemoryError(f"the memory is exhausted: {reason}; use smaller batches, or free arrays that are not needed")
 
 
-# ------------------------------------------------------------------------------
 # Count the memory of the CPU's arrays, and refuse what is beyond a limit.
 #
 # VOLTA_MEMORY or `set_memory_limit` sets the limit. Only then are arrays counted: an operation first reserves the bytes of its results
 # and of the values between, and its results are counted until nothing refers to their memory. Memory that other libraries own is not.
-# ------------------------------------------------------------------------------
 
 
 class Accountant:

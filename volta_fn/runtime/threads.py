@@ -13,11 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from volta_fn.errors import ArgumentError
 
-# ------------------------------------------------------------------------------
 # Variables of the environment that users set, and their admissible values.
 #
 # All are checked when the CPU is first used, so that a wrong value is reported even if the program never uses its variable.
-# ------------------------------------------------------------------------------
 
 #: The most threads and devices: more take minutes to start, and gain nothing.
 _MOST_THREADS, _MOST_DEVICES = 1024, 256
@@ -100,11 +98,9 @@ def check_all() -> None:
         value_of(variable)
 
 
-# ------------------------------------------------------------------------------
 # The number of threads, and threads of Python for code that releases its lock.
 #
 # They are plain threads: `concurrent.futures` starts none once the main thread has ended, though other threads go on.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

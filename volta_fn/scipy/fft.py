@@ -23,11 +23,9 @@ from volta_fn.numpy.fft import OPPOSITE_NORMS, count_of, norm_of, resized
 __all__ = ["dct", "dctn", "idct", "idctn"]
 
 
-# ------------------------------------------------------------------------------
 # Discrete cosine transforms of types 1 to 4, by Fourier transforms.
 #
 # Types 2 and 3 take the elements of even index, then those of odd index in reverse (Makhoul, 1980).
-# ------------------------------------------------------------------------------
 
 #: The type of the inverse transform.
 _INVERSE = {1: 1, 2: 3, 3: 2, 4: 4}

@@ -19,9 +19,7 @@ from volta_fn.primitives.declare import promote_args
 __all__ = ["RegularGridInterpolator"]
 
 
-# ------------------------------------------------------------------------------
 # Interpolation of values on a regular grid.
-# ------------------------------------------------------------------------------
 
 
 @tree.register_pytree_node_class

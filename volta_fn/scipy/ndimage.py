@@ -23,9 +23,7 @@ from volta_fn.numpy.arguments import converted, is_python_scalar, operand, promo
 __all__ = ["map_coordinates"]
 
 
-# ------------------------------------------------------------------------------
 # Values of an array between its elements: the nearest one, or a linear mean.
-# ------------------------------------------------------------------------------
 
 #: The index of one neighbour of each coordinate along one axis, and its weight (None: 1).
 Neighbor = tuple[Array, Array | None]

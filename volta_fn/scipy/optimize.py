@@ -26,12 +26,10 @@ from volta_fn.transforms.grad import value_and_grad
 __all__ = ["OptimizeResults", "minimize"]
 
 
-# ------------------------------------------------------------------------------
 # A step along a line that satisfies the strong Wolfe conditions.
 #
 # The search keeps an interval from the best step so far to one that is too long, and shrinks it (Nocedal and Wright, 2006, algorithms
 # 3.5 and 3.6). Where rounding hides the decrease, the approximate conditions of Hager and Zhang (2005) serve.
-# ------------------------------------------------------------------------------
 
 #: What the value must decrease by, and the slope at most be, in shares of the slope at the start.
 _DECREASE, _CURVATURE = 1e-4, 0.9
@@ -104,11 +102,9 @@ def _next_trial(best: Point, end: Array, end_value: Array) -> Array:
     return vnp.where(is_open, 2 * best.step, best.step + share * width)
 
 
-# ------------------------------------------------------------------------------
 # Quasi-Newton methods: BFGS, and L-BFGS, which keeps the last steps alone.
 #
 # (Nocedal and Wright, 2006, algorithms 6.1 and 7.4.)
-# ------------------------------------------------------------------------------
 
 
 class Approximation(NamedTuple):
@@ -231,9 +227,7 @@ def _two_loops(state: Any, gradient: Array) -> Array:
     return lax.scan(forward, scale * q, (steps, changes, rho, alphas))[0]
 
 
-# ------------------------------------------------------------------------------
 # Minimisation of functions of a vector: the interface of `scipy.optimize`.
-# ------------------------------------------------------------------------------
 
 
 class OptimizeResults(NamedTuple):

@@ -28,9 +28,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 __all__ = ["convolve", "convolve2d", "correlate", "correlate2d", "csd", "detrend", "fftconvolve", "istft", "stft", "welch"]
 
 
-# ------------------------------------------------------------------------------
 # Windows of segments of signals: Hann's, SciPy's others, or given numbers.
-# ------------------------------------------------------------------------------
 
 
 def window_of(function: str, window: Any, length: int, dtype: np.dtype) -> Array:
@@ -47,9 +45,7 @@ def window_of(function: str, window: Any, length: int, dtype: np.dtype) -> Array
     return samples.astype(dtype)
 
 
-# ------------------------------------------------------------------------------
 # Convolution and correlation of arrays, directly or by Fourier transforms.
-# ------------------------------------------------------------------------------
 
 _MODES = ("full", "same", "valid")
 #: By boundary of SciPy, the mode of `numpy.pad`.
@@ -239,9 +235,7 @@ def _convolved_2d(function: str, first: Array, second: Array, mode: str, boundar
     return _direct(around, second, [(start + n - 1, size) for (start, size), n in zip(ranges, second.shape, strict=True)], precision)
 
 
-# ------------------------------------------------------------------------------
 # Spectra of a signal's segments: power densities, and short-time transforms.
-# ------------------------------------------------------------------------------
 
 #: By SciPy's name of a boundary, the arguments of `numpy.pad`.
 _BOUNDARIES: dict[str, dict[str, str]] = {
@@ -545,9 +539,7 @@ def _added_up(segments: Array, cut: _Segments) -> Array:
     return empty.at[..., _indices(count, cut)].add(segments)
 
 
-# ------------------------------------------------------------------------------
 # Detrending: signals less their mean, or less a line fitted to them.
-# ------------------------------------------------------------------------------
 
 
 def detrend(data: Any, axis: int = -1, type: str = "linear", bp: int | Sequence[int] = 0, overwrite_data: None = None) -> Array:

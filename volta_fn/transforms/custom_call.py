@@ -38,9 +38,7 @@ from volta_fn.transforms.linearize import (
 )
 from volta_fn.transforms.vmap import batch_jaxpr, vmap_flat
 
-# ------------------------------------------------------------------------------
 # Calls of functions with custom rules: arguments, tracing, checks, batching. `custom_derivatives` builds on them.
-# ------------------------------------------------------------------------------
 
 _CACHE_LIMIT = 512
 
@@ -371,9 +369,7 @@ def batch_custom_call(batched_rule: Callable[..., Any]) -> RuleOf:
     return RuleOf(make)
 
 
-# ------------------------------------------------------------------------------
 # `custom_vmap`: batching rules by the user; `sequential_vmap` maps in a loop.
-# ------------------------------------------------------------------------------
 
 
 class custom_vmap(RuledFunction):  # JAX's name

@@ -27,9 +27,7 @@ from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
-# ------------------------------------------------------------------------------
 # `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
-# ------------------------------------------------------------------------------
 
 
 class custom_jvp(CustomFunction):  # JAX's name
@@ -162,9 +160,7 @@ custom_jvp_call_p = Primitive(
 )
 
 
-# ------------------------------------------------------------------------------
 # `custom_vjp`: reverse derivatives by the user, as a forward and a backward pass.
-# ------------------------------------------------------------------------------
 
 #: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
 Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
@@ -430,11 +426,9 @@ custom_tangent_p = Primitive(
 )
 
 
-# ------------------------------------------------------------------------------
 # `closure_convert` (closed-over values as arguments) and `custom_gradient`.
 #
 # Custom rules have no derivative for values that their function closes over; as arguments these have one.
-# ------------------------------------------------------------------------------
 
 
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Array]]:

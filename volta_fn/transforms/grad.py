@@ -34,9 +34,7 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.transforms.eager import gradient_flat, linearize_eagerly
 from volta_fn.transforms.linearize import jvp_flat, marked, pull_back, with_zeros
 
-# ------------------------------------------------------------------------------
 # `value_and_grad` and `grad`, for functions of pytrees.
-# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -218,9 +216,7 @@ def _check_output(outs: Sequence[Array], out_tree: tree.TreeDef, name: str, holo
 _LEAF = tree.structure(0)
 
 
-# ------------------------------------------------------------------------------
 # `vjp`: a function's value, and the function of cotangents.
-# ------------------------------------------------------------------------------
 
 
 @overload
@@ -361,9 +357,7 @@ def _with_type(value: Any, aval: ShapedArray, is_weak: bool, what: str, owner: s
     return array if array.dtype == aval.dtype else convert_element_type(array, aval.dtype)
 
 
-# ------------------------------------------------------------------------------
 # Forward derivatives: `jvp`, and `linearize`.
-# ------------------------------------------------------------------------------
 
 
 @overload
@@ -478,9 +472,7 @@ tree.register_pytree_node(
 )
 
 
-# ------------------------------------------------------------------------------
 # What they share: functions of pytrees as functions of flat arrays, and float0.
-# ------------------------------------------------------------------------------
 
 
 class DifferentiatedFunction:
@@ -587,9 +579,7 @@ def structure_error(rule: str, expected: tree.TreeDef, got: tree.TreeDef) -> Tre
     return TreeError(f"{rule}; at {tree.keystr(path) or 'the root'} that is {expected_part}, got {actual}")
 
 
-# ------------------------------------------------------------------------------
 # Destinations of cotangents: `VJP.with_refs` adds them to references, or drops them.
-# ------------------------------------------------------------------------------
 
 
 class _Marker:

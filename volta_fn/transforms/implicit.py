@@ -25,9 +25,7 @@ from volta_fn.transforms.jacobian import linear_transpose
 from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents
 from volta_fn.transforms.vmap import batch_jaxpr
 
-# ------------------------------------------------------------------------------
 # `linear_call`: a linear function with a transpose of its own.
-# ------------------------------------------------------------------------------
 
 
 def linear_call(fun: Callable[..., Any], fun_transpose: Callable[..., Any], residual_args: Any, linear_args: Any) -> Any:
@@ -109,11 +107,9 @@ linear_call_p = Primitive(
 )
 
 
-# ------------------------------------------------------------------------------
 # Implicit differentiation of solvers: `custom_linear_solve` and `custom_root`.
 #
 # The derivative of a solution follows from the equation that it satisfies, whatever the solver did to find it.
-# ------------------------------------------------------------------------------
 
 #: ``solve(operator, b)`` returns x such that ``operator(x)`` is b.
 Solve = Callable[[Callable[[Any], Any], Any], Any]

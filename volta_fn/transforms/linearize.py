@@ -35,9 +35,7 @@ from volta_fn.source import user_code_position
 #: Rules of primitives whose derivatives need this layer or one above, or that users define.
 jvp_rules, transpose_rules, partial_eval_rules = RuleTable(), RuleTable(), RuleTable()
 
-# ------------------------------------------------------------------------------
 # Lists with marks: which values are differentiated, unknown, linear or stacked.
-# ------------------------------------------------------------------------------
 
 
 def marked(values: Sequence[Any], marks: Sequence[bool], mark: bool = True) -> list[Any]:
@@ -93,9 +91,7 @@ def fixed_point(start: Sequence[bool], step: Callable[[list[bool]], tuple[Any, S
         marks = grown
 
 
-# ------------------------------------------------------------------------------
 # Forward-mode differentiation: values carry tangents, directional derivatives.
-# ------------------------------------------------------------------------------
 
 
 class DifferentiatedTracer(Tracer):
@@ -219,13 +215,11 @@ def jvp_jaxpr(closed: ClosedJaxpr, nonzero: Sequence[bool], instantiate_outs: bo
     return trace_with_aux(trace_rules, run, [*in_avals, *tangent_avals], "jvp")
 
 
-# ------------------------------------------------------------------------------
 # Linearization: record the linear program from tangents to tangents.
 #
 # A `PartialEvalTrace` evaluates operations on known values now, under the parent trace, and records those on unknown ones. Under the
 # forward differentiation of a `LinearizeTrace` only the tangents are unknown, so the recorded program is linear; its transpose is reverse
 # mode.
-# ------------------------------------------------------------------------------
 
 
 class UnknownTracer(Tracer):
@@ -382,9 +376,7 @@ def partial_eval_jaxpr(closed: ClosedJaxpr, is_unknown: Sequence[bool]) -> tuple
     return known_program, with_residuals, out_unknown
 
 
-# ------------------------------------------------------------------------------
 # Transposition: from cotangents of a linear program's outputs to those of inputs.
-# ------------------------------------------------------------------------------
 
 
 def pull_back(program: ClosedJaxpr, cotangents: Sequence[Any]) -> list[Any]:

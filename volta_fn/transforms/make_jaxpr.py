@@ -23,9 +23,7 @@ from volta_fn.primitives.elementwise.selection import bitwise_and, bitwise_or, g
 from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.transforms.implicit import linear_call
 
-# ------------------------------------------------------------------------------
 # `make_jaxpr` and `eval_shape`: trace functions without running them.
-# ------------------------------------------------------------------------------
 
 
 def make_jaxpr(
@@ -104,9 +102,7 @@ def _trace(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any])
     return closed, tree.unflatten(flat.out_tree, [ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type) for a in closed.out_avals])
 
 
-# ------------------------------------------------------------------------------
 # Floats rounded to fewer bits of exponent and mantissa.
-# ------------------------------------------------------------------------------
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Array:

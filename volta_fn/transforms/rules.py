@@ -63,9 +63,7 @@ from volta_fn.transforms.linearize import (
 )
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
-# ------------------------------------------------------------------------------
 # Programs that the rules of control flow derive, cached on the original programs.
-# ------------------------------------------------------------------------------
 
 
 @program_cache
@@ -116,12 +114,10 @@ def chained(first: ClosedJaxpr, second: ClosedJaxpr, name: str) -> ClosedJaxpr:
     return trace_to_jaxpr(lambda *xs: eval_jaxpr(second, *eval_jaxpr(first, *xs[:count]), *xs[count:]), avals, name)
 
 
-# ------------------------------------------------------------------------------
 # Residuals of calls: those that follow cheaply from others are not saved.
 #
 # The derivative of ``tanh`` needs ``1 - y**2``, and a product with `y` needs `y` itself. To save both would double what passes between
 # the program of the values and that of the derivative, so the latter computes the first of the second again.
-# ------------------------------------------------------------------------------
 
 #: Operations on elements that take no longer than loading their result.
 _CHEAP = frozenset(
@@ -192,9 +188,7 @@ def _is_cheap(eqn: Equation) -> bool:
     return eqn.primitive in _CHEAP and (eqn.primitive is not arithmetic.integer_pow_p or 0 <= eqn.params["y"] <= _LARGEST_POWER)
 
 
-# ------------------------------------------------------------------------------
 # The rules of `jit`'s primitive: they transform the program, and keep the call.
-# ------------------------------------------------------------------------------
 
 
 @jvp_rules.register(jit_p, attention_tangent_p, attention_gradient_p)
@@ -233,9 +227,7 @@ def _jit_batch(
     return bind(jit_p, *to_front(args, dims), **call_params(batched, name)), [0 if s else None for s in stacked]
 
 
-# ------------------------------------------------------------------------------
 # The rules of attention: each call's expansion is derived from another's.
-# ------------------------------------------------------------------------------
 
 
 @jvp_rules.register(attention_p)
@@ -308,12 +300,10 @@ batching_rules.update(
 )
 
 
-# ------------------------------------------------------------------------------
 # The rules of `scan`.
 #
 # A property of a value in the carry (differentiated, unknown or stacked) must hold for all iterations. So each rule looks for
 # the smallest set of such values that an iteration does not extend: a fixed point.
-# ------------------------------------------------------------------------------
 
 
 class _Operands(NamedTuple):
@@ -529,9 +519,7 @@ def _scan_batch(
     return outs, [(0 if i < count else 1) if s else None for i, s in enumerate(out_stacked)]
 
 
-# ------------------------------------------------------------------------------
 # The rules of `while`, which cannot be transposed: it has no bound on iterations.
-# ------------------------------------------------------------------------------
 
 
 def _by_role(values: Sequence[Any], params: dict[str, Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -655,9 +643,7 @@ def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: t
     return any_running, trace_to_jaxpr(step, avals, "step")
 
 
-# ------------------------------------------------------------------------------
 # The rules of `cond`: derived branches take and return the same types.
-# ------------------------------------------------------------------------------
 
 Branches = tuple[ClosedJaxpr, ...]
 #: (branch, marks to force on its outputs) -> (derived branch, marks of its outputs)

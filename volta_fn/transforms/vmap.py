@@ -29,9 +29,7 @@ from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 
-# ------------------------------------------------------------------------------
 # Vectorization: `vmap` applies each primitive once to stacked arguments.
-# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -284,9 +282,7 @@ def batch_jaxpr(
     return trace_with_aux(trace_to_jaxpr, run, avals, "batched")
 
 
-# ------------------------------------------------------------------------------
 # `map`: apply a function to each row in a `scan`, or to batches by `vmap`.
-# ------------------------------------------------------------------------------
 
 
 class _Row(Adapted):

@@ -20,9 +20,7 @@ else:
     except ImportError:
         optree = load("volta_fn.tree.python_trees")
 
-# ------------------------------------------------------------------------------
 # Paths into pytrees, as in `jax.tree_util`: tuples with a key per node.
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +102,10 @@ def key_of(entry: optree.PyTreeEntry) -> Any:
     return FlattenedIndexKey(entry.entry) if isinstance(entry.entry, int) else entry.entry
 
 
-# ------------------------------------------------------------------------------
 # Registration of classes as pytree nodes, as in `jax.tree_util`, and `Partial`.
 #
 # A node class is defined by two functions: *flatten* returns an instance's children (further trees) and auxiliary data (static, hashable
 # and comparable: it belongs to the tree's structure), and *unflatten* makes an instance of those.
-# ------------------------------------------------------------------------------
 
 NAMESPACE = "volta_fn"
 

@@ -34,9 +34,7 @@ from volta_fn.targets.wgsl.scalars import is_supported
 from volta_fn.targets.wgsl.target import DeviceProfile, RoutineCache, WgslTarget, profile_of
 from volta_fn.web.layouts import Layout, Plain
 
-# ------------------------------------------------------------------------------
 # Collect the bytes of constants and parameters, each once.
-# ------------------------------------------------------------------------------
 
 #: Dtypes in which a file may hold float32 parameters.
 STORAGES = ("float32", "float16", "bfloat16")
@@ -84,9 +82,7 @@ def _narrow(elements: np.ndarray, storage: str) -> np.ndarray:
     return narrow
 
 
-# ------------------------------------------------------------------------------
 # Describe a function that a page calls.
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,9 +172,7 @@ def _parameters(function: Function) -> Iterator[str]:
         yield names[number] if number < len(names) else f"input{number}"
 
 
-# ------------------------------------------------------------------------------
 # Write a planned program as JSON: its slots, pipelines and commands.
-# ------------------------------------------------------------------------------
 
 #: WebGPU's limits that a page asks for if a program needs more than every device has.
 _GUARANTEED = {
@@ -300,9 +294,7 @@ def required_limits(plans: Sequence[ProgramPlan], largest: int) -> dict[str, int
     return {name: value for name, value in needed.items() if value > _GUARANTEED[name]}
 
 
-# ------------------------------------------------------------------------------
 # Make the manifest of a page: arrays, functions, shaders and limits, as JSON.
-# ------------------------------------------------------------------------------
 
 #: The version of the format, which the runtime checks.
 VERSION = 1
@@ -450,9 +442,7 @@ def _check_same(name: str, result: str, before: list[Leaf], after: list[Leaf]) -
             )
 
 
-# ------------------------------------------------------------------------------
 # Write web pages: one self-contained file, or a module and its data.
-# ------------------------------------------------------------------------------
 
 _FOLDER = Path(__file__).parent
 

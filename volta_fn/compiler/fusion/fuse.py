@@ -34,12 +34,10 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr
 from volta_fn.primitives.data_movement.movement import iota_p, transpose_p
 from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p
 
-# ------------------------------------------------------------------------------
 # The end of fusion: groups become kernels.
 #
 # Groups are lowered from the last to the first, so that each stores just what later ones load. A group that needs too many buffers is
 # split in runs of its steps.
-# ------------------------------------------------------------------------------
 
 
 def nodes_of(items: Iterable[Group | Equation], outputs: Iterable[Atom], limit: int) -> tuple[ProgramNode, ...]:
@@ -148,7 +146,6 @@ def _end_of_run(
     return best
 
 
-# ------------------------------------------------------------------------------
 # Grouping: `fuse`.
 #
 # One pass over the equations in their order. Views are not computed at all: a consumer of one reads its operand at another index. An
@@ -158,7 +155,6 @@ def _end_of_run(
 #
 # Groups have an order, and a group reads only what comes before it, so that there is no cycle: an equation joins a group only if its
 # other operands come from before that group, and two groups merge only if one can move to the other's position.
-# ------------------------------------------------------------------------------
 
 #: Views of views of … up to here are followed, then one is materialised.
 _DEEPEST_VIEW = 16

@@ -29,7 +29,6 @@ from volta_fn.compiler.lowering import IndexedEquation
 from volta_fn.core.aval import Shape
 from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 
-# ------------------------------------------------------------------------------
 # Groups: kernels under construction.
 #
 # A group is a loop over *axes*. Every variable that it computes has an *index*: where in the loop it is computed. A variable that it only
@@ -38,7 +37,6 @@ from volta_fn.core.jaxpr import Atom, Equation, Literal, Var
 #
 # Before the first reduction the reduction axes are undecided (`reduced` is None) and every variable is computed once per iteration of the
 # loop. The first reduction decides: from then on variables are per element of a row, or per row.
-# ------------------------------------------------------------------------------
 
 Views = Mapping[Var, Equation]
 
@@ -285,11 +283,9 @@ def _is_bijective(index: Index, shape: Shape, sizes: tuple[int, ...]) -> bool:
     return count == len(axes_of(index)) and all(math.prod([sizes[a] for a, _ in i.terms]) == n for i, n in zip(index, shape, strict=True))
 
 
-# ------------------------------------------------------------------------------
 # Unions: two groups in one loop.
 #
 # An equation that reads both has an index in each, which pairs their axes.
-# ------------------------------------------------------------------------------
 
 
 class Union(NamedTuple):

@@ -19,13 +19,11 @@ from volta_fn.dtypes import INEXACT
 from volta_fn.primitives.data_movement.movement import iota_p
 from volta_fn.primitives.elementwise import arithmetic, selection
 
-# ------------------------------------------------------------------------------
 # Minimum cuts of acyclic graphs, by maximum flow.
 #
 # A minimum cut is the cheapest set of nodes to keep so that everything above them can be computed from them. By the theorem of Ford and
 # Fulkerson (1956) the cost of a minimum cut is that of the maximum flow, which shortest augmenting paths find (Edmonds & Karp 1972). Each
 # node is two here, its upper and its lower side, and its cost is what can flow from the one to the other.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -103,7 +101,6 @@ class _Flow(Generic[T]):
         return NEVER if a_lower else self.down[a][b]
 
 
-# ------------------------------------------------------------------------------
 # Recomputation: some values are cheaper to compute again than to store and load.
 #
 # A group may store values for later groups alone, as a forward pass does for a gradient. Where a few cheap scalar operations lead to
@@ -114,7 +111,6 @@ class _Flow(Generic[T]):
 # Where compilers of kernels may round a product and a sum once, two kernels, or two passes over a row, may round one value differently.
 # A comparison of a value with what was chosen from it, such as the largest of a row, then fails. The values that both operands of a
 # comparison are chosen from (`Comparison`) are computed once.
-# ------------------------------------------------------------------------------
 
 #: Cheap operations, and how much work they are.
 _WORK = dict.fromkeys(

@@ -20,11 +20,9 @@ from volta_fn.compiler.ir.nodes import Contraction, DefUse, FusedProgram, Kernel
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, Var
 
-# ------------------------------------------------------------------------------
 # Kernels moved to later positions, next to others that do not depend on them.
 #
 # A target can fuse neighbouring kernels horizontally.
-# ------------------------------------------------------------------------------
 
 
 def defer_small_kernels(program: FusedProgram, is_small: Callable[[Kernel], bool]) -> FusedProgram:
@@ -99,9 +97,7 @@ def _independent_products(program: FusedProgram, policy: DeferralPolicy) -> set[
     return chosen
 
 
-# ------------------------------------------------------------------------------
 # Values that are several outputs: stored once for each, rather than copied.
-# ------------------------------------------------------------------------------
 
 
 def duplicate_outputs(program: FusedProgram, most: int) -> FusedProgram:
@@ -129,13 +125,11 @@ def duplicate_outputs(program: FusedProgram, most: int) -> FusedProgram:
     return program._replace(closed=program.closed.replace(outvars=outputs), nodes=tuple(nodes), roots=roots)
 
 
-# ------------------------------------------------------------------------------
 # Split-K: long sums of matrix products are split in chunks.
 #
 # A product with few results and long sums is fastest as a stack of products over chunks of its sum, because then there is work for all
 # of a device. Adding the partial sums is little work, but a dispatch of its own would be one more to wait for. Where a kernel over rows
 # reads the result, it adds the partial sums itself, applies the product's epilogue, and stores the result if other nodes need it.
-# ------------------------------------------------------------------------------
 
 #: The longest rows: a device may make several passes over a longer one, and would compute the prologue in each.
 _LONGEST = 2048

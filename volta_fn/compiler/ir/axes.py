@@ -32,9 +32,7 @@ from volta_fn.compiler.ir.kernel import (
 )
 from volta_fn.core.aval import Shape
 
-# ------------------------------------------------------------------------------
 # Analysis of a kernel for code generation: offsets in memory, and dependences.
-# ------------------------------------------------------------------------------
 
 Axes = frozenset[int]
 
@@ -167,13 +165,11 @@ def _axes_of(ranges: Iterable[Range]) -> Axes:
     return frozenset[int]().union(*[r.value.axes for r in ranges])
 
 
-# ------------------------------------------------------------------------------
 # Kernels in as few axes as possible: the form that code generators print from.
 #
 # Axes of one iteration go; two axes that every load, store, position and condition walks as one (a step of the first is as long as all
 # steps of the second) become one; arrays are seen in as few dimensions as their conditions allow. Values, and the order of reductions,
 # stay.
-# ------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -299,11 +295,9 @@ def _merged(kernel: Kernel, first: int, second: int) -> Kernel:
     return rewritten(kernel, sizes, kernel.parallel - (first < kernel.parallel), axes)
 
 
-# ------------------------------------------------------------------------------
 # Kernels split along their first axis for arrays too large to be bound as one.
 #
 # Each chunk sees only *windows* of its buffers.
-# ------------------------------------------------------------------------------
 
 #: Chunks begin at multiples of this many iterations, and windows of this many elements: no word of memory belongs to two.
 _UNIT = 256

@@ -20,13 +20,11 @@ from volta_fn.primitives.data_movement.slicing import concatenate_p, pad_p, slic
 from volta_fn.primitives.elementwise.cast import bitcast_convert_type_p, convert_element_type_p
 from volta_fn.primitives.elementwise.selection import select_n_p
 
-# ------------------------------------------------------------------------------
 # Affine index arithmetic: the array element that an iteration of a loop touches.
 #
 # A loop has *axes*, numbered, of known sizes. An `Affine` is an integer that depends on the iteration: ``offset + Σ coefficient · axis``.
 # An *index* is one `Affine` per dimension of an array. Views of arrays (transpose, slice, reverse, reshape, …) map indices to indices; a
 # reshape may need a loop axis to be split in two first, which it asks for by raising `SplitAxis`.
-# ------------------------------------------------------------------------------
 
 
 class Affine(NamedTuple):
@@ -199,12 +197,10 @@ def _divided(value: Affine, divisor: int, sizes: Sequence[int]) -> tuple[Affine,
     raise NotAffine
 
 
-# ------------------------------------------------------------------------------
 # Views: equations that only change indices, as functions of indices.
 #
 # A *view* costs nothing: a consumer that reads its element at an index reads the operand's element at another (`operand_index`). In the
 # other direction, a loop that visits the operand at some index visits the view at `view_index`, if it visits all of it.
-# ------------------------------------------------------------------------------
 
 #: An index; None stands for any index along a dimension, as the array repeats along it.
 PartialIndex = tuple[Affine | None, ...]
@@ -406,14 +402,12 @@ def axes_of(index: PartialIndex) -> frozenset[int]:
     return frozenset([axis for i in index if i is not None for axis, _ in i.terms])
 
 
-# ------------------------------------------------------------------------------
 # Gathers and scatters whose negative indices count from the end.
 #
 # Only the pass for them uses these primitives.
 #
 # ``wrapped_gather`` and ``wrapped_scatter_add`` are `gather` and `scatter_add` of one position per window, with the same parameters. A
 # negative position stands for itself plus the size of the operand's dimension.
-# ------------------------------------------------------------------------------
 
 
 def _counted_from_the_start(operand: np.ndarray, indices: np.ndarray, dim: int) -> np.ndarray:

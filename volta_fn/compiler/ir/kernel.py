@@ -20,7 +20,6 @@ from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.core.primitive import PRIMITIVES, Reduction, evaluation_of, reduction_of
 from volta_fn.errors import JaxprError, VoltaError
 
-# ------------------------------------------------------------------------------
 # The kernel IR: one loop nest over scalar operations.
 #
 # A kernel is a loop over *rows*. Its *parallel* axes number the rows, which are independent; its *reduction* axes number the elements
@@ -33,7 +32,6 @@ from volta_fn.errors import JaxprError, VoltaError
 # passes over the row it waits for. Both follow from the nodes (`levels`, `stages`).
 #
 # Kernels are values: equal ones are equal and hash alike, whatever program they come from. Sizes are part of them.
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +256,7 @@ def remainder(kernel: Kernel, computed: Mapping[int, Load]) -> tuple[Kernel, tup
     )
 
 
-# ------------------------------------------------------------------------------
 # The executable specification of kernels: which kernels are well formed.
-# ------------------------------------------------------------------------------
 
 
 def check_kernel(kernel: Kernel) -> None:
@@ -379,12 +375,10 @@ def _check_store(kernel: Kernel, shape: Shape, index: Index, number: int) -> Non
     _require(filled == math.prod(shape) and lowest == 0, f"store {number} does not fill its output")
 
 
-# ------------------------------------------------------------------------------
 # Kernels as readable text.
 #
 # Rows are named by the letters i, j, …; each pass over a row is a loop in it; ``v <- op:dtype w`` combines w over the row into v, which
 # the lines after that pass may use. Inputs are x0, x1, …, outputs y0, y1, …, each with the shape under which it is seen.
-# ------------------------------------------------------------------------------
 
 _AXES = "ijklmnpqrstuvw"
 
@@ -483,12 +477,10 @@ def _node(node: Node, names: Sequence[str]) -> str:
     return _constant(node)
 
 
-# ------------------------------------------------------------------------------
 # Kernels in NumPy: the oracle of every code generator.
 #
 # Each node is one array over all axes at once; nothing here is fast. Scalar operations and reductions mean what the evaluation rules of
 # the primitives of those names mean.
-# ------------------------------------------------------------------------------
 
 
 def interpret(kernel: Kernel, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:

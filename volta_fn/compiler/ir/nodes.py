@@ -25,9 +25,7 @@ from volta_fn.dtypes import can_cast
 from volta_fn.primitives.call import Axes as AttentionAxes
 from volta_fn.primitives.call import Form
 
-# ------------------------------------------------------------------------------
 # Nodes of a fused program, kernel calls and equations, with their uses.
-# ------------------------------------------------------------------------------
 
 
 class KernelCall(NamedTuple):
@@ -144,7 +142,6 @@ class DefUse:
         return [node for n in self.consumers.get(var, ()) if isinstance(node := self.nodes[n], Equation)]
 
 
-# ------------------------------------------------------------------------------
 # Contractions: kernels that sum products of elements of two arrays.
 #
 # Every target has schedules of its own for them. A contraction is a kernel like any other. Its parallel axes number the elements of a
@@ -152,7 +149,6 @@ class DefUse:
 # operands are loads: views of arrays are other indices. What is done with a sum is the *epilogue*: elementwise operations on further
 # loads, and stores through indices of their own. `contraction_of` finds these in a kernel, so that a code generator may use its best
 # loops for the sum, and print the epilogue as the elementwise kernel that it is. *Rows* and *columns* are those of the matrices C here.
-# ------------------------------------------------------------------------------
 
 #: Sums, and the products that they are of.
 _PRODUCTS = {"reduce_sum": "mul", "reduce_or": "and"}
@@ -287,13 +283,11 @@ def _axes(load: Load) -> frozenset[int]:
     return frozenset([axis for affine in affines(load) for axis in affine.axes])
 
 
-# ------------------------------------------------------------------------------
 # Attention and its gradient as primitives, which only the attention pass uses.
 #
 # ``attention(q, k, v[, mask])`` gives the result and, for each query, its largest logit and the sum of its weights relative to that, as
 # float32 of the shape (heads, queries, 2). ``attention_gradient(q, k, v[, mask], result, statistics, cotangent)`` gives the cotangents
 # of q, k and v. Results have the layout of the operand they belong to: the first that of q, gradients that of their primal.
-# ------------------------------------------------------------------------------
 
 _FLOAT = np.dtype(np.float32)
 

@@ -25,9 +25,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p, iota_
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type_p
 
-# ------------------------------------------------------------------------------
 # The patterns of attention: softmax, its derivative, logits, and matrix products.
-# ------------------------------------------------------------------------------
 
 #: Less than any logit to be expected, so that its weight is negligible.
 _LEAST_LOGIT = -0.7 * float(np.finfo(np.float32).max)
@@ -306,9 +304,7 @@ def _index_along(program: Lookup, atom: Atom) -> tuple[int, int] | None:
     return axis_and_offset
 
 
-# ------------------------------------------------------------------------------
 # Attention, recognised from a softmax and the products around it.
-# ------------------------------------------------------------------------------
 
 
 class Match(NamedTuple):
@@ -385,9 +381,7 @@ def attends(attention: Match) -> bool:
     return narrow and not kinds and all(m.atom.aval.size for m in (attention.q, attention.k, attention.v))
 
 
-# ------------------------------------------------------------------------------
 # Replacing recognised attention by one equation.
-# ------------------------------------------------------------------------------
 
 #: Tells whether attention is worth its own routine: (types of q, k, v and the mask if there is one, form).
 Profitability = Callable[[tuple[ShapedArray, ...], Form], bool]
@@ -446,9 +440,7 @@ def _viewed(var: Var, axes: Axes, result: Result) -> list[Equation]:
     return eqns
 
 
-# ------------------------------------------------------------------------------
 # Kept calls of attention, for which the target has routines.
-# ------------------------------------------------------------------------------
 
 
 def keep_attention(closed: ClosedJaxpr, worthwhile: Profitability) -> ClosedJaxpr:

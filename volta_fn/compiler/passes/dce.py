@@ -35,9 +35,7 @@ from volta_fn.primitives.convolution import conv_general_dilated_p
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.window import reduce_window_max_p, reduce_window_sum_p
 
-# ------------------------------------------------------------------------------
 # Effects: whether a pass may remove, move or merge an equation.
-# ------------------------------------------------------------------------------
 
 #: Collectives between processes, all of which have to come to each in the same order.
 COLLECTIVES = frozenset([psum_p, pmax_p, pmin_p, psum_start_p, psum_done_p, all_gather_p, reduce_scatter_p, ppermute_p, all_to_all_p])
@@ -71,9 +69,7 @@ def terminates(eqn: Equation) -> bool:
     return eqn.primitive is not while_p and all(terminates(e) for s in sub_jaxprs(eqn.params) for e in s.eqns)
 
 
-# ------------------------------------------------------------------------------
 # Dead-code elimination, inside control flow too.
-# ------------------------------------------------------------------------------
 
 Marks = tuple[bool, ...]
 
@@ -218,14 +214,12 @@ def _fixed_point(carry: Marks, step: Callable[[Marks], tuple[ClosedJaxpr, Marks]
 _NARROW: dict[Primitive, Callable[[dict[str, Any], Marks], Narrow]] = {cond_p: _narrow_cond, scan_p: _narrow_scan, while_p: _narrow_while}
 
 
-# ------------------------------------------------------------------------------
 # Sums between processes that overlap with computation.
 #
 # A `psum` of several arrays is split: a sum starts right after the last of its operands is computed (`psum_start`), and is awaited
 # before its results are first read (`psum_done`), if there is something to compute in between. Operands that are computed one after
 # another share a start until they have `_BUCKET` bytes. All processes run the same program, so all start the same sums in the same
 # order.
-# ------------------------------------------------------------------------------
 
 #: Bytes of a sum that is started by itself: fewer take little longer than none.
 _BUCKET = 1 << 18

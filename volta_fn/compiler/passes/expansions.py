@@ -30,7 +30,6 @@ from volta_fn.primitives.elementwise.selection import complex, conj, is_finite, 
 from volta_fn.primitives.fourier import fft_p
 from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, swap, triangular_solve_p, tril
 
-# ------------------------------------------------------------------------------
 # Fourier transforms as products with small matrices.
 #
 # For targets that have no routine of their own for them. A row of n = f·g elements is a matrix of f rows and g columns. Its transform
@@ -38,7 +37,6 @@ from volta_fn.primitives.linalg.solvers import adjoint, cholesky_p, real_part, s
 # same again (Cooley and Tukey, 1965). With factors of up to `DIRECT` a million elements need four products. A row of a prime number of
 # elements beyond that is a convolution, which two transforms of a power of two elements compute (Bluestein, 1970). The error is some
 # 3e-7 of the largest element in complex64, where a transform in double precision that is rounded at the end has 5e-8.
-# ------------------------------------------------------------------------------
 
 #: The most elements that are transformed by one matrix.
 DIRECT = 64
@@ -128,12 +126,10 @@ def _chirp(n: int, sign: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return chirp.astype(dtype), np.fft.fft(distances).astype(dtype)
 
 
-# ------------------------------------------------------------------------------
 # Cholesky factorisations as panels and products.
 #
 # The matrix that is left after k panels is the next operand: its first columns become a panel of the factor, and the product of that
 # panel's rows with their adjoints is subtracted from its other columns (the right-looking algorithm of LAPACK's potrf).
-# ------------------------------------------------------------------------------
 
 
 def _panel_abstract(x: ShapedArray, *, width: int) -> ShapedArray:
@@ -189,12 +185,10 @@ def by_panels(x: Array, width: int) -> Array:
     return select(is_finite(real_part(last)), factor, tril(broadcast_to(_constant(np.asarray(np.nan, x.dtype)), factor.shape)))
 
 
-# ------------------------------------------------------------------------------
 # Gathers and scatters of one element per row as comparisons.
 #
 # Class labels choose one score of each example, and the gradient writes one number into a row of zeros. Kernels over the rows do both
 # on the way, where a gather and a scatter would each need the complete array in memory.
-# ------------------------------------------------------------------------------
 
 _ONEHOT_RULES: Table = {}
 _INT32 = np.dtype(np.int32)
@@ -314,11 +308,9 @@ def _changed(eqn: Equation, program: Rewriter) -> Atom | None:
 _ONEHOT_PRIMITIVES = Rules(listed(_ONEHOT_RULES))
 
 
-# ------------------------------------------------------------------------------
 # Products that contract no axis as elementwise ones.
 #
 # The sum of one number begins with 0, to which -0 adds nothing: products that are computed as sums would lose the sign.
-# ------------------------------------------------------------------------------
 
 _OUTER_PRODUCT_RULES: Table = {}
 
@@ -353,9 +345,7 @@ def _outer_product(eqn: Equation, program: Rewriter) -> Atom | None:
 _OUTER_PRODUCT_PRIMITIVES = Rules(listed(_OUTER_PRODUCT_RULES))
 
 
-# ------------------------------------------------------------------------------
 # Random bits as operations on counters, which kernels compute on use.
-# ------------------------------------------------------------------------------
 
 _RANDOM_BITS_RULES: Table = {}
 _UINT32, _UINT64 = np.dtype(np.uint32), np.dtype(np.uint64)
@@ -423,12 +413,10 @@ def _converted(eqn: Equation, program: Rewriter, atom: Atom, dtype: np.dtype) ->
 _RANDOM_BITS_PRIMITIVES = Rules(listed(_RANDOM_BITS_RULES))
 
 
-# ------------------------------------------------------------------------------
 # Gathers and scatters that make negative indices positive themselves.
 #
 # Indexing from Python counts negative positions from the end: a comparison, an addition and a selection of all indices. They would be a
 # kernel before each gather of rows, which takes little less time than the gather itself.
-# ------------------------------------------------------------------------------
 
 _INDEX_TYPE = np.dtype(np.int32)
 

@@ -27,9 +27,7 @@ from volta_fn.primitives.elementwise.arithmetic import add
 from volta_fn.primitives.reduction import reduce_sum_p
 from volta_fn.transforms.vmap import batch_jaxpr
 
-# ------------------------------------------------------------------------------
 # A scan under change: the variables of its body, with those outside.
-# ------------------------------------------------------------------------------
 
 #: Rows (and terms of a sum) beyond which a product gains no speed.
 _MANY = 512
@@ -188,11 +186,9 @@ def has_few_terms(eqn: Equation) -> bool:
     return terms < _MANY
 
 
-# ------------------------------------------------------------------------------
 # Matrix products that do not depend on the carry are hoisted out of scans.
 #
 # One product computes those of all iterations.
-# ------------------------------------------------------------------------------
 
 
 def move_products_out(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -299,12 +295,10 @@ def _movable(scan: ScanView) -> list[Equation]:
     return movable
 
 
-# ------------------------------------------------------------------------------
 # Sums of products over the iterations of a scan, as products that sum over these.
 #
 # The gradient of a matrix by which every iteration multiplies is such a sum: each iteration adds a product of few terms to a large
 # matrix.
-# ------------------------------------------------------------------------------
 
 
 class _Term(NamedTuple):
@@ -428,12 +422,10 @@ class _Reader:
         return _Term(eqn, tuple(permutations)) if summed else None
 
 
-# ------------------------------------------------------------------------------
 # A scan's stacked previous carries, derived by shifting its stacked carries.
 #
 # Iteration t gets the carry that iteration t - 1 left: the one stack is the other one shifted by an iteration, after the initial carry.
 # Where a kernel can store its results several times, nothing is left in such an iteration to be copied.
-# ------------------------------------------------------------------------------
 
 
 def drop_delay_stacks(closed: ClosedJaxpr) -> ClosedJaxpr:

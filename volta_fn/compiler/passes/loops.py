@@ -18,9 +18,7 @@ from volta_fn.primitives.control_flow.loops import cond_p, while_p
 from volta_fn.primitives.control_flow.scan import scan_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim_p
 
-# ------------------------------------------------------------------------------
 # Control flow: the programs that it holds, and conditionals known in advance.
-# ------------------------------------------------------------------------------
 
 
 def simplify_nested(closed: ClosedJaxpr, simplify: Callable[[ClosedJaxpr], ClosedJaxpr]) -> ClosedJaxpr:
@@ -55,14 +53,12 @@ def _chosen(eqn: Equation) -> Equation:
     return Equation(jit_p, eqn.invars[1:], eqn.outvars, call_params(branch, "branch"), eqn.position)
 
 
-# ------------------------------------------------------------------------------
 # Loop-invariant code motion.
 #
 # Loop-invariant equations are computed once, before the loop. Equations with effects stay, and so do barriers and calls of
 # the host's functions. Everything else raises nothing and always gives a value, so that it may even be computed for a loop that then
 # makes no iteration. The exception is a while loop, which might not end. Large results of small operands stay, too: they are cheap to
 # make and would take memory for as long as the loop runs.
-# ------------------------------------------------------------------------------
 
 #: Elements from which on a result that is larger than its operands stays in the loop.
 _INFLATED = 1024
@@ -148,13 +144,11 @@ def _inflates(eqn: Equation) -> bool:
     return size > _INFLATED and size > sum(v.aval.size for v in eqn.invars)
 
 
-# ------------------------------------------------------------------------------
 # Loop variance: carries that no iteration changes become constants of the loop.
 #
 # A value of the carry that every iteration passes on as it got it is a const. A const operand that is a literal is written into the
 # body. An output of a scan's iterations needs no work where it is a const (then it is a broadcast), the row itself, or equal to another
 # output.
-# ------------------------------------------------------------------------------
 
 
 def simplify_loops(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -24,13 +24,11 @@ from volta_fn.primitives.declare import broadcast_shapes
 from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.selection import select_n_p
 
-# ------------------------------------------------------------------------------
 # Rewriting: one walk over a program that replaces results by simpler ones.
 #
 # A *rule* looks at an equation whose operands are simplified already, and returns the atom that may replace its result (a list of atoms
 # if the primitive has several results), or None. It may `emit` equations to make that atom. A *source* of rules says which apply to a
 # primitive; a table, of rules by primitives' names, is the most common one.
-# ------------------------------------------------------------------------------
 
 Rule = Callable[[Equation, "Rewriter"], Atom | Sequence[Atom] | None]
 RuleSource = Callable[[Primitive], Sequence[Rule]]
@@ -172,12 +170,10 @@ def _exact(value: Any) -> Any:
     return type(value), value
 
 
-# ------------------------------------------------------------------------------
 # Rules of arithmetic that hold to the last bit.
 #
 # The sign of zero decides much: x - 0 is x for every float, and so is x + (-0.0), but x + 0.0 is 0.0 for -0.0. Multiplying by one keeps
 # every float as it is, but not an infinite complex number, of which NumPy makes NaN.
-# ------------------------------------------------------------------------------
 
 ARITHMETIC_RULES: Table = {}
 
@@ -337,12 +333,10 @@ def complex_of_components(eqn: Equation, program: Rewriter) -> Atom | None:
     return first.invars[0]
 
 
-# ------------------------------------------------------------------------------
 # Rules of movement: reshapes, transposes, broadcasts, slices and contractions.
 #
 # They undo each other, combine, or move nothing. *Unit* axes are those of size 1: whatever only adds, drops or moves them keeps the
 # order of the elements, so it is a reshape.
-# ------------------------------------------------------------------------------
 
 MOVEMENT_RULES: Table = {}
 
@@ -559,9 +553,7 @@ def border_of_processes(eqn: Equation, program: Rewriter) -> Atom | None:
     return eqn.invars[0]
 
 
-# ------------------------------------------------------------------------------
 # Rules of conversions, selections, and markers that compute nothing.
-# ------------------------------------------------------------------------------
 
 SELECTION_RULES: Table = {}
 
@@ -625,11 +617,9 @@ def by_the_opposite(eqn: Equation, program: Rewriter) -> Atom | None:
     return program.emit(eqn, "select_n", producer.invars[0], cases[1], cases[0])
 
 
-# ------------------------------------------------------------------------------
 # Simplification of single equations, all in one walk.
 #
 # In one walk each rule sees the results of the others: folded constants, simplified operations, merged equations.
-# ------------------------------------------------------------------------------
 
 #: Elements of the largest result that becomes a constant of the program, and of the operands that it is computed from.
 _RESULT_LIMIT, _OPERAND_LIMIT = 1024, 65536

@@ -16,12 +16,10 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.errors import ArgumentError, ShapeError
 
-# ------------------------------------------------------------------------------
 # `BCOO`: an array as a list of elements and their indices.
 #
 # Elements at the same indices add up, and those at indices out of range count for nothing: they fill up an array of fewer elements, so
 # that shapes are known while tracing. The last `n_dense` dimensions are dense: an element is an array of their shape.
-# ------------------------------------------------------------------------------
 
 
 class JAXSparse:
@@ -228,9 +226,7 @@ def _check_format(sparse_format: str) -> None:
         raise ArgumentError(f"sparse_format must be 'bcoo', got {sparse_format!r}; convert the result")
 
 
-# ------------------------------------------------------------------------------
 # Matrices in the formats `COO`, `CSR`, `CSC` and `BCSR`.
-# ------------------------------------------------------------------------------
 
 
 class _Matrix(JAXSparse):

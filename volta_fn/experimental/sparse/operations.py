@@ -22,9 +22,7 @@ from volta_fn.numpy.products import matmul as dense_matmul
 from volta_fn.primitives.data_movement.movement import canonical_axes
 from volta_fn.transforms import grad as dense
 
-# ------------------------------------------------------------------------------
 # Operations on `BCOO` arrays: products, sums, shapes; and its operators.
-# ------------------------------------------------------------------------------
 
 
 def bcoo_fromdense(mat: Any, **options: Any) -> BCOO:
@@ -310,9 +308,7 @@ for _name, _function in _OPERATORS.items():
     setattr(BCOO, _name, _function)
 
 
-# ------------------------------------------------------------------------------
 # Derivatives by the elements of sparse arguments: `grad`, `value_and_grad`.
-# ------------------------------------------------------------------------------
 
 
 def value_and_grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, **kwargs: Any) -> Callable[..., Any]:
@@ -367,11 +363,9 @@ def grad(fun: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: boo
     return gradient
 
 
-# ------------------------------------------------------------------------------
 # `sparsify`: functions of dense arrays, applied to sparse ones.
 #
 # The function is traced as one of dense arrays, and the equations of its program are computed one by one, by rules for sparse operands.
-# ------------------------------------------------------------------------------
 
 #: Operations on elements that leave 0 as it is.
 _LINEAR = frozenset("neg real imag convert_element_type copy stop_gradient".split())

@@ -25,12 +25,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Adaptive pooling, to a given output size, and global pooling.
 #
 # Along an axis of n elements, window i of m extends from floor(i n / m) to ceil((i + 1) n / m). Windows of several axes are products of
 # windows of each, so the axes are pooled one after another, starting with the last.
-# ------------------------------------------------------------------------------
 
 
 class _Reduction(NamedTuple):
@@ -233,12 +231,10 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPool, rank=3):
     """The maxima of a given number of windows of (N, C, D, H, W)."""
 
 
-# ------------------------------------------------------------------------------
 # Max pooling of windows at random distances (Graham 2014).
 #
 # Of n elements, m windows of k elements each begin at floor((i + u) a) - floor(u a), with a = (n - k) / (m - 1) and a random u from 0
 # to 1; the last one ends with the axis.
-# ------------------------------------------------------------------------------
 
 
 class _FractionalMaxPool(SpatialLayer):

@@ -18,9 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Containers of layers, and functions as layers.
-# ------------------------------------------------------------------------------
 
 
 class Identity(Module):
@@ -200,9 +198,7 @@ def _as_layer(name: str, layer: Any) -> Module:
     return Lambda(layer)
 
 
-# ------------------------------------------------------------------------------
 # Dropout of elements and of channels.
-# ------------------------------------------------------------------------------
 
 
 class Dropout(Module):
@@ -309,9 +305,7 @@ class FeatureAlphaDropout(AlphaDropout):
         return (*shape[:2], *[1] * (len(shape) - 2))
 
 
-# ------------------------------------------------------------------------------
 # The randomised leaky ReLU.
-# ------------------------------------------------------------------------------
 
 
 class RReLU(Module):

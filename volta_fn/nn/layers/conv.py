@@ -16,11 +16,9 @@ from volta_fn.primitives.convolution import Ints, Padding, dilated, padtype_to_p
 __all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 
-# ------------------------------------------------------------------------------
 # Convolutions with one, two and three spatial axes.
 #
 # Arrays have shape (batch, channels, *spatial), weights (out, in / groups, *kernel), as in PyTorch.
-# ------------------------------------------------------------------------------
 
 #: Padding modes, and the corresponding modes of `numpy.pad`.
 _PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -186,9 +184,7 @@ class Conv3d(_Conv, rank=3):
     """
 
 
-# ------------------------------------------------------------------------------
 # Transposed convolutions: the linear maps of convolutions' input gradients.
-# ------------------------------------------------------------------------------
 
 
 class _ConvTranspose(ConvBase):

@@ -22,9 +22,7 @@ from volta_fn.scipy.special.exponential import log_softmax
 __all__ = ["MLP", "AdaptiveLogSoftmaxOutput", "AdaptiveLogSoftmaxWithLoss", "Bilinear", "Embedding", "Linear"]
 
 
-# ------------------------------------------------------------------------------
 # Linear and bilinear layers, and embeddings.
-# ------------------------------------------------------------------------------
 
 
 class Linear(Module):
@@ -141,9 +139,7 @@ class Embedding(Module):
         return vnp.matmul(value, self.weight.T)
 
 
-# ------------------------------------------------------------------------------
 # Multi-layer perceptrons.
-# ------------------------------------------------------------------------------
 
 Size = int | Literal["scalar"]
 
@@ -216,9 +212,7 @@ class MLP(Module):
         return value[..., 0] if self.out_size == "scalar" else value
 
 
-# ------------------------------------------------------------------------------
 # The adaptive softmax, for many classes of unequal frequency.
-# ------------------------------------------------------------------------------
 
 
 class AdaptiveLogSoftmaxOutput(NamedTuple):

@@ -30,9 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Batch normalisation, the simplest layer with state.
-# ------------------------------------------------------------------------------
 
 
 class BatchNormState(NamedTuple):
@@ -160,9 +158,7 @@ class BatchNorm3d(_BatchNorm):
     _spatial = (3,)
 
 
-# ------------------------------------------------------------------------------
 # Layer, RMS, group and instance norms, which compute in float32 at least.
-# ------------------------------------------------------------------------------
 
 
 class _Norm(Module):
@@ -354,9 +350,7 @@ class InstanceNorm3d(_InstanceNorm, rank=3):
     """Normalises each channel of each example of (N, C, D, H, W)."""
 
 
-# ------------------------------------------------------------------------------
 # Local response normalisation over neighbouring channels.
-# ------------------------------------------------------------------------------
 
 
 class LocalResponseNorm(Module):
@@ -398,9 +392,7 @@ class LocalResponseNorm(Module):
         return (wide / (self.k + self.alpha * total / self.size) ** self.beta).astype(value.dtype)
 
 
-# ------------------------------------------------------------------------------
 # Layers whose weight is normalised before use, by spectral norm or by length.
-# ------------------------------------------------------------------------------
 
 #: Layers whose weight has the output's features along axis 1 instead of 0.
 _OUTPUT_SECOND = (Linear, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)

@@ -28,11 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Positions of the maxima of windows, counted row by row through the spatial axes.
 #
 # Max pooling may return them; unpooling puts the maxima back by them.
-# ------------------------------------------------------------------------------
 
 
 def positions_of_maxima(x: Array, taps: Sequence[Any]) -> Array:
@@ -73,9 +71,7 @@ def _chosen(candidates: Array, first: Array, axis: int) -> Array:
     return vnp.squeeze(vnp.take_along_axis(candidates, first, axis), axis)
 
 
-# ------------------------------------------------------------------------------
 # Pooling: the maxima or means of windows that slide over the spatial axes.
-# ------------------------------------------------------------------------------
 
 
 class _Windows(NamedTuple):
@@ -298,9 +294,7 @@ class AvgPool3d(_AvgPool, rank=3):
     """The means of windows of (N, C, D, H, W)."""
 
 
-# ------------------------------------------------------------------------------
 # Pooling by p-norms of windows that slide over the spatial axes.
-# ------------------------------------------------------------------------------
 
 
 class _LPPool(Module):
@@ -362,9 +356,7 @@ class LPPool3d(_LPPool):
     _mean = AvgPool3d
 
 
-# ------------------------------------------------------------------------------
 # The partial inverse of max pooling: maxima where they were, and zeros.
-# ------------------------------------------------------------------------------
 
 
 class _MaxUnpool(SpatialLayer):

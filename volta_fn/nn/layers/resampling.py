@@ -27,12 +27,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Padding of the spatial axes: with a constant, reflected, repeated and circular.
 #
 # `padding` is one number for all sides, or two numbers for each axis in PyTorch's order, which begins with the last axis: (left, right,
 # top, bottom, front, back).
-# ------------------------------------------------------------------------------
 
 
 class _Pad(SpatialLayer):
@@ -217,9 +215,7 @@ class CircularPad3d(_CircularPad, rank=3):
     """Pads (N, C, D, H, W) with elements of its other ends."""
 
 
-# ------------------------------------------------------------------------------
 # Windows of images as columns, and sums of columns as images.
-# ------------------------------------------------------------------------------
 
 
 class _Windows(Module):
@@ -345,9 +341,7 @@ class Fold(_Windows):
         return pads
 
 
-# ------------------------------------------------------------------------------
 # Rearrangements of pixels and channels.
-# ------------------------------------------------------------------------------
 
 
 class PixelShuffle(Module):
@@ -439,9 +433,7 @@ class ChannelShuffle(Module):
         return value.reshape(n, self.groups, c // self.groups, *rest).swapaxes(1, 2).reshape(value.shape)
 
 
-# ------------------------------------------------------------------------------
 # Interpolation along the spatial axes: `Upsample` and `interpolate`.
-# ------------------------------------------------------------------------------
 
 #: How many spatial axes each mode is for; None: any.
 _MODES = {"nearest": None, "nearest-exact": None, "linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2, "area": None}

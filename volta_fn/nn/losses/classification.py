@@ -26,9 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Argument checks, picking of the labels' scores, and reductions of losses.
-# ------------------------------------------------------------------------------
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -122,9 +120,7 @@ def pick(scores: Array, labels: Array, dim: int) -> tuple[Array, Array]:
     return chosen, vnp.where(is_class, vnp.ones((), scores.dtype), np.nan)
 
 
-# ------------------------------------------------------------------------------
 # Kullback-Leibler divergences.
-# ------------------------------------------------------------------------------
 
 
 def kl_div(
@@ -180,11 +176,9 @@ def kl_divergence_gaussian(mu: Any, logvar: Any, *, reduction: Reduction = "sum"
     return reduced("kl_divergence_gaussian", 0.5 * (vnp.square(x) + (vnp.expm1(y) - y)), reduction, dtype)
 
 
-# ------------------------------------------------------------------------------
 # Losses of binary classification: cross entropy and focal loss.
 #
 # A *logit* is log(p / (1 - p)) of a probability p: any real number, which a sigmoid maps to p.
-# ------------------------------------------------------------------------------
 
 
 def binary_cross_entropy(probabilities: Any, targets: Any, weight: Any = None, *, reduction: Reduction = "mean") -> Array:
@@ -285,11 +279,9 @@ def sigmoid_focal_loss(
     return reduced("sigmoid_focal_loss", values, reduction, dtype)
 
 
-# ------------------------------------------------------------------------------
 # Losses of classification: cross entropy and the negative log-likelihood.
 #
 # The *labels* are class numbers, of the scores' shape without the axis of classes, or probabilities of the scores' shape.
-# ------------------------------------------------------------------------------
 
 
 def cross_entropy(
@@ -425,13 +417,11 @@ def _of_probabilities(loss: str, scores: Array, labels: Any, factors: Array | No
     return -vnp.sum(_weighted(targets * sure, factors, dim), dim)
 
 
-# ------------------------------------------------------------------------------
 # Connectionist temporal classification, a loss for unaligned label sequences.
 #
 # A *path* assigns a class to every frame. Merging its repeated classes and dropping *blanks* gives the labels that it spells. The loss is
 # minus the logarithm of the total probability of all paths that spell the target (Graves et al. 2006). Dynamic programming over the
 # *extended target* computes it: a blank before, after and between the labels, so that element 2i + 1 is label i.
-# ------------------------------------------------------------------------------
 
 
 def ctc_loss(

@@ -34,9 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Regression losses: squared, absolute and Huber errors, and likelihoods.
-# ------------------------------------------------------------------------------
 
 
 def mse_loss(predictions: Any, targets: Any, *, reduction: Reduction = "mean") -> Array:
@@ -166,9 +164,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", values, reduction, dtype)
 
 
-# ------------------------------------------------------------------------------
 # Margin losses: hinge losses and ranking.
-# ------------------------------------------------------------------------------
 
 
 def hinge_loss(predictions: Any, targets: Any, *, margin: float = 1.0, reduction: Reduction = "mean") -> Array:
@@ -325,9 +321,7 @@ def multilabel_margin_loss(scores: Any, labels: Any, *, reduction: Reduction = "
     return reduced(name, vnp.where(vnp.any(applies & (numbers >= count), dim), vnp.nan, total), reduction, dtype)
 
 
-# ------------------------------------------------------------------------------
 # Similarities and distances of vectors, and losses of pairs and triplets.
-# ------------------------------------------------------------------------------
 
 
 def cosine_similarity(first: Any, second: Any, *, axis: int = -1, eps: float = 1e-8) -> Array:

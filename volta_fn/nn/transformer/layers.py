@@ -23,9 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # The feed-forward sublayer of transformers, applied to each position separately.
-# ------------------------------------------------------------------------------
 
 
 class FeedForward(Module):
@@ -95,9 +93,7 @@ class FeedForward(Module):
         return self.linear2(self.dropout(hidden, key=key, training=training))
 
 
-# ------------------------------------------------------------------------------
 # Base classes of transformer layers and of stacks of them.
-# ------------------------------------------------------------------------------
 
 
 class TransformerLayer(Module):
@@ -247,9 +243,7 @@ def _call(layer: Any, x: Array, arrays: dict[str, Any], flags: tuple[tuple[str, 
 _call_remat = checkpoint(_call, static_argnums=(3,))
 
 
-# ------------------------------------------------------------------------------
 # Transformer encoders; with `is_causal`, language models such as GPT and Llama.
-# ------------------------------------------------------------------------------
 
 
 class TransformerEncoderLayer(TransformerLayer):
@@ -337,9 +331,7 @@ class TransformerEncoder(Stack):
         return self._run(x, arrays, {"is_causal": is_causal, "training": training}, cache, key)
 
 
-# ------------------------------------------------------------------------------
 # Transformer decoders: layers that write a sequence and read another, the memory.
-# ------------------------------------------------------------------------------
 
 
 class DecoderCache(NamedTuple):
@@ -461,9 +453,7 @@ class TransformerDecoder(Stack):
         return self._run(x, arrays, {"is_causal": is_causal, "training": training}, cache, key)
 
 
-# ------------------------------------------------------------------------------
 # GPT: a causal decoder of tokens, a language model.
-# ------------------------------------------------------------------------------
 
 
 class GPT(Module):

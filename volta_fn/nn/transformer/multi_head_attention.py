@@ -26,12 +26,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Encodings of positions, since attention itself ignores the order of its inputs.
 #
 # A position is the index of an input in its sequence. Sinusoidal and learned positions are vectors added to the inputs. Rotary positions
 # rotate queries and keys, so that their products depend on differences of positions.
-# ------------------------------------------------------------------------------
 
 
 def _angles(positions: Any, features: int, base: float, dtype: np.dtype) -> Array:
@@ -185,12 +183,10 @@ def _checked(name: str, x: Any, positions: Any) -> tuple[Array, Array]:
     return value, indices
 
 
-# ------------------------------------------------------------------------------
 # Attention in PyTorch's layout, (…, heads, T, features), and its masks.
 #
 # A mask is bool, True where a query may attend to a key, or float, added to the logits. It broadcasts to (…, heads, T, S), with T queries
 # and S keys.
-# ------------------------------------------------------------------------------
 
 
 def causal_mask(length: int, key_length: int | None = None, *, offset: Any = 0) -> Array:
@@ -313,9 +309,7 @@ def _check(q: Array, k: Array, v: Array, grouped: bool) -> None:
         raise DTypeError(f"scaled_dot_product_attention: q, k and v have dtypes {names}; convert them to one")
 
 
-# ------------------------------------------------------------------------------
 # Caches of keys and values, for attention in step-by-step decoding.
-# ------------------------------------------------------------------------------
 
 
 class KeysValues(NamedTuple):
@@ -361,9 +355,7 @@ class KVCache(NamedTuple):
         return KVCache(keys, values, self.length + count)
 
 
-# ------------------------------------------------------------------------------
 # Attention as a layer.
-# ------------------------------------------------------------------------------
 
 
 class MultiHeadAttention(Module):

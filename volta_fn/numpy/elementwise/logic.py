@@ -32,9 +32,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.declare import promoted
 from volta_fn.primitives.elementwise.selection import lexicographic
 
-# ------------------------------------------------------------------------------
 # Elementwise functions of integers and their bits.
-# ------------------------------------------------------------------------------
 
 bitwise_and: Callable[..., Array] = promoted(lax.bitwise_and, "bitwise_and", "Return the bits set in both x and y.")
 bitwise_or: Callable[..., Array] = promoted(lax.bitwise_or, "bitwise_or", "Return the bits set in x or y.")
@@ -170,9 +168,7 @@ bitwise_left_shift = left_shift
 bitwise_right_shift = right_shift
 
 
-# ------------------------------------------------------------------------------
 # Comparisons, truth values and tests of elements, all with boolean results.
-# ------------------------------------------------------------------------------
 
 equal = promoted(lax.eq, "equal", "Return True where x == y.")
 not_equal = promoted(lax.ne, "not_equal", "Return True where x != y.")

@@ -22,9 +22,7 @@ from volta_fn.primitives.linalg.factorization import linear_solve, lu_solve, qr_
 from volta_fn.primitives.linalg.solvers import adjoint, diagonal, real_part, safe_inverse
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
-# ------------------------------------------------------------------------------
 # Matrices as operands of linear algebra, and elementwise helpers.
-# ------------------------------------------------------------------------------
 
 
 def matrices(function: str, argument: str, value: Any, square: bool = False) -> Array:
@@ -58,9 +56,7 @@ def last_axis(x: Array, index: int) -> Array:
     return lax.index_in_dim(x, index, -1, keepdims=False)
 
 
-# ------------------------------------------------------------------------------
 # QR factorization by Householder reflections, in LAPACK's packed form.
-# ------------------------------------------------------------------------------
 
 
 def packed_qr(a: Array) -> tuple[Array, Array]:
@@ -101,9 +97,7 @@ def _reflection(column: Array, rows: np.ndarray, k: Any) -> tuple[Array, Array, 
     return vector.astype(column.dtype), vnp.where(is_reduced, head, reduced), factor.astype(column.dtype)
 
 
-# ------------------------------------------------------------------------------
 # Cholesky, QR, eigenvalue and singular value decompositions.
-# ------------------------------------------------------------------------------
 
 
 class EigResult(NamedTuple):
@@ -240,9 +234,7 @@ def svdvals(x: Any, /) -> Array:
     return lax.linalg.svd(matrices("svdvals", "x", x), compute_uv=False)
 
 
-# ------------------------------------------------------------------------------
 # Linear systems, least squares, inverses and pseudo-inverses.
-# ------------------------------------------------------------------------------
 
 
 @custom_jvp

@@ -19,9 +19,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to
 from volta_fn.primitives.linalg.factorization import lu_solve, permute_rows
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
-# ------------------------------------------------------------------------------
 # Matrix powers, chains of products, and the Array API's forms of some functions.
-# ------------------------------------------------------------------------------
 
 
 def matrix_power(a: Any, n: int) -> Array:
@@ -134,11 +132,9 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Array:
     return indexing.trace(x, offset, -2, -1, dtype)
 
 
-# ------------------------------------------------------------------------------
 # Norms of vectors and matrices, and condition numbers.
 #
 # The derivative of a norm at zero is zero, one of its subgradients, which keeps NaN out of gradients.
-# ------------------------------------------------------------------------------
 
 
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Array:
@@ -263,9 +259,7 @@ def cond(x: Any, p: Any = None) -> Array:
     return lax.select(lax.ne(result, result) & ~broken, as_value(np.asarray(np.inf, result.dtype)), result)
 
 
-# ------------------------------------------------------------------------------
 # Determinants.
-# ------------------------------------------------------------------------------
 
 
 class SlogdetResult(NamedTuple):

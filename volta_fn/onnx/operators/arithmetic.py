@@ -13,9 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, is_float, operator
 from volta_fn.scipy import special
 
-# ------------------------------------------------------------------------------
 # Arithmetic, comparisons and logic, elementwise.
-# ------------------------------------------------------------------------------
 
 #: Operators that are a function of NumPy.
 _SAME = {
@@ -133,9 +131,7 @@ def cumulative(node: Node, x: Any, axis: Any) -> Any:
     return vnp.flip(totals, axis) if node.get("reverse", 0) else totals
 
 
-# ------------------------------------------------------------------------------
 # Activations, softmax and their like.
-# ------------------------------------------------------------------------------
 
 
 def _selu(node: Node, x: Any) -> Any:
@@ -204,9 +200,7 @@ def _hardmax(x: Any, axis: int) -> Any:
     return nn.one_hot(vnp.argmax(x, axis=axis), x.shape[axis], dtype=x.dtype, axis=axis)
 
 
-# ------------------------------------------------------------------------------
 # Reductions along axes, and the positions of extremes.
-# ------------------------------------------------------------------------------
 
 _REDUCED = {
     "ReduceL1": "sum", "ReduceL2": "sum", "ReduceLogSum": "sum", "ReduceMax": "max", "ReduceMean": "mean", "ReduceMin": "min",

@@ -13,9 +13,7 @@ from volta_fn import numpy as vnp
 from volta_fn.errors import OnnxError
 from volta_fn.onnx.operators.registry import Node, as_array, is_float, operator, per_channel
 
-# ------------------------------------------------------------------------------
 # Convolutions and pooling.
-# ------------------------------------------------------------------------------
 
 Pads = list[tuple[int, int]]
 
@@ -220,9 +218,7 @@ def col_to_image(node: Node, x: Any, image: Any, block: Any) -> Any:
     return images[(slice(None), slice(None), *[slice(low, low + n) for (low, _), n in zip(window.pads, sizes, strict=True)])]
 
 
-# ------------------------------------------------------------------------------
 # Normalisation, and dropout, which models for inference do not apply.
-# ------------------------------------------------------------------------------
 
 
 @operator("BatchNormalization")
@@ -324,9 +320,7 @@ def dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any:
     return x, vnp.ones(x.shape, bool)
 
 
-# ------------------------------------------------------------------------------
 # RNN, GRU and LSTM, as scans over time.
-# ------------------------------------------------------------------------------
 
 _ACTIVATIONS: dict[str, Callable[[Any, float, float], Any]] = {
     "affine": lambda x, a, b: a * x + b,
@@ -497,11 +491,9 @@ def lstm(
     return result, last, last_cell
 
 
-# ------------------------------------------------------------------------------
 # Optimizers.
 #
 # They take a learning rate, the number of steps so far, and then arrays, their gradients and the optimizer's state.
-# ------------------------------------------------------------------------------
 
 _DOMAIN = "ai.onnx.preview.training"
 

@@ -19,9 +19,7 @@ from volta_fn.onnx.operators.registry import OPERATORS, Node, as_array, operator
 from volta_fn.onnx.tensors import dtype_of
 from volta_fn.transforms.vmap import vmap
 
-# ------------------------------------------------------------------------------
 # Shapes, constants, casts, and elements that move.
-# ------------------------------------------------------------------------------
 
 
 OPERATORS |= {
@@ -180,9 +178,7 @@ def space_to_depth(node: Node, x: Any) -> Any:
     return moved.reshape(n, c * block**2, h // block, w // block)
 
 
-# ------------------------------------------------------------------------------
 # Gathers, scatters, sorting and selection.
-# ------------------------------------------------------------------------------
 
 
 @operator("Gather")
@@ -348,9 +344,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> float:
     return float(common / union) if union > 0 else 0.0
 
 
-# ------------------------------------------------------------------------------
 # Sequences of arrays, which are Python tuples here.
-# ------------------------------------------------------------------------------
 
 
 OPERATORS |= {
@@ -401,9 +395,7 @@ def concat_from_sequence(node: Node, sequence: Any) -> Any:
     return join([as_array(v) for v in sequence], axis=node.get("axis"))
 
 
-# ------------------------------------------------------------------------------
 # Strings, which are NumPy arrays on the host.
-# ------------------------------------------------------------------------------
 
 _CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
 
@@ -420,9 +412,7 @@ def string_normalizer(node: Node, texts: np.ndarray) -> np.ndarray:
     return np.array(words or [""], dtype=object).reshape(*texts.shape[:-1], -1)
 
 
-# ------------------------------------------------------------------------------
 # If, Loop and Scan: Python's control flow where the host decides it, else that of `lax`.
-# ------------------------------------------------------------------------------
 
 #: Loops of at most so many iterations, with a constant count, are unrolled, so that shapes and integers stay on the host.
 _UNROLLED = 16

@@ -14,9 +14,7 @@ from volta_fn.onnx.operators.networks import Window
 from volta_fn.onnx.operators.registry import Node, along, as_array, operator, per_channel
 from volta_fn.onnx.tensors import dtype_of
 
-# ------------------------------------------------------------------------------
 # Images at other positions: Resize, GridSample, RoiAlign and their like.
-# ------------------------------------------------------------------------------
 
 
 @operator("Resize", "Upsample")
@@ -211,9 +209,7 @@ def _linear(positions: Any, size: int) -> Any:
     return vnp.maximum(0, 1 - distance) * inside[..., None]
 
 
-# ------------------------------------------------------------------------------
 # Fourier transforms, windows and mel weights.
-# ------------------------------------------------------------------------------
 
 
 @operator("DFT")
@@ -288,9 +284,7 @@ def mel_weights(node: Node, bins: Any, length: Any, rate: Any, low: Any, high: A
     return weights.astype(dtype_of(node.get("output_datatype", 1)))
 
 
-# ------------------------------------------------------------------------------
 # Quantised numbers: Q and DQ nodes, and products of 8-bit integers.
-# ------------------------------------------------------------------------------
 
 
 def _broadcast_parameter(node: Node, values: Any, shape: tuple[int, ...]) -> Any:

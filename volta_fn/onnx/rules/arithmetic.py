@@ -16,9 +16,7 @@ from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule
 from volta_fn.onnx.rules.structure import spread_out, zero_of
 from volta_fn.onnx.tensors import number_of
 
-# ------------------------------------------------------------------------------
 # Elementwise primitives.
-# ------------------------------------------------------------------------------
 
 #: Primitives that an operator computes as it is.
 _SAME = {
@@ -133,9 +131,7 @@ def select(w: Writer, eqn: Equation, which: str, *cases: str) -> Any:
     return chosen
 
 
-# ------------------------------------------------------------------------------
 # Reductions, cumulative operations and sorting.
-# ------------------------------------------------------------------------------
 
 _REDUCED = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd", "reduce_sum": "ReduceSum"}
 _INT32, _BOOL = 6, 9
@@ -189,9 +185,7 @@ def sort(w: Writer, eqn: Equation, *names: str) -> Sequence[str]:
     return [values, *[w.op("GatherElements", name, positions, axis=axis) for name in names[1:]]]
 
 
-# ------------------------------------------------------------------------------
 # Matrix products and convolutions.
-# ------------------------------------------------------------------------------
 
 
 @rule("dot_general")

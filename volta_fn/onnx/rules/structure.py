@@ -14,9 +14,7 @@ from volta_fn.errors import OnnxError
 from volta_fn.onnx.rules.registry import RULES, Writer, aval, ints, result, rule, scalar, shaped
 from volta_fn.primitives.data_movement.slicing import GatherScatterMode
 
-# ------------------------------------------------------------------------------
 # Shapes, slices and padding.
-# ------------------------------------------------------------------------------
 
 _FAR = -(2**31)
 
@@ -120,9 +118,7 @@ def zero_of(w: Writer, eqn: Equation) -> str:
     return scalar(w, 0, aval(eqn))
 
 
-# ------------------------------------------------------------------------------
 # Gathers and scatters, as indices into the flattened operand.
-# ------------------------------------------------------------------------------
 
 _SCATTERS = {"scatter": "none", "scatter_add": "add", "scatter_max": "max", "scatter_min": "min", "scatter_mul": "mul"}
 _INT64 = 7
@@ -247,9 +243,7 @@ def scatter(w: Writer, eqn: Equation, x: str, indices: str, updates: str) -> str
     return shaped(w, w.op("Slice", updated, ints(w, [0]), ints(w, [operand.size]), ints(w, [0])), operand.shape)
 
 
-# ------------------------------------------------------------------------------
 # Reductions of windows, and the gradient of their maximum.
-# ------------------------------------------------------------------------------
 
 
 class Geometry:
@@ -348,11 +342,9 @@ def select_and_move(w: Writer, eqn: Equation, moved: str, operand: str) -> str:
     return w.op("Slice", shaped(w, flat, padded_shape), ints(w, low), ints(w, end), ints(w, range(n)))
 
 
-# ------------------------------------------------------------------------------
 # Control flow: scan is Scan, cond is If, while is Loop.
 #
 # The graphs that these run read surrounding values by name, so that constants need not be passed.
-# ------------------------------------------------------------------------------
 
 _COUNTER, _FLAG = ShapedArray((), np.dtype(np.int64)), ShapedArray((), np.dtype(np.bool_))
 

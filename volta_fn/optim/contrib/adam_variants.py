@@ -42,9 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # ACProp: Adam's direction over the deviation known before the step.
-# ------------------------------------------------------------------------------
 
 
 def scale_by_acprop(b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-16, eps_root: Any = 1e-16) -> GradientTransformation:
@@ -84,9 +82,7 @@ def acprop(
     return chain(scale_by_acprop(b1, b2, eps, eps_root), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # AdEMAMix: Adam with a second, much slower moving average of gradients.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByAdemamixState(NamedTuple):
@@ -216,9 +212,7 @@ def simplified_ademamix(
     return chain(scaled, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # ADOPT: Adam whose second moment excludes the current gradient.
-# ------------------------------------------------------------------------------
 
 
 def fourth_root(count: Any) -> Any:
@@ -290,9 +284,7 @@ def adopt(
     return chain(scale_by_adopt(b1, b2, eps, mu_dtype, **options), scale_by_learning_rate(learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # MADGRAD: momentumised, adaptive, dual averaged gradients.
-# ------------------------------------------------------------------------------
 
 
 class MadgradState(NamedTuple):

@@ -54,9 +54,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Arguments and distances that these optimizers share.
-# ------------------------------------------------------------------------------
 
 
 def rate_at(learning_rate: ScalarOrSchedule, count: Array, updates: Updates) -> Any:
@@ -87,9 +85,7 @@ def sum_of_magnitudes(values: Any) -> Array:
     return total
 
 
-# ------------------------------------------------------------------------------
 # COCOB: learning without learning rates, by betting on coins.
-# ------------------------------------------------------------------------------
 
 
 class COCOBState(NamedTuple):
@@ -149,9 +145,7 @@ def cocob(
     return chain(add_decayed_weights(weight_decay, mask), rate, scale_by_cocob(alpha, eps))
 
 
-# ------------------------------------------------------------------------------
 # Step sizes from the distance moved and the gradients seen: DoG and DoWG.
-# ------------------------------------------------------------------------------
 
 #: A kind of first step, and its size.
 InitStep = tuple[Literal["distance", "learning_rate", "heuristic"], Any]
@@ -274,11 +268,9 @@ def dowg(
     return chain(_decayed(weight_decay, mask), scale_by_dowg(init_estim_sq_dist, eps), scale_by_learning_rate(learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # Adam that estimates its learning rate from the distance to the solution.
 #
 # The estimate of the distance only grows: it is the largest of a weighted sum of inner products over a weighted sum of gradients.
-# ------------------------------------------------------------------------------
 
 
 class DAdaptAdamWState(NamedTuple):
@@ -423,9 +415,7 @@ def prodigy(
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Mechanic: a wrapper that tunes the learning rate of any optimizer.
-# ------------------------------------------------------------------------------
 
 
 class MechanicState(NamedTuple):
@@ -495,12 +485,10 @@ def _tuned(state: MechanicState, slope: Array, s_init: Any, eps: Any) -> tuple[A
     return r, m, v, wealth / (vnp.sqrt(v) + eps)
 
 
-# ------------------------------------------------------------------------------
 # Momentum with step sizes from a model of the loss: MoMo and MoMo-Adam.
 #
 # The loss is modelled by averages of past linearisations, cut off at a lower bound of the loss. The step goes to that model's minimum,
 # but at most as far as the learning rate allows.
-# ------------------------------------------------------------------------------
 
 
 class MomoState(NamedTuple):

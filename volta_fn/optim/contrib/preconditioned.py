@@ -52,9 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # GaLore: optimizer states of low rank, by projected gradients.
-# ------------------------------------------------------------------------------
 
 
 class GaLoreDimensionNumbers(NamedTuple):
@@ -216,9 +214,7 @@ def galore(
     return chain(low_rank, add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # Sophia: momentum over an estimate of the Hessian's diagonal.
-# ------------------------------------------------------------------------------
 
 
 class HutchinsonState(NamedTuple):

@@ -40,9 +40,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Complex parameters as pairs of real ones.
-# ------------------------------------------------------------------------------
 
 
 class SplitRealAndImaginaryArrays(NamedTuple):
@@ -93,9 +91,7 @@ def _joined(node: Any) -> Any:
     return lax.complex(*node) if isinstance(node, SplitRealAndImaginaryArrays) else node
 
 
-# ------------------------------------------------------------------------------
 # SAM: sharpness-aware minimisation, by gradients at adversarial parameters.
-# ------------------------------------------------------------------------------
 
 #: The state of `normalize`, which has none.
 NormalizeState = EmptyState
@@ -191,11 +187,9 @@ def _checked(grad_fn: Callable[..., Any] | None) -> Callable[..., Any]:
     return grad_fn
 
 
-# ------------------------------------------------------------------------------
 # Schedule-free optimisation: averages of parameters instead of schedules.
 #
 # The parameters y are a mixture of x, an average to be evaluated, and z, which the optimizer moves.
-# ------------------------------------------------------------------------------
 
 
 class ScheduleFreeState(NamedTuple):

@@ -25,9 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Cross entropies and margin losses of binary and multiclass predictions.
-# ------------------------------------------------------------------------------
 
 
 def sigmoid_binary_cross_entropy(logits: Any, labels: Any) -> Array:
@@ -199,9 +197,7 @@ def smooth_labels(labels: Any, alpha: Any, *, axis: Axes = -1, where: Any = None
     return ((1.0 - alpha) * y + alpha / classes).astype(dtype)
 
 
-# ------------------------------------------------------------------------------
 # Connectionist temporal classification, with Optax's signature.
-# ------------------------------------------------------------------------------
 
 
 def ctc_loss(logits: Any, logit_paddings: Any, labels: Any, label_paddings: Any, *, blank_id: int = 0, log_epsilon: Any = -1e5) -> Array:
@@ -256,9 +252,7 @@ def ctc_loss_with_forward_probs(
     return vnp.minimum(values, -log_epsilon).astype(dtype), blanks.astype(dtype), emitted.astype(dtype)
 
 
-# ------------------------------------------------------------------------------
 # Losses of several classes: hinge, perceptron, sparsemax, Fenchel-Young.
-# ------------------------------------------------------------------------------
 
 
 def multiclass_hinge_loss(scores: Any, labels: Any) -> Array:
@@ -344,9 +338,7 @@ def make_fenchel_young_loss(max_fun: Callable[..., Any]) -> Callable[..., Array]
     return loss
 
 
-# ------------------------------------------------------------------------------
 # Losses of rankings.
-# ------------------------------------------------------------------------------
 
 
 def ranking_softmax_loss(

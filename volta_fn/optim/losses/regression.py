@@ -23,9 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Argument checks and axes of losses with Optax's signatures.
-# ------------------------------------------------------------------------------
 
 #: One axis, several, or None for all.
 Axes = int | tuple[int, ...] | None
@@ -61,9 +59,7 @@ def with_last_axis(loss: str, x: Array, axis: Axes) -> Array:
     return moved.reshape(*[x.shape[a] for a in batch], -1)
 
 
-# ------------------------------------------------------------------------------
 # Kullback-Leibler divergences with Optax's signatures.
-# ------------------------------------------------------------------------------
 
 
 def kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -1, where: Any = None) -> Array:
@@ -110,9 +106,7 @@ def generalized_kl_divergence(log_predictions: Any, targets: Any, axis: Axes = -
 convex_kl_divergence = generalized_kl_divergence
 
 
-# ------------------------------------------------------------------------------
 # Errors of regression and similarity of vectors, with Optax's signatures.
-# ------------------------------------------------------------------------------
 
 
 def squared_error(predictions: Any, targets: Any = None) -> Array:
@@ -198,9 +192,7 @@ def cosine_distance(predictions: Any, targets: Any, *, epsilon: float = 0.0, axi
     return 1.0 - cosine_similarity(predictions, targets, epsilon=epsilon, axis=axis, where=where)
 
 
-# ------------------------------------------------------------------------------
 # Losses of segmentation by overlap: Dice and Tversky.
-# ------------------------------------------------------------------------------
 
 
 def dice_loss(
@@ -310,9 +302,7 @@ def binary_dice_loss(predictions: Any, targets: Any, *, smooth: Any = 1.0, apply
     return dice_loss(x, y, smooth=smooth, apply_softmax=apply_sigmoid).astype(dtype)
 
 
-# ------------------------------------------------------------------------------
 # Losses of embeddings: contrastive and triplets.
-# ------------------------------------------------------------------------------
 
 
 def ntxent(embeddings: Any, labels: Any, temperature: Any = 0.07) -> Array:

@@ -44,9 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Optimizers without second moments: variants of gradient descent.
-# ------------------------------------------------------------------------------
 
 
 def sgd(
@@ -181,9 +179,7 @@ def polyak_sgd(
     return chain(sgd(scaling), scale_by_polyak(f_min, max_learning_rate, eps, variant))
 
 
-# ------------------------------------------------------------------------------
 # RMSProp, Adagrad, Adadelta, Adafactor, SM3: roots of squares without correction.
-# ------------------------------------------------------------------------------
 
 
 def rmsprop(
@@ -286,9 +282,7 @@ def sm3(learning_rate: Any, momentum: Any = 0.9) -> GradientTransformationExtraA
     return chain(scale_by_sm3(momentum), scale(-learning_rate))
 
 
-# ------------------------------------------------------------------------------
 # The Adam family.
-# ------------------------------------------------------------------------------
 
 
 def adam(

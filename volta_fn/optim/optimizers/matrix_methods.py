@@ -55,11 +55,9 @@ from volta_fn.optim.wrappers.composition import chain, partition
 __all__ = ["MuonState", "ScaleByLBFGSState", "lbfgs", "muon", "scale_by_lbfgs", "scale_by_muon", "scale_by_shape"]
 
 
-# ------------------------------------------------------------------------------
 # L-BFGS (Liu and Nocedal, 1989).
 #
 # Steps are scaled by an estimate of the inverse Hessian from the last few steps.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByLBFGSState(NamedTuple):
@@ -186,9 +184,7 @@ def lbfgs(
     return chain(scale_by_lbfgs(memory_size, scale_init_precond), descend, identity() if linesearch is None else linesearch)
 
 
-# ------------------------------------------------------------------------------
 # Muon (Jordan et al., 2024) for matrices, AdamW for other parameters.
-# ------------------------------------------------------------------------------
 
 
 class MuonState(NamedTuple):

@@ -26,9 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Bounds on updates: on elements, and on norms of units, leaves or all leaves.
-# ------------------------------------------------------------------------------
 
 
 def clip(max_delta: Any) -> GradientTransformation:
@@ -115,11 +113,9 @@ def adaptive_grad_clip(clipping: Any, eps: Any = 1e-3, axis: int | Sequence[int]
     return leaf_rule_with_params("adaptive_grad_clip", rule)
 
 
-# ------------------------------------------------------------------------------
 # Clipping and private aggregation of gradients of single examples.
 #
 # The gradients are stacked along a first axis, as ``vmap(grad(...))`` returns them.
-# ------------------------------------------------------------------------------
 
 
 def _examples(name: str, grads: Updates) -> int:

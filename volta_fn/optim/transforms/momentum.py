@@ -46,9 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Momentum: decaying sums, moving averages, sums over steps, optimistic gradients.
-# ------------------------------------------------------------------------------
 
 
 class TraceState(NamedTuple):
@@ -152,9 +150,7 @@ def scale_by_optimistic_gradient(alpha: Any = 1.0, beta: Any = 1.0) -> GradientT
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Transformations that add to updates: weight decay and noise.
-# ------------------------------------------------------------------------------
 
 
 class WeightDecaySchedule(NamedTuple):
@@ -217,9 +213,7 @@ def add_noise(eta: Any, gamma: Any, key: Any) -> GradientTransformation:
     return GradientTransformationExtraArgs(lambda params: AddNoiseState(count_zero(), as_key(key)), update)
 
 
-# ------------------------------------------------------------------------------
 # Orthogonalisation of weights by the Newton-Schulz iteration.
-# ------------------------------------------------------------------------------
 
 Preconditioning = Literal["frobenius", "spectral", "aol", "schatten"]
 

@@ -38,12 +38,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Adam, AMSGrad, Adamax and RAdam.
 #
 # All divide updates by the roots of moving averages of their squares. `mu` are moving averages of gradients (first moments), `nu` those
 # of squared magnitudes (second moments), which are real and at least float32, whatever the dtype of the parameters.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByAdamState(NamedTuple):
@@ -182,9 +180,7 @@ def _langevin(z: Array) -> Array:
     return vnp.where(near, series, 1 / vnp.tanh(safe) - 1 / safe)
 
 
-# ------------------------------------------------------------------------------
 # Variants of Adam with other second moments: AdaBelief, Yogi, Adan, NovoGrad.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByBeliefState(NamedTuple):

@@ -44,11 +44,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Adagrad, RMSProp, Adadelta and SM3.
 #
 # All divide updates by roots of sums or moving averages of their squares, kept in float32 at least.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByRssState(NamedTuple):
@@ -196,11 +194,9 @@ def _zero_maxima(param: Any) -> list[Array]:
     return [vnp.zeros(size, dtypes.accumulator(p.dtype)) for size in p.shape or ((),)]
 
 
-# ------------------------------------------------------------------------------
 # Adafactor's second moments (Shazeer and Stern, 2018).
 #
 # Large matrices keep only the means of rows and of columns.
-# ------------------------------------------------------------------------------
 
 
 class FactoredState(NamedTuple):

@@ -57,9 +57,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Transformations that multiply updates by numbers, schedules and norms.
-# ------------------------------------------------------------------------------
 
 
 def scale(step_size: Any) -> GradientTransformation:
@@ -190,9 +188,7 @@ def keep_params_nonnegative() -> GradientTransformation:
     return leaf_rule_with_params("keep_params_nonnegative", lambda u, p: vnp.where(p + u < 0, -p, u))
 
 
-# ------------------------------------------------------------------------------
 # Transformations by the signs of gradients: plain signs, Lion, Rprop.
-# ------------------------------------------------------------------------------
 
 
 def scale_by_sign() -> GradientTransformation:
@@ -255,9 +251,7 @@ def scale_by_lion(
     return counting_rule(ScaleByLionState, lambda params: (zeros_like(params, mu_dtype),), lambda count: rule)
 
 
-# ------------------------------------------------------------------------------
 # Layer-wise DoG: step sizes from the distance moved and the gradients seen.
-# ------------------------------------------------------------------------------
 
 
 class ScaleByDistanceOverGradientsState(NamedTuple):
@@ -310,9 +304,7 @@ def scale_by_distance_over_gradients(
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Learning rates that shrink when the loss stops improving.
-# ------------------------------------------------------------------------------
 
 
 class ReduceLROnPlateauState(NamedTuple):

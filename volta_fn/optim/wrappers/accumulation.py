@@ -52,9 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Lookahead: slow parameters that follow fast ones (Zhang et al., 2019).
-# ------------------------------------------------------------------------------
 
 
 class LookaheadParams(NamedTuple):
@@ -128,12 +126,10 @@ def _pair(params: Params) -> LookaheadParams:
     return params
 
 
-# ------------------------------------------------------------------------------
 # Loss scaling for float16, whose gradients vanish below 6e-8.
 #
 # The loss is multiplied by a large number before differentiation. The number adapts in training (Micikevicius et al., 2018): it is
 # halved, and the step skipped, when a gradient overflows; it is doubled after many steps without overflow.
-# ------------------------------------------------------------------------------
 
 _LARGEST = 2.0**127
 
@@ -241,9 +237,7 @@ def loss_scaled(inner: GradientTransformation, loss_scale: DynamicLossScale | No
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Measurements of updates, kept in the state while the updates pass unchanged.
-# ------------------------------------------------------------------------------
 
 Measure = Callable[[Updates], Any]
 
@@ -341,9 +335,7 @@ def current_learning_rate(state: OptState, learning_rate: ScalarOrSchedule | Non
     return as_value(learning_rate(counts[-1]))
 
 
-# ------------------------------------------------------------------------------
 # Gradient accumulation, for batches too large for memory.
-# ------------------------------------------------------------------------------
 
 #: (updates, gradient_step, params) -> (whether to skip these updates, a pytree that tells why)
 ShouldSkipUpdateFunction: TypeAlias = Callable[[Updates, Array, Any], tuple[Array, Any]]
@@ -475,9 +467,7 @@ class MultiSteps:
         return GradientTransformationExtraArgs(self.init, self.update)
 
 
-# ------------------------------------------------------------------------------
 # Optimizers on several processes: averaged gradients and sharded states.
-# ------------------------------------------------------------------------------
 
 
 def average_gradients(updates: Updates, axis_name: Any, *, compression: str | None = None) -> Updates:

@@ -35,9 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Composition of transformations.
-# ------------------------------------------------------------------------------
 
 
 def chain(*args: GradientTransformation) -> GradientTransformationExtraArgs:
@@ -98,9 +96,7 @@ def named_chain(*args: tuple[str, GradientTransformation]) -> GradientTransforma
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Transformations applied only in some steps.
-# ------------------------------------------------------------------------------
 
 #: Tells from the number of steps, and maybe the extra arguments of `update`, whether to apply a transformation.
 ConditionFn: TypeAlias = Callable[..., Any]
@@ -211,9 +207,7 @@ def _conditionally(
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Optimizers over one vector of all parameters.
-# ------------------------------------------------------------------------------
 
 
 def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
@@ -240,12 +234,10 @@ def flatten(inner: GradientTransformation) -> GradientTransformationExtraArgs:
     return GradientTransformationExtraArgs(init, update)
 
 
-# ------------------------------------------------------------------------------
 # Transformations of some of the parameters: masks and groups.
 #
 # A *mask* is a tree of booleans with the structure of the parameters or of a prefix of it, or a function from parameters (or updates) to
 # such a tree. Leaves that a transformation must not see are replaced by a `MaskedNode`, an empty container.
-# ------------------------------------------------------------------------------
 
 
 class MaskedNode(NamedTuple):
@@ -380,9 +372,7 @@ def selective_transform(optimizer: GradientTransformation, *, freeze_mask: MaskO
     return partition({"train": optimizer, "freeze": set_to_zero()}, labels)
 
 
-# ------------------------------------------------------------------------------
 # Hyper-parameters in the state, to be read, changed, scheduled and traced.
-# ------------------------------------------------------------------------------
 
 
 class InjectHyperparamsState(NamedTuple):

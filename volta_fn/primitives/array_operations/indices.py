@@ -20,12 +20,10 @@ from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.settings import current as settings
 from volta_fn.source import user_location
 
-# ------------------------------------------------------------------------------
 # Checks of indices: at once, or in a running program by VOLTA_CHECK_INDICES=1.
 #
 # A compiled program cannot raise by itself: it moves an index out of range inside, drops the update, or gives NaN. With the variable set
 # while a function is traced, its program calls back to Python with each index, which costs time, and raises.
-# ------------------------------------------------------------------------------
 
 #: Loaded when a check is traced: it depends on indexing.
 _CALLBACKS = deferred("volta_fn.primitives.callbacks")
@@ -66,7 +64,6 @@ def check_indices(indices: Array, low: int, high: int, message: str, ignored: in
         bind(_CALLBACKS.debug_callback_p, indices, callback=check)
 
 
-# ------------------------------------------------------------------------------
 # Parsing of index expressions ``x[…]`` into checked entries.
 #
 # The entries, each of which consumes one dimension of the array unless it says otherwise:
@@ -80,7 +77,6 @@ def check_indices(indices: Array, low: int, high: int, message: str, ignored: in
 #
 # Indices are *known* (Python ints, NumPy arrays, arrays that hold numbers) or traced. Known ones come out as NumPy integers, counted from
 # the front; where bounds are `strict` one outside raises.
-# ------------------------------------------------------------------------------
 
 
 class Span(NamedTuple):

@@ -24,9 +24,7 @@ from volta_fn.primitives.elementwise import arithmetic, selection
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 
-# ------------------------------------------------------------------------------
 # Python's operators on arrays and tracers, and `//`, `%`, `divmod` and `**`.
-# ------------------------------------------------------------------------------
 
 _OPERANDS = (Array, np.ndarray, np.generic, bool, int, float, complex)
 
@@ -193,9 +191,7 @@ attach("__abs__", promoted(arithmetic.abs))
 attach("__invert__", promoted(selection.bitwise_not))
 
 
-# ------------------------------------------------------------------------------
 # Functions of `jax.lax` that are compositions of primitives.
-# ------------------------------------------------------------------------------
 
 
 def full(shape: Sequence[int] | int, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Array:

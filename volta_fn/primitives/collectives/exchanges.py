@@ -37,9 +37,7 @@ from volta_fn.primitives.elementwise.arithmetic import div, mul
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_sum
 
-# ------------------------------------------------------------------------------
 # Values exchanged between positions: `ppermute`, `all_to_all`, ….
-# ------------------------------------------------------------------------------
 
 Permutation = tuple[tuple[int, int], ...]
 
@@ -193,9 +191,7 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
-# ------------------------------------------------------------------------------
 # Positions, gathering and scattering: `axis_index`, `all_gather`, ….
-# ------------------------------------------------------------------------------
 
 
 def axis_size(axis_name: Any) -> int:
@@ -329,9 +325,7 @@ def psum_scatter(x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_ind
     return tree.map(scatter, x)
 
 
-# ------------------------------------------------------------------------------
 # Reductions over named axes: `psum`, `pmean`, `pmax`, `pmin`.
-# ------------------------------------------------------------------------------
 
 Reduce = Callable[[Array, Sequence[int]], Array]
 
@@ -490,12 +484,10 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     return _extreme(pmin_p, x, axis_name, axis_index_groups)
 
 
-# ------------------------------------------------------------------------------
 # The border of a program on several processes, which derivatives see.
 #
 # Inside, a cotangent is that of a process's own value. Outside, a value that does not vary along an axis is one value, with one
 # cotangent: the sum of those of all processes. So `pcast` does nothing to values, but its transpose adds or shares out cotangents.
-# ------------------------------------------------------------------------------
 
 
 def _transpose(ct: Array, operand: Linear, *, axis_names: Names, to: str) -> list[Array]:
@@ -520,9 +512,7 @@ def border_cast(x: Array, axes: Names, to: str) -> Array:
     return bind(pcast_p, x, axis_names=axes, to=to) if axes else x
 
 
-# ------------------------------------------------------------------------------
 # Casts between types that vary along named axes and types that do not.
-# ------------------------------------------------------------------------------
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:

@@ -17,9 +17,7 @@ from volta_fn.errors import ArgumentError, ShapeError
 from volta_fn.primitives.data_movement.movement import broadcast, moveaxis, reshape
 from volta_fn.primitives.data_movement.slicing import concatenate, index_in_dim
 
-# ------------------------------------------------------------------------------
 # The names, groups and rules that all collectives have.
-# ------------------------------------------------------------------------------
 
 Names = tuple[Any, ...]
 Groups = tuple[tuple[int, ...], ...] | None
@@ -89,9 +87,7 @@ def in_blocks(collective: str, value: Array, dim: int, size: int, tiled: bool) -
     return reshape(value, (*before, size, count // size, *after)) if tiled else value
 
 
-# ------------------------------------------------------------------------------
 # Collectives between processes, as NumPy functions.
-# ------------------------------------------------------------------------------
 
 Axes = tuple[ProcessAxis, ...]
 RankGroups = tuple[tuple[int, ...], ...] | None

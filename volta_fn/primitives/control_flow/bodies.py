@@ -23,9 +23,7 @@ from volta_fn.primitives.data_movement.movement import reshape
 from volta_fn.primitives.data_movement.slicing import concatenate
 from volta_fn.primitives.elementwise.cast import convert_element_type
 
-# ------------------------------------------------------------------------------
 # The carry of a loop, whose structure, shapes and dtypes must not change.
-# ------------------------------------------------------------------------------
 
 
 def promote_weak(init: Sequence[Array], step_avals: Sequence[ShapedArray]) -> list[Array] | None:
@@ -99,12 +97,10 @@ def _location(path: tree.KeyPath, hidden: int) -> str:
     return f"carry{keys}" if keys else "the carry itself"
 
 
-# ------------------------------------------------------------------------------
 # Bodies: users' functions, traced to the sub-programs of control flow.
 #
 # A body is traced once per function and argument types. An eager loop that scans with one function thus does not trace it again and
 # again. A program that captured tracers belongs to one call and is never kept.
-# ------------------------------------------------------------------------------
 
 #: Functions whose programs are kept, and programs kept per function, before all are dropped.
 _FUNCTIONS, _PROGRAMS = 512, 64
@@ -226,12 +222,10 @@ def _all_identical(old: Sequence[Any], new: Sequence[Any]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
-# ------------------------------------------------------------------------------
 # Control flow under `disable_jit`: Python calls the loops' functions.
 #
 # They get values that `print` and a debugger show. What a loop returns, and which carries it refuses, is as for the traced loop. Where a
 # value that decides is unknown, as in `make_jaxpr` or for the examples of `vmap`, the loop is traced after all. Branches likewise.
-# ------------------------------------------------------------------------------
 
 #: The result of loops that must be traced instead.
 UNKNOWN: Any = object()

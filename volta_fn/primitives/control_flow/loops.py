@@ -37,11 +37,9 @@ from volta_fn.primitives.elementwise.cast import convert_element_type, widened
 from volta_fn.primitives.elementwise.selection import clamp, ne
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # Conditionals: `cond` of two branches, `switch` of many.
 #
 # Only the chosen one is evaluated.
-# ------------------------------------------------------------------------------
 
 _ABSENT: Any = object()
 R = TypeVar("R")
@@ -226,9 +224,7 @@ def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
     return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)
 
 
-# ------------------------------------------------------------------------------
 # Loops that run until a condition fails, or a given number of times.
-# ------------------------------------------------------------------------------
 
 
 def _while_abstract(
@@ -407,9 +403,7 @@ def _bounds(lower: Any, upper: Any) -> Sequence[Array]:
     return bounds
 
 
-# ------------------------------------------------------------------------------
 # `reduce`: elements along axes combined by a function of the user's.
-# ------------------------------------------------------------------------------
 
 
 def reduce(

@@ -20,12 +20,10 @@ from volta_fn.primitives.data_movement.slicing import concatenate, slice_in_dim
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.settings import current as settings
 
-# ------------------------------------------------------------------------------
 # `scan`: a loop of known length over the leading axis of its inputs.
 #
 # A scan's body is one program ``(*consts, *carry, *x) -> (*carry, *y)``: *consts* are the same in every step, the *carry* goes from
 # step to step, an *x* is one row of the scanned arrays, the *y* of all steps are stacked.
-# ------------------------------------------------------------------------------
 
 
 def _scan_abstract(
@@ -242,9 +240,7 @@ def _result_trees(name: str, f: Callable[..., Any], out_tree: tree.TreeDef) -> t
     return children[0], children[1]
 
 
-# ------------------------------------------------------------------------------
 # Prefix combinations by an associative function in O(log n) array operations.
-# ------------------------------------------------------------------------------
 
 Combine = Callable[[Sequence[Array], Sequence[Array]], list[Array]]
 

@@ -43,11 +43,9 @@ from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.elementwise.selection import select
 from volta_fn.primitives.reduction import reduce_max, reduce_min, reduce_prod, reduce_sum_p
 
-# ------------------------------------------------------------------------------
 # Gather: reading many windows of an array at indices known at run time.
 #
 # Its transpose is a scatter.
-# ------------------------------------------------------------------------------
 
 
 def _gather_abstract(
@@ -214,13 +212,11 @@ def take_along_dim(operand: Array, indices: Array, dim: int) -> Array:
     return bind(gather_p, operand, column, dimension_numbers=numbers, slice_sizes=sizes, mode=mode, fill_value=None)
 
 
-# ------------------------------------------------------------------------------
 # Scatter: updating windows of an array at indices known at run time.
 #
 # One primitive per combination of an update with the old element: `scatter` (replace), `scatter_add`, `scatter_mul`, `scatter_min`,
 # `scatter_max`. Updates of one element are combined in the order of the indices; of several replacements the last one stays, on every
 # device. So `scatter`, like `scatter_add`, is linear in operand and updates together.
-# ------------------------------------------------------------------------------
 
 
 def _window_sizes(numbers: ScatterDimensionNumbers, operand: Shape, updates: Shape) -> Shape:

@@ -16,9 +16,7 @@ from volta_fn.core.primitive import PRIMITIVES, AxisData, Linear, Primitive, Red
 from volta_fn.core.trace import bind
 from volta_fn.errors import AxisError, DTypeError, GradientError, ShapeError
 
-# ------------------------------------------------------------------------------
 # Rules of derivatives and of batching that primitives share.
-# ------------------------------------------------------------------------------
 
 
 def no_tangents(outs: Any) -> tuple[Any, Any]:

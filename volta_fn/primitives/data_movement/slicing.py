@@ -29,14 +29,12 @@ from volta_fn.primitives.data_movement.movement import (
 from volta_fn.primitives.elementwise.cast import convert_element_type
 from volta_fn.primitives.reduction import reduce_sum
 
-# ------------------------------------------------------------------------------
 # Dimension numbers, modes and default fill values of gather and scatter.
 #
 # A gather reads a *window* (a block of ``slice_sizes``) of the operand at each of many *start indices*, and lays the windows
 # out in the result; a scatter writes windows of *updates* into the operand. The start indices are one integer array, whose last
 # dimension holds the vector of coordinates of one window; its other dimensions are the *batch*. Dimensions named in
 # ``operand_batching_dims`` and their partners in the indices run in step: example i of the indices reads example i of the operand.
-# ------------------------------------------------------------------------------
 
 
 class GatherDimensionNumbers(NamedTuple):
@@ -165,9 +163,7 @@ def default_fill(dtype: np.dtype) -> Any:
     return True if dtype.kind == "b" else np.nan
 
 
-# ------------------------------------------------------------------------------
 # Slices with bounds known while tracing, whose transpose is `pad`.
-# ------------------------------------------------------------------------------
 
 Ints = tuple[int, ...]
 
@@ -268,9 +264,7 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
     return row if keepdims else reshape(row, value.shape[:dim] + value.shape[dim + 1 :])
 
 
-# ------------------------------------------------------------------------------
 # Joining and padding: concatenate, pad. Linear in every array operand.
-# ------------------------------------------------------------------------------
 
 PaddingConfig = tuple[tuple[int, int, int], ...]
 

@@ -22,9 +22,7 @@ from volta_fn.primitives.formulas import exponential, trigonometric
 from volta_fn.primitives.formulas import numpy_values as rules
 from volta_fn.primitives.formulas.numpy_values import blockwise, fused_multiply_add
 
-# ------------------------------------------------------------------------------
 # Elementwise arithmetic, absolute value, sign, extrema and rounding.
-# ------------------------------------------------------------------------------
 
 _AWAY_FROM_ZERO = Domain(avoid=(0.0,))
 
@@ -204,9 +202,7 @@ fma: Elementwise = elementwise(
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # JAX's choices between fast and exact code, the option `accuracy`.
-# ------------------------------------------------------------------------------
 
 
 class AccuracyMode(enum.Enum):
@@ -235,9 +231,7 @@ class Tolerance:
     ulps: int = 0
 
 
-# ------------------------------------------------------------------------------
 # Elementwise exponentials, logarithms and roots.
-# ------------------------------------------------------------------------------
 
 _POSITIVE = Domain(0.2, 4.0)
 
@@ -295,9 +289,7 @@ logaddexp: Elementwise = elementwise(
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Elementwise trigonometric and hyperbolic functions with their inverses.
-# ------------------------------------------------------------------------------
 
 _UNIT = Domain(-0.9, 0.9)
 

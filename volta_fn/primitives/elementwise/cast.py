@@ -17,9 +17,7 @@ from volta_fn.core.trace import bind
 from volta_fn.errors import DTypeError, GradientError, ShapeError
 from volta_fn.primitives.data_movement import movement
 
-# ------------------------------------------------------------------------------
 # Dtype changes that keep values or bits.
-# ------------------------------------------------------------------------------
 
 
 def _convert_evaluate(operand: np.ndarray, *, new_dtype: np.dtype, weak_type: bool) -> np.ndarray:
@@ -213,14 +211,12 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Array:
     return bind(bitcast_convert_type_p, as_value(operand), new_dtype=dtypes.as_dtype(new_dtype))
 
 
-# ------------------------------------------------------------------------------
 # Wide values: weakly typed values in 64 bits, for conversions to 64-bit dtypes.
 #
 # A Python float is 64 bits wide, but the weakly typed array that stands for it is a float32, the default of its kind. Where that meets a
 # 64-bit dtype, widening it would keep the rounding. So an array made of Python numbers alone keeps its number (`core.array.with_number`),
 # and a traced program takes the wide value instead: `wide_value` adds an input of 64 bits (`core.staging.trace_with_wide_inputs` tells its
 # caller), and repeats the arithmetic since then in 64 bits. Programs of 32 bits stay as they are.
-# ------------------------------------------------------------------------------
 
 #: Primitives of one operand that move its elements or repeat them.
 _MOVEMENT = frozenset([movement.broadcast_in_dim_p, movement.reshape_p, movement.squeeze_p, movement.transpose_p, movement.rev_p])

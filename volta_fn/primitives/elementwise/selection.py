@@ -18,9 +18,7 @@ from volta_fn.primitives.data_movement.movement import broadcast_to, no_tangents
 from volta_fn.primitives.declare import Domain, Elementwise, batch_aligned, broadcast_shapes, elementwise, unbroadcast, weakly_promoted
 from volta_fn.primitives.formulas import numpy_values as rules
 
-# ------------------------------------------------------------------------------
 # Elementwise comparison, logic and bits, which have no derivatives.
-# ------------------------------------------------------------------------------
 
 _BITS = dtypes.INTEGERS | dtypes.BOOL
 
@@ -85,11 +83,9 @@ is_finite: Elementwise = elementwise(
 )
 
 
-# ------------------------------------------------------------------------------
 # Complex numbers and their components.
 #
 # These maps are real-linear, so their transposes are declared, not derived.
-# ------------------------------------------------------------------------------
 
 
 def _as_complex(re: Any) -> Array:
@@ -141,9 +137,7 @@ def conj(x: Any) -> Array:
     return _conj_complex(value) if value.dtype in dtypes.COMPLEX else value
 
 
-# ------------------------------------------------------------------------------
 # Choosing between operands element by element: select_n, clamp.
-# ------------------------------------------------------------------------------
 
 
 def _select_abstract(which: ShapedArray, *cases: ShapedArray) -> ShapedArray:

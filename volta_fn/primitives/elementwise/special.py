@@ -18,9 +18,7 @@ from volta_fn.primitives.formulas import error, gamma, hypergeometric, incomplet
 from volta_fn.primitives.formulas import special as dilogarithm
 from volta_fn.primitives.formulas import special as owen
 
-# ------------------------------------------------------------------------------
 # Special functions: error, gamma, zeta and Bessel functions, integrals.
-# ------------------------------------------------------------------------------
 
 _POSITIVE = Domain(0.2, 4.0)
 
@@ -328,9 +326,7 @@ hyp2f1: Elementwise = elementwise(
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Quotients of gamma functions.
-# ------------------------------------------------------------------------------
 
 digamma_rise: Elementwise = elementwise(
     "digamma_rise", formula=gamma.digamma_rise, operands=dtypes.FLOATS,
@@ -376,9 +372,7 @@ factorial: Elementwise = elementwise(
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Incomplete gamma and beta functions, and densities of distributions.
-# ------------------------------------------------------------------------------
 
 _SHAPE = Domain(0.5, 4.0)
 
@@ -604,9 +598,7 @@ t_pdf: Elementwise = elementwise(
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------
 # Box and Cox's power transforms.
-# ------------------------------------------------------------------------------
 
 
 def _by_power(logarithm: Array, power: Array) -> Array:

@@ -10,12 +10,10 @@ import numpy as np
 
 from volta_fn.primitives.formulas.values import Values
 
-# ------------------------------------------------------------------------------
 # The Threefry-2x32 block cipher, which defines random bits.
 #
 # Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key of two 32-bit words encrypts a counter of
 # two words to two words that look random.
-# ------------------------------------------------------------------------------
 
 V = TypeVar("V", bound=Values)
 
@@ -102,12 +100,10 @@ def threefry2x32_word(k1: V, k2: V, x1: V, x2: V, *, word: str) -> V:
     return {"first": first, "second": second}[word] if word != "mixed" else first ^ second
 
 
-# ------------------------------------------------------------------------------
 # The Philox-4x32 bijection, which defines the random bits of keys of four words.
 #
 # Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key of two 32-bit words takes a counter of four
 # words to four words that look random, in ten rounds of two wide products each.
-# ------------------------------------------------------------------------------
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

@@ -15,9 +15,7 @@ from volta_fn.primitives.formulas.values import (
     in_float64_unless_fused,
 )
 
-# ------------------------------------------------------------------------------
 # The quantile of the standard normal distribution.
-# ------------------------------------------------------------------------------
 
 # Coefficients of ndtri: Wichura, "Algorithm AS 241: the percentage points of the normal distribution", Applied Statistics 37, 1988.
 
@@ -73,9 +71,7 @@ def ndtri(p: Values) -> Values:
     return central.select(centre, inside.select(reach, ends))
 
 
-# ------------------------------------------------------------------------------
 # The error function, its inverse, the normal distribution's function, and GELU.
-# ------------------------------------------------------------------------------
 
 #: erf(x) = x T(x^2) for |x| <= 1: the Taylor series (Abramowitz & Stegun 7.1.5) to float64's precision.
 ERF_TAYLOR = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(19)))

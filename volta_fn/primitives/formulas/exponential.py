@@ -11,12 +11,10 @@ import numpy as np
 from volta_fn.primitives.formulas.numpy_values import of_numpy
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Values, exact_product, exact_sum_ordered, in_float64
 
-# ------------------------------------------------------------------------------
 # Exponentials and hyperbolic functions.
 #
 # All of them take a power of two out of the argument, x = n ln 2 + r with |r| <= ln(2) / 2, and have a polynomial for exp(r) - 1. ln 2 is
 # subtracted as two floats with fused multiply-adds, so that r is as good as exact.
-# ------------------------------------------------------------------------------
 
 #: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2, by width: with errors of 2^-26 r and 2^-60 r.
 _EXPM1: dict[int, tuple[float, ...]] = {
@@ -209,11 +207,9 @@ def cosh(x: Values) -> Values:
     return half + 0.25 / half
 
 
-# ------------------------------------------------------------------------------
 # Logarithms (log, log2, log1p), and functions made of them: asinh, acosh, atanh.
 #
 # x = 2^k (1 + f) with 3/4 <= 1 + f < 3/2, so that k = 0 around 1 and log(1 + f) = f - t is precise there.
-# ------------------------------------------------------------------------------
 
 #: (log(1 + f) - f + f^2 / 2) / f^3 for -1/4 <= f <= 1/2: with an error of 2^-27 log(1 + f).
 _LOG_32 = (-0.0451522246, 0.104725547, -0.131639421, 0.144776314, -0.166468784, 0.19990848, -0.250001103, 0.333334506)
@@ -406,9 +402,7 @@ def atanh(x: Values) -> Values:
     return (log1p((size + size) / (1.0 - size)) * 0.5).copysign(x)
 
 
-# ------------------------------------------------------------------------------
 # Powers and cube roots.
-# ------------------------------------------------------------------------------
 
 
 @of_numpy(np.power)
@@ -502,9 +496,7 @@ def repeated_product(x: Any, count: int, squared: Callable[[Any], Any]) -> Any:
     return result
 
 
-# ------------------------------------------------------------------------------
 # Floats: the operations that are exact, or rounded once, with NumPy's bits.
-# ------------------------------------------------------------------------------
 
 Operation = Callable[..., Any]
 

@@ -9,11 +9,9 @@ from volta_fn.primitives.formulas.exponential import exp, log, log1p, pow
 from volta_fn.primitives.formulas.trigonometric import sin, tan
 from volta_fn.primitives.formulas.values import Values, exact_product, exact_sum, in_float64, in_float64_or_pairs, in_float64_unless_fused
 
-# ------------------------------------------------------------------------------
 # Densities and quotients of gamma functions, without large terms that cancel.
 #
 # lgamma(x) is (x - 1/2) log x - x + log(2 pi)/2 plus a small remainder, for which Stirling has a series.
-# ------------------------------------------------------------------------------
 
 #: From here on the remainder's series is exact to the last bit of float64.
 LEAST = 10.0
@@ -179,11 +177,9 @@ def t_pdf(x: Values, df: Values, loc: Values, scale: Values) -> Values:
     return infinite.select(normal_pdf(x, loc, scale), student)
 
 
-# ------------------------------------------------------------------------------
 # Quotients of gamma functions: beta, binomial coefficients, rising factorials.
 #
 # With large positive arguments the large terms of logarithms cancel by Stirling's series; poles and zeros are decided by the arguments.
-# ------------------------------------------------------------------------------
 
 #: Positive numbers below it have gamma functions, and products of them, that do not overflow.
 _MODERATE = 14.0
@@ -338,13 +334,11 @@ def factorial(n: Values) -> Values:
     return negative.select(0.0, gamma_one_more(negative.select(0.0, n)))
 
 
-# ------------------------------------------------------------------------------
 # The gamma function's family: log-gamma, digamma, Hurwitz zeta, polygamma.
 #
 # All compute in float64 where the target has it, which spares a set of coefficients per dtype. On [1, 2] a polynomial holds (Chebyshev
 # interpolation of the function divided by its zeros, so that relative precision is kept around them); from 8 on the asymptotic series
 # does; recurrences lead from elsewhere to those, and reflection formulas from the negative axis to the positive one.
-# ------------------------------------------------------------------------------
 
 #: The threshold of the asymptotic series: from 8 on, ten terms suffice for float64.
 FAR = 8.0

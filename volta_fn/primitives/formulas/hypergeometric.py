@@ -10,12 +10,10 @@ from volta_fn.primitives.formulas.exponential import exp, expm1, log, log1p, pow
 from volta_fn.primitives.formulas.gamma import digamma, gamma_sign, lgamma
 from volta_fn.primitives.formulas.values import Values, exact_sum, in_float64, in_float64_or_pairs
 
-# ------------------------------------------------------------------------------
 # The confluent and Gauss's hypergeometric function of real arguments.
 #
 # The methods are those that J. W. Pearson compares ("Computation of hypergeometric functions", 2009): Taylor series after a
 # transformation to positive terms, asymptotic series, and the connection with 1 - x.
-# ------------------------------------------------------------------------------
 
 #: From which |x| on the confluent function is an asymptotic series, and how many terms that has.
 _FAR, _FAR_TERMS = 100.0, 40
@@ -193,9 +191,7 @@ def _logarithmic_sum(a: Values, b: Values, m: Values, y: Values) -> Values:
     return y.iterated(count.is_nan().select(1.0, count.clamped(1.0, _MOST)).ceil(), add, first, start, y.like(0.0))[2]
 
 
-# ------------------------------------------------------------------------------
 # Exponential integrals, and the scaled complementary error function.
-# ------------------------------------------------------------------------------
 
 #: From here on Ei's asymptotic series is exact to the last bit of float64; its terms by width.
 _FAR_INTEGRAL = 40.0
@@ -316,9 +312,7 @@ def erfcx(x: Values) -> Values:
     return x.below(0.0).select(left, right)
 
 
-# ------------------------------------------------------------------------------
 # Box and Cox's power transforms (1964).
-# ------------------------------------------------------------------------------
 
 #: Below it (e^t - 1) / t is 1, by width.
 _NEGLIGIBLE = {32: 2.0**-26, 64: 2.0**-55}

@@ -10,9 +10,7 @@ import numpy as np
 
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, Scalar, Values
 
-# ------------------------------------------------------------------------------
 # NumPy rules of arithmetic that NumPy defines otherwise, or lacks.
-# ------------------------------------------------------------------------------
 
 _NARROW = 2  # bytes of float16 and bfloat16, which compute through float32
 
@@ -300,12 +298,10 @@ def clz(x: np.ndarray) -> np.ndarray:
     return (width - np.bitwise_count(smeared)).astype(x.dtype)
 
 
-# ------------------------------------------------------------------------------
 # Formulas evaluated by NumPy: `Values` that are NumPy arrays.
 #
 # Each step of a formula is a pass over memory. On blocks of a few thousand elements those passes run at the speed of the cache,
 # whatever the size of the array.
-# ------------------------------------------------------------------------------
 
 #: Elements of a block: a handful of temporaries of this size fit the second-level cache of any CPU of this century.
 BLOCK = 1 << 14

@@ -15,9 +15,7 @@ from volta_fn.primitives.formulas.gamma import BERNOULLI
 from volta_fn.primitives.formulas.trigonometric import cos, sin
 from volta_fn.primitives.formulas.values import Values, exact_product, in_float64, in_float64_or_pairs
 
-# ------------------------------------------------------------------------------
 # The modified Bessel functions I0 and I1, scaled by exp(-|x|).
-# ------------------------------------------------------------------------------
 
 BORDER = 8.0
 
@@ -137,9 +135,7 @@ def _far(size: Values, near: Values, coefficients: Sequence[float]) -> Values:
     return beyond.select((16.0 / bounded - 1.0).polynomial(coefficients) / bounded.sqrt(), near)
 
 
-# ------------------------------------------------------------------------------
 # Dawson's integral, by Chebyshev interpolation (Rybicki 1989 compares methods).
-# ------------------------------------------------------------------------------
 
 #: D(x) / x for |x| <= 4, in powers of x^2 / 8 - 1.
 DAWSON_NEAR = (
@@ -173,12 +169,10 @@ def dawsn(x: Values) -> Values:
     return far.select(inverse * 0.5 * (inverse * inverse).mad(32.0, -1.0).polynomial(DAWSON_FAR), near).copysign(x)
 
 
-# ------------------------------------------------------------------------------
 # Fresnel, sine and cosine integrals.
 #
 # Near zero they are x, x^3 or x^2 times an interpolant. Far away they are sums of sines and cosines with slowly varying amplitudes f
 # and g, which are interpolated (Abramowitz & Stegun 5.2.6 and 7.3.5; by Chebyshev's polynomials, as in Cephes by rational functions).
-# ------------------------------------------------------------------------------
 
 #: S(x) / x^3 for |x| <= 5/2, in powers of 2 (2 x / 5)^4 - 1.
 FRESNEL_S = (
@@ -352,9 +346,7 @@ def _sici(x: Values) -> tuple[Values, ...]:
     return size, near, inverse * variable.polynomial(SICI_F), inverse * inverse * variable.polynomial(SICI_G), far
 
 
-# ------------------------------------------------------------------------------
 # Owen's T function.
-# ------------------------------------------------------------------------------
 
 #: The squares of the positive nodes, and the weights, of Gauss-Legendre quadrature with 40 nodes.
 _SQUARES = (
@@ -409,9 +401,7 @@ def _quadrature(h: Values, a: Values) -> Values:
     return h.above(_ZERO_FROM).select(0.0, total * exp_minus_square(bounded, 0.5) * end * (0.5 / math.pi))
 
 
-# ------------------------------------------------------------------------------
 # Spence's function, the dilogarithm of 1 - x.
-# ------------------------------------------------------------------------------
 
 #: Of spence(exp(-u)) = u - u^2 / 4 + Σ B_2k u^(2k + 1) / (2k + 1)! for |u| <= log 2, in powers of u^2.
 _SERIES = (*(b / math.factorial(2 * k + 1) for k, b in reversed([*enumerate(BERNOULLI[:9], 1)])), 1.0)
@@ -439,12 +429,10 @@ def _series(u: Values) -> Values:
     return u * square.polynomial(_SERIES) - square * 0.25
 
 
-# ------------------------------------------------------------------------------
 # The Faddeeva function w(x + i y) = exp(-z^2) erfc(-i z): its components.
 #
 # Far from zero it is Laplace's continued fraction (Gautschi 1970), elsewhere the sums of Zaghloul and Ali, "Algorithm 916: computing the
 # Faddeyeva and Voigt functions", 2011. The border is that of S. G. Johnson's Faddeeva package.
-# ------------------------------------------------------------------------------
 
 #: The step of the sums, with which their error is 2^-53, and how many terms of a Gaussian exp(-(STEP n)^2) are not negligible.
 STEP = math.pi / math.sqrt(53 * math.log(2))

@@ -10,12 +10,10 @@ import numpy as np
 from volta_fn.primitives.formulas.numpy_values import of_numpy
 from volta_fn.primitives.formulas.values import BIAS, SIGNIFICAND, V, Values, exact_product, exact_sum, exact_sum_ordered
 
-# ------------------------------------------------------------------------------
 # Reduction of large angles by the method of Payne and Hanek (1983).
 #
 # |x| = m 2^e with an integer m of 53 bits, and of 2^e 2/pi only some bits matter: those worth 4 or more give full periods, and those far
 # below add nothing. They are cut out of the digits of 2/pi, which are in memory, 53 at a time, and multiplied by m.
-# ------------------------------------------------------------------------------
 
 #: The first 1184 bits of 2/pi.
 TWO_OVER_PI_BITS = 1184
@@ -70,9 +68,7 @@ def _window(exponent: V, number: int) -> V:
     return (words.shift_right(lowest & 7) & ((1 << _WINDOW) - 1)).to_float()
 
 
-# ------------------------------------------------------------------------------
 # The remainder of floats, which is exact.
-# ------------------------------------------------------------------------------
 
 
 def rem(x: Values, y: Values) -> Values:
@@ -135,12 +131,10 @@ def _exponent(x: Values) -> Values:
     return tiny.select(exponent - digits, exponent)
 
 
-# ------------------------------------------------------------------------------
 # sin, cos, tan and their inverses.
 #
 # The argument is brought into one half period with pi as a sum of three floats (Cody and Waite), each subtraction a fused multiply-add.
 # Where that is not enough, which is rare, a branch leads to `Values.quarter_periods`.
-# ------------------------------------------------------------------------------
 
 #: pi as a sum of three floats.
 _PI = {

@@ -10,13 +10,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
-# ------------------------------------------------------------------------------
 # Values with operators: `x * y + 1.0` writes code.
 #
 # Formulas are written once, over `Values`. Each target has a class of its own, whose operators write the target's code. Python numbers
 # stand for values of the other operand's type. Comparisons are methods, and give conditions. Operators write the plain operation: a
 # formula may count on every single one being rounded, in this order.
-# ------------------------------------------------------------------------------
 
 Scalar = float | int | bool
 
@@ -378,9 +376,7 @@ class Values:
         return result
 
 
-# ------------------------------------------------------------------------------
 # More digits than a dtype has: rounding errors, and float32 in float64.
-# ------------------------------------------------------------------------------
 
 V = TypeVar("V", bound=Values)
 

@@ -37,9 +37,7 @@ from volta_fn.primitives.elementwise.arithmetic import sqrt
 from volta_fn.primitives.elementwise.selection import conj, ge, is_finite, select
 from volta_fn.primitives.reduction import reduce_and, reduce_max, reduce_sum
 
-# ------------------------------------------------------------------------------
 # Checks, triangles, transposes and products of stacks of matrices.
-# ------------------------------------------------------------------------------
 
 #: The dtypes that linear algebra computes in.
 LINALG = frozenset(np.dtype(t) for t in (np.float32, np.float64, np.complex64, np.complex128))
@@ -127,9 +125,7 @@ def safe_inverse(x: Array) -> Array:
     return select(vanishes, zero, one / select(vanishes, one, x))
 
 
-# ------------------------------------------------------------------------------
 # The triangular solve and the Cholesky factorisation.
-# ------------------------------------------------------------------------------
 
 # triangular_solve
 
@@ -276,9 +272,7 @@ def symmetrized(x: Array) -> Array:
     return (x + adjoint(x)) * as_value(np.asarray(0.5, x.dtype))
 
 
-# ------------------------------------------------------------------------------
 # The solution of tridiagonal systems.
-# ------------------------------------------------------------------------------
 
 
 def _abstract(lower: ShapedArray, diagonal: ShapedArray, upper: ShapedArray, b: ShapedArray) -> ShapedArray:
@@ -362,9 +356,7 @@ def _perturbed(lower: Array, diagonal: Array, upper: Array) -> Array:
     return diagonal + to_dtype(expand_dims(step, (step.ndim,)), diagonal.dtype)
 
 
-# ------------------------------------------------------------------------------
 # Updates of factorisations, and functions of them.
-# ------------------------------------------------------------------------------
 
 INT32 = np.dtype(np.int32)
 

@@ -41,12 +41,10 @@ from volta_fn.primitives.linalg.solvers import (
 from volta_fn.primitives.reduction import reduce_max, reduce_sum
 from volta_fn.primitives.sorting import argmax
 
-# ------------------------------------------------------------------------------
 # Eigenvalues, eigenvectors and the singular value decomposition.
 #
 # Vectors of equal eigenvalues (singular values) are determined only up to a rotation, so their derivatives do not exist; here the
 # undetermined component is taken as zero, which is right for every function that does not depend on the choice.
-# ------------------------------------------------------------------------------
 
 
 def _row(values: Array) -> Array:
@@ -257,9 +255,7 @@ def eig(
     return [*outs, v] if compute_right_eigenvectors else outs
 
 
-# ------------------------------------------------------------------------------
 # Hessenberg, Schur and tridiagonal forms, and products of reflectors.
-# ------------------------------------------------------------------------------
 
 # hessenberg
 
@@ -396,9 +392,7 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
     return matmul(q, other) if left else matmul(other, q)
 
 
-# ------------------------------------------------------------------------------
 # The polar decomposition by QDWH: iterations of products and factorisations.
-# ------------------------------------------------------------------------------
 
 #: The largest weight for which the iteration by Cholesky's factors is accurate.
 _GREATEST_WEIGHT = 100.0

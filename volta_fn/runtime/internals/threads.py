@@ -15,7 +15,6 @@ from volta_fn.runtime.llvm.host import llvm
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.runtime.memory import out_of_memory
 
-# ------------------------------------------------------------------------------
 # CPU affinity: workers wake up on another CPU than the thread that wakes them.
 #
 # Linux may put a thread that wakes up on the CPU of the thread that woke it although another one is idle (of a virtual machine's idle
@@ -28,7 +27,6 @@ from volta_fn.runtime.memory import out_of_memory
 # (`taskset -ap`), take effect after the next program. A container's limits hold in any case.
 #
 # Where the C library lacks these functions (only Linux has them), workers wake up where the system puts them.
-# ------------------------------------------------------------------------------
 
 _PTR = "ptr"
 #: Words of the record: number of workers; the CPU forbidden now, plus 1; the CPUs they began with, as bits; and their threads.
@@ -118,7 +116,6 @@ def _send(f: Function, cpus: Value) -> None:
     f.loop(i64(0), count, 1, [], restrict_worker)
 
 
-# ------------------------------------------------------------------------------
 # llvmlite's slow functions, called so that several threads compile at once.
 #
 # llvmlite has one lock around all of its functions, under which threads compile one after another. LLVM asks for less: that modules
@@ -127,7 +124,6 @@ def _send(f: Function, cpus: Value) -> None:
 #
 # Where llvmlite's library lacks these functions, or they have other parameters, llvmlite's own are called, and threads wait for one
 # another.
-# ------------------------------------------------------------------------------
 
 _POINTER = ctypes.c_void_p
 #: Functions of llvmlite's library: name, type of the result, types of the arguments.
@@ -204,7 +200,6 @@ def emit(machine: Any, module: Any) -> bytes:
         library.LLVMPY_DisposeMemoryBuffer(memory)
 
 
-# ------------------------------------------------------------------------------
 # NumPy code without floating-point warnings.
 #
 # `np.errstate` costs several times as much as a small addition: 4 µs a call, of which 0.6 are left here, or 0.2 in another context.
@@ -213,7 +208,6 @@ def emit(machine: Any, module: Any) -> bytes:
 # context, where warnings are always off.
 #
 # Where NumPy keeps its error state elsewhere, `np.errstate` itself is used.
-# ------------------------------------------------------------------------------
 
 
 class _Quiet(NamedTuple):

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 from volta_fn.errors import ArgumentError
 from volta_fn.lazy_imports import is_installed, load
 
-# ------------------------------------------------------------------------------
 # The CPU that code is compiled for: its name, features and vector width.
-# ------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 
@@ -91,12 +89,10 @@ def host() -> Host:
     return Host(triple, binding.get_host_cpu_name(), features, vector_bytes, registers)
 
 
-# ------------------------------------------------------------------------------
 # Rounding of float64 to float16, which LLVM's code for some CPUs calls.
 #
 # LLVM replaces some roundings in two steps by one, which x86's instructions do not have: it calls a function of the compiler's library,
 # which is in no library that Python has loaded. This is that function.
-# ------------------------------------------------------------------------------
 
 #: The name by which objects call it.
 SYMBOL = "__truncdfhf2"

@@ -23,9 +23,7 @@ from volta_fn.runtime.internals.threads import emit, parse, run_passes
 from volta_fn.runtime.llvm.host import Host, bind_half_rounding, host, llvm
 from volta_fn.runtime.threads import thread_count
 
-# ------------------------------------------------------------------------------
 # The compiler: LLVM IR to objects (bytes), and objects to functions' addresses.
-# ------------------------------------------------------------------------------
 
 #: Code that is never freed, and engines, which are freed some time after their code.
 _permanent: list[LoadedCode] = []
@@ -128,13 +126,11 @@ def load_object(code: bytes, symbols: Sequence[str]) -> list[int]:
     return _permanent[-1].addresses
 
 
-# ------------------------------------------------------------------------------
 # NumPy's sorts as functions that machine code calls.
 #
 # They sort contiguous numbers of one dtype in place by vector instructions, in a fourth of the time of a radix sort, and need neither
 # an array nor Python's lock. An object names them by symbols that begin with `SORT_PREFIX`; a process binds these to its own addresses when
 # it loads the object. NumPy publishes their addresses for extensions, in the table of functions that each dtype has.
-# ------------------------------------------------------------------------------
 
 #: The prefix of the symbols of sorts.
 SORT_PREFIX = "volta_numpy_sort_"
@@ -176,7 +172,6 @@ def bind_sort_symbols(codes: Iterable[bytes]) -> None:
         llvm().add_symbol(SORT_PREFIX + name, address)
 
 
-# ------------------------------------------------------------------------------
 # SciPy's BLAS and LAPACK as functions that machine code calls.
 #
 # SciPy publishes their addresses for C (`scipy.linalg.cython_blas` and `cython_lapack`, in Fortran's convention: all arguments are
@@ -185,7 +180,6 @@ def bind_sort_symbols(codes: Iterable[bytes]) -> None:
 #
 # OpenBLAS, which SciPy's wheels bring, has threads of its own. Routines that share their matrices among the threads of a program have it
 # compute on the calling thread meanwhile, and those of single large matrices on as many threads as a program has.
-# ------------------------------------------------------------------------------
 
 #: The prefix of the symbols of LAPACK's and BLAS's functions.
 LAPACK_PREFIX = "volta_lapack_"

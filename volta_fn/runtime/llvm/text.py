@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from volta_fn.codegen.indices import IndexArithmetic
 
-# ------------------------------------------------------------------------------
 # LLVM IR as text: modules of functions, whose instructions are strings.
 #
 # A `Value` is the name of a result (or a constant's text) with its LLVM type. A `Function` appends instructions one after another; loops
@@ -16,7 +15,6 @@ from volta_fn.codegen.indices import IndexArithmetic
 # llvmlite.ir has the same, with an object for each type, operand and instruction. It takes 0.66 s to build and print a function of 20,000
 # instructions (a large convolution has as many), which is written here in 0.07 s and which LLVM parses in 0.11 s: a program's first call
 # would wait for it.
-# ------------------------------------------------------------------------------
 
 
 class Value(NamedTuple):
@@ -318,11 +316,9 @@ def element_of(type_: str) -> str:
     return type_[type_.index(" x ") + 3 : -1] if type_.startswith("<") else type_
 
 
-# ------------------------------------------------------------------------------
 # Arithmetic of 64-bit indices in LLVM IR, with constants folded.
 #
 # What shapes decide therefore costs nothing when the code runs.
-# ------------------------------------------------------------------------------
 
 
 def rounded_down(f: Function, x: Value, unit: int) -> Value:

@@ -29,9 +29,7 @@ from volta_fn.primitives.linalg.solvers import adjoint, eye_like, hermitian_of, 
 from volta_fn.scipy.linalg.matrices import on_diagonal
 from volta_fn.transforms.vmap import vmap
 
-# ------------------------------------------------------------------------------
 # Factorisations to keep, and the systems they solve: triangular, Cholesky, LU.
-# ------------------------------------------------------------------------------
 
 #: The values of `trans`, as numbers.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
@@ -201,9 +199,7 @@ def _permutation(pivots: Array) -> Array:
     return lax.fori_loop(0, pivots.shape[last], exchange, positions)
 
 
-# ------------------------------------------------------------------------------
 # Cholesky, QR and singular value decompositions with SciPy's arguments.
-# ------------------------------------------------------------------------------
 
 
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Array:
@@ -345,9 +341,7 @@ def svdvals(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Arr
     return decompositions.svdvals(a)
 
 
-# ------------------------------------------------------------------------------
 # Schur and Hessenberg forms, and the polar decomposition.
-# ------------------------------------------------------------------------------
 
 
 def schur(a: Any, output: str = "real") -> tuple[Array, Array]:
@@ -486,9 +480,7 @@ def _polar_by_qdwh(matrix: Array, eps: float | None, max_iterations: int | None)
     return adjoint(unitary) if wide else unitary
 
 
-# ------------------------------------------------------------------------------
 # Eigenvalues of Hermitian matrices, pairs of them, and tridiagonal matrices.
-# ------------------------------------------------------------------------------
 
 
 def eigh(

@@ -17,11 +17,9 @@ from volta_fn.numpy.arguments import operand, promote, promote_inexact
 from volta_fn.numpy.indexing import take
 from volta_fn.primitives.elementwise.selection import conj
 
-# ------------------------------------------------------------------------------
 # Matrices of constants: Fourier, Hadamard, Helmert, Hilbert and Pascal.
 #
 # They are computed on the host, in float64 or integers of any size, and rounded once to `dtype` (default: float32, or complex64).
-# ------------------------------------------------------------------------------
 
 
 def _size(function: str, n: Any, least: int = 0) -> int:
@@ -159,9 +157,7 @@ def _table(size: int, element: Any, dtype: Any) -> Array:
     return _rounded(np.array(values).reshape(size, size), dtype)
 
 
-# ------------------------------------------------------------------------------
 # Matrices made of blocks and vectors: Toeplitz, companion matrices and others.
-# ------------------------------------------------------------------------------
 
 
 def block_diag(*arrs: Any) -> Array:

@@ -20,9 +20,7 @@ from volta_fn.primitives.linalg.solvers import adjoint, diagonal, triu
 from volta_fn.scipy.linalg.decompositions import schur, solve_triangular
 from volta_fn.transforms.grad import jvp
 
-# ------------------------------------------------------------------------------
 # Matrix exponentials by scaling, Padé approximation and squaring (Higham, 2005).
-# ------------------------------------------------------------------------------
 
 #: By float size: the coefficients of Padé's approximation, and the largest norm for which it is exact to the last bit.
 _PADE = {
@@ -101,11 +99,9 @@ def _squared(x: Array, times: Array, most: int) -> Array:
     return lax.scan(step, x, lax.iota(times.dtype, most))[0]
 
 
-# ------------------------------------------------------------------------------
 # Functions of matrices through the Schur form: square roots, and any function.
 #
 # A function of a triangular matrix is triangular, and commutes with it; that determines its columns, one after another.
-# ------------------------------------------------------------------------------
 
 #: ``(done, column, j) -> (matrix, right)``: what column j of a function has above its diagonal solves ``matrix x = right``, for the upper
 #: triangle of `matrix`. `done` has the columns before, and the diagonal; `column` is that of the form above its diagonal, then zeros.

@@ -17,9 +17,7 @@ from volta_fn.primitives.linalg import triangular_solve
 from volta_fn.primitives.linalg.solvers import adjoint, diagonal, hermitian_of, swap, tril, triu
 from volta_fn.scipy.linalg.decompositions import cho_factor, cho_solve, schur, solve_triangular
 
-# ------------------------------------------------------------------------------
 # Linear systems of matrices of known structure, inverses and determinants.
-# ------------------------------------------------------------------------------
 
 Solver = Callable[[Array, Array, bool], Array]
 
@@ -151,9 +149,7 @@ def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Array:
     return products.det(a)
 
 
-# ------------------------------------------------------------------------------
 # Sylvester's equation, A X + X B = C.
-# ------------------------------------------------------------------------------
 
 
 def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Array:

@@ -26,11 +26,9 @@ from volta_fn.scipy.linalg.decompositions import solve_triangular
 __all__ = ["bicgstab", "cg", "gmres"]
 
 
-# ------------------------------------------------------------------------------
 # Linear systems of pytrees as systems of vectors, with implicit derivatives.
 #
 # The solvers work on one vector, in which the leaves of b are concatenated.
-# ------------------------------------------------------------------------------
 
 Operator = Callable[[Any], Any]
 
@@ -106,9 +104,7 @@ def largest_residual(b: Array, tol: Any, atol: Any) -> Array:
     return vnp.maximum(tol * tol * squared_norm(b), atol * atol)
 
 
-# ------------------------------------------------------------------------------
 # Conjugate gradients, and stabilised biconjugate gradients.
-# ------------------------------------------------------------------------------
 
 
 def cg(A: Any, b: Any, x0: Any = None, *, tol: Any = 1e-5, atol: Any = 0.0, maxiter: int | None = None, M: Any = None) -> tuple[Any, None]:
@@ -201,9 +197,7 @@ def _bicgstab(system: System, tol: Any, atol: Any, maxiter: Any) -> Array:
     return lax.while_loop(continues, step, start)[0]
 
 
-# ------------------------------------------------------------------------------
 # GMRES: generalised minimal residuals (Saad and Schultz, 1986), with restarts.
-# ------------------------------------------------------------------------------
 
 #: From the system, an orthonormal basis' first vector, the residual's norm, the number of vectors, and the norm to reach, to a correction.
 Cycle = Callable[[System, Array, Array, int, Any], Array]

@@ -27,11 +27,9 @@ from volta_fn.primitives.declare import promote_args
 __all__ = ["Rotation", "Slerp"]
 
 
-# ------------------------------------------------------------------------------
 # Unit quaternions (x, y, z, w) of rotations, and other representations of these.
 #
 # All arrays may have batch dimensions in front. Derivatives are finite at the identity, where norms have none.
-# ------------------------------------------------------------------------------
 
 
 def norm(vector: Array) -> Array:
@@ -194,9 +192,7 @@ def _wrapped(angle: Array) -> Array:
     return vnp.where(angle < -np.pi, angle + 2.0 * np.pi, vnp.where(angle > np.pi, angle - 2.0 * np.pi, angle))
 
 
-# ------------------------------------------------------------------------------
 # Rotations in three dimensions.
-# ------------------------------------------------------------------------------
 
 
 def _floats(function: str, value: Any, *shape: int) -> Array:
@@ -391,9 +387,7 @@ def _together(p: Array, q: Array) -> tuple[Array, Array]:
     return vnp.broadcast_to(p, shape), vnp.broadcast_to(q, shape)
 
 
-# ------------------------------------------------------------------------------
 # Spherical linear interpolation of rotations.
-# ------------------------------------------------------------------------------
 
 
 @tree.register_dataclass

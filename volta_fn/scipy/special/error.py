@@ -16,9 +16,7 @@ from volta_fn.primitives.elementwise.special import normal_pdf
 from volta_fn.scipy.special.gamma_family import composite
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
-# ------------------------------------------------------------------------------
 # The error function's family and the normal distribution function.
-# ------------------------------------------------------------------------------
 
 erf = promoted(lax.erf, "erf", "Return the error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x.")
 erfc = promoted(lax.erfc, "erfc", "Return 1 - erf(x), to full relative precision for large x.")
@@ -99,9 +97,7 @@ def ndtri(p: Any) -> Array:
     return lax.ndtri(p)
 
 
-# ------------------------------------------------------------------------------
 # Exponential integrals, and the scaled complementary error function.
-# ------------------------------------------------------------------------------
 
 
 @composite
@@ -159,9 +155,7 @@ def erfcx(x: Any) -> Array:
     return wofz(lax.mul(value, 1j)) if value.dtype in dtypes.COMPLEX else _real_erfcx(value)
 
 
-# ------------------------------------------------------------------------------
 # Integrals: Dawson, Fresnel, sine, cosine, Spence, Owen's T, Faddeeva's w.
-# ------------------------------------------------------------------------------
 
 dawsn = promoted(lax.dawsn, "dawsn", "Return Dawson's integral, exp(-x^2) times the integral of exp(t^2) from 0 to x.")
 spence = promoted(lax.spence, "spence", "Return minus the integral of log(t) / (t - 1) from 1 to x, which is the dilogarithm of 1 - x.")

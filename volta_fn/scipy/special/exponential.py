@@ -23,9 +23,7 @@ from volta_fn.primitives.elementwise import special
 from volta_fn.scipy.special.gamma_family import composite, rising
 from volta_fn.transforms.custom_derivatives import custom_jvp
 
-# ------------------------------------------------------------------------------
 # Sums of exponentials along axes, without overflow and with finite derivatives.
-# ------------------------------------------------------------------------------
 
 Axis = int | Sequence[int] | None
 
@@ -146,9 +144,7 @@ def _(axis: Axis, primals: Any, tangents: Any) -> tuple[Array, Array]:
     return out, change if where is None else vnp.where(where, change, 0)
 
 
-# ------------------------------------------------------------------------------
 # Functions of x log y, with 0 · log 0 = 0; logits; power transforms.
-# ------------------------------------------------------------------------------
 
 expit = promoted(lax.logistic, "expit", "Return the logistic function 1 / (1 + exp(-x)), without overflow.")
 

@@ -23,9 +23,7 @@ from volta_fn.jit.fused import fused
 from volta_fn.primitives.declare import promote_args, promoted
 from volta_fn.primitives.elementwise import special
 
-# ------------------------------------------------------------------------------
 # Promotion of the arguments of special functions that are composed of others.
-# ------------------------------------------------------------------------------
 
 Function = Callable[..., Array]
 
@@ -57,9 +55,7 @@ def composite(function: Function) -> Function:
     return promoting
 
 
-# ------------------------------------------------------------------------------
 # Bernoulli's numbers.
-# ------------------------------------------------------------------------------
 
 
 def bernoulli(n: int, *, dtype: Any = None) -> Array:
@@ -88,12 +84,10 @@ def _rounded(number: Fraction) -> float:
         return np.inf if number > 0 else -np.inf
 
 
-# ------------------------------------------------------------------------------
 # Logarithms of quotients of gamma functions by Stirling's series.
 #
 # Differences of `lgamma` would cancel: lgamma(x) is (x - 1/2) log x - x + log(2π)/2 plus a small remainder. The formulas below cancel the
 # large terms analytically.
-# ------------------------------------------------------------------------------
 
 #: From here on the remainder's series is exact to the last bit of float64.
 LEAST = 10.0
@@ -172,12 +166,10 @@ def log_beta_weight(a: Array, b: Array, x: Array) -> Array:
     return vnp.where(large, by_series, plain)
 
 
-# ------------------------------------------------------------------------------
 # The gamma function of complex numbers.
 #
 # Its logarithm is Stirling's series where |Re z| or |Im z| is large, reached by the recurrence from the right half plane, and by the
 # reflection formula from the left one (Hare, "Computing the principal branch of log-Gamma", 1997).
-# ------------------------------------------------------------------------------
 
 #: Bernoulli's numbers B_2k over 2k (2k - 1), k = 1, 2, …
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
@@ -233,9 +225,7 @@ def gamma_of_complex(z: Array) -> Array:
     return vnp.exp(log_gamma_of_complex(z))
 
 
-# ------------------------------------------------------------------------------
 # The gamma function's family: factorials, binomial coefficients, beta, zeta.
-# ------------------------------------------------------------------------------
 
 gammaln = promoted(lax.lgamma, "gammaln", "Return log |gamma(x)|; infinite at 0, -1, -2, ….")
 gamma = promoted(
@@ -370,9 +360,7 @@ def polygamma(n: Any, x: Any) -> Array:
     return lax.polygamma(*promote_args("polygamma", (n, x), dtypes.FLOATS))
 
 
-# ------------------------------------------------------------------------------
 # The incomplete gamma functions (the gamma distribution function), derivatives.
-# ------------------------------------------------------------------------------
 
 
 @composite
@@ -421,9 +409,7 @@ def igamma_grad_a(a: Any, x: Any) -> Array:
     return special.igamma_grad_a(*vnp.broadcast_arrays(a, x))
 
 
-# ------------------------------------------------------------------------------
 # The incomplete beta function (the beta distribution function).
-# ------------------------------------------------------------------------------
 
 
 @composite

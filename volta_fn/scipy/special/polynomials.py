@@ -21,9 +21,7 @@ from volta_fn.scipy.special.gamma_family import composite
 from volta_fn.transforms.custom_derivatives import custom_jvp
 from volta_fn.transforms.grad import jvp
 
-# ------------------------------------------------------------------------------
 # Bessel functions of the first kind, modified ones and others.
-# ------------------------------------------------------------------------------
 
 i0e = promoted(lax.bessel_i0e, "i0e", "Return exp(-|x|) I0(x), the scaled modified Bessel function of order 0.")
 i1e = promoted(lax.bessel_i1e, "i1e", "Return exp(-|x|) I1(x), the scaled modified Bessel function of order 1.")
@@ -89,9 +87,7 @@ def _bessel_jn(z: Any, *, order: int, start: int) -> Array:
     return vnp.stack(powers) * values[::-1][: order + 1] / total[2]
 
 
-# ------------------------------------------------------------------------------
 # Associated Legendre functions and spherical harmonics by recurrence.
-# ------------------------------------------------------------------------------
 
 
 def lpmn(m: int, n: int, z: Any) -> tuple[Array, Array]:
@@ -236,9 +232,7 @@ def _root(x: Array) -> Array:
     return vnp.where(positive, vnp.sqrt(vnp.where(positive, x, 1.0)), 0.0)
 
 
-# ------------------------------------------------------------------------------
 # Hypergeometric functions of real arguments, differentiable in their parameters.
-# ------------------------------------------------------------------------------
 
 Function = Callable[..., Array]
 

@@ -21,12 +21,10 @@ from volta_fn import numpy as vnp
 from volta_fn.core.array import Array
 from volta_fn.scipy.special.gamma_family import composite, log_beta_weight, log_gamma_weight
 
-# ------------------------------------------------------------------------------
 # Public functions: signature, promotion and docstring of a formula.
 #
 # A distribution's signature is written once, as a function that does nothing, so that type checkers and `help` know the names and
 # defaults of its parameters. `ppf` and `isf` take a probability instead of a value, and so have a signature of their own.
-# ------------------------------------------------------------------------------
 
 P = ParamSpec("P")
 
@@ -119,9 +117,7 @@ def public_function(
     return function
 
 
-# ------------------------------------------------------------------------------
 # Logarithms and exponentials that keep their precision, with finite derivatives.
-# ------------------------------------------------------------------------------
 
 
 def log1mexp(y: Array) -> Array:
@@ -162,11 +158,9 @@ def log_probability(p: Array, complement: Array) -> Array:
     return vnp.where(none, -np.inf, vnp.where(small, low, vnp.log1p(-vnp.where(small, 0.0, complement))))
 
 
-# ------------------------------------------------------------------------------
 # Logs of probabilities that underflow, for the gamma and the beta distribution.
 #
 # A tail is the density's weight times a continued fraction, of which 32 terms are exact to the last bit of float64 that far out.
-# ------------------------------------------------------------------------------
 
 _TERMS = 32
 #: Probabilities below this are computed as a tail.
@@ -238,12 +232,10 @@ def _log_beta_ratio(a: Array, b: Array, x: Array) -> Array:
     return -vnp.log(a) - vnp.log1p(_fraction(x, term))
 
 
-# ------------------------------------------------------------------------------
 # Continuous distributions, declared by formulas in standard form.
 #
 # A formula is a function of z = (x - loc) / scale inside the support, and of the shape parameters. `Continuous` derives SciPy's
 # function from it: with `loc` and `scale`, with values outside the support, and with NaN for parameters outside their domain.
-# ------------------------------------------------------------------------------
 
 Q = ParamSpec("Q")
 Formula = Callable[..., Array]
@@ -395,9 +387,7 @@ class Continuous(Generic[P]):
         return public_function(name, evaluate, signature, self._namespace)
 
 
-# ------------------------------------------------------------------------------
 # Distributions of integers, declared by formulas for `loc` 0.
-# ------------------------------------------------------------------------------
 
 
 def nonnegative_support(*shapes: Array) -> tuple[Any, Any]:

@@ -20,9 +20,7 @@ from volta_fn.scipy.special.error import ndtr
 from volta_fn.scipy.special.exponential import logsumexp
 from volta_fn.scipy.stats.multivariate import whiten
 
-# ------------------------------------------------------------------------------
 # Ranks, the most common value and the standard error of the mean.
-# ------------------------------------------------------------------------------
 
 
 class ModeResult(NamedTuple):
@@ -168,9 +166,7 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
     return vnp.std(values, axis, ddof=ddof, keepdims=keepdims) / float(np.sqrt(size))
 
 
-# ------------------------------------------------------------------------------
 # Density estimation by a sum of normal densities, one for each data point.
-# ------------------------------------------------------------------------------
 
 BandwidthMethod = str | float | Array | Callable[["gaussian_kde"], Any] | None
 

@@ -41,12 +41,10 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 
-# ------------------------------------------------------------------------------
 # The NumPy backend: the meaning of every primitive.
 #
 # A kernel with a parameter ``out`` writes its result there, if it gets an array (contiguous, of the result's shape and dtype), else into
 # new memory. Of primitives with several results, ``out`` is a tuple, with None for results to allocate.
-# ------------------------------------------------------------------------------
 
 try:
     import resource
@@ -214,13 +212,11 @@ def _resident() -> int:
     return pages * resource.getpagesize() if resource is not None else 0
 
 
-# ------------------------------------------------------------------------------
 # Control flow on NumPy arrays: Python loops around compiled sub-programs.
 #
 # A carry goes from step to step without a copy. From the second step on a step may overwrite those elements of the carry that the step
 # before made in memory of their own (`_private`); the initial carry is the caller's and stays as it is. The other results of steps are
 # copied into arrays allocated before the loop.
-# ------------------------------------------------------------------------------
 
 
 @structured_kernel(cond_p)
@@ -316,9 +312,7 @@ def _private(closed: ClosedJaxpr, carry: int) -> list[bool]:
     return [not isinstance(out, Literal) and out in new_values and sharers[out] == 1 for out in outs]
 
 
-# ------------------------------------------------------------------------------
 # NumPy functions that evaluate primitives, where the declaration has none.
-# ------------------------------------------------------------------------------
 
 evaluation_rules.update(
     {

@@ -17,7 +17,6 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime.threads import run_together, thread_count
 
-# ------------------------------------------------------------------------------
 # The contraction kernel: `dot_general` as one (stacked) matrix product.
 #
 # BLAS computes it wherever the dtype lets it. The axes of an operand fall into *batch* axes (in both operands and in the result),
@@ -26,7 +25,6 @@ from volta_fn.runtime.threads import run_together, thread_count
 #
 # A *product* multiplies such stacks in a given *working dtype*: the result's dtype itself, except that float16 and bfloat16 work in
 # float32 and are rounded once at the end. Integers multiply exactly and wrap around; the product of booleans is "any of (a and b)".
-# ------------------------------------------------------------------------------
 
 Axes = tuple[int, ...]
 DotDimensionNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -225,11 +223,9 @@ def typed_dot_general(
     return dot_general_plan(lhs.ndim, rhs.ndim, dimension_numbers, lhs.dtype, rhs.dtype, preferred_element_type, has_scalar)
 
 
-# ------------------------------------------------------------------------------
 # Fourier transforms by pocketfft, in the precision of their operands.
 #
 # SciPy's computes several signals with one vector instruction, and takes a third of the time of NumPy's, which serves without SciPy.
-# ------------------------------------------------------------------------------
 
 _FORWARD: dict[str, Callable[..., np.ndarray]] = {"FFT": np.fft.fft, "RFFT": np.fft.rfft}
 _INVERSE: dict[str, Callable[..., np.ndarray]] = {"IFFT": np.fft.ifft, "IRFFT": np.fft.irfft}

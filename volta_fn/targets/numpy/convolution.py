@@ -16,11 +16,9 @@ from volta_fn.primitives.convolution import window_counts
 from volta_fn.targets.numpy.contraction import product_for, working_dtype
 from volta_fn.targets.numpy.program import Scratch
 
-# ------------------------------------------------------------------------------
 # Sliding windows along an axis, for convolutions and window reductions.
 #
 # A window has *taps* and *positions*; at position p its tap k meets the input element `p * stride + k * dilation - low`.
-# ------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)  # loops over taps ask the same for every block
@@ -88,12 +86,10 @@ def _block_lengths(
     return lengths
 
 
-# ------------------------------------------------------------------------------
 # Tiling of a correlation by im2col into matrix products.
 #
 # Axes are numbered as those of the patch array (`im2col`): group, batch, channel, positions, taps. *Rows* are the axes that the
 # result keeps apart from the output channel, *terms* those that are summed, the *stack* those along which matrix products are repeated.
-# ------------------------------------------------------------------------------
 
 _TILE_BYTES = 4 << 20  # of one operand of one product: a handful of them stays far below 32 MiB
 _INTEGER_BYTES = 32  # an integer takes as many during its exact product (see `contraction.py`)
@@ -247,7 +243,6 @@ def reach(window: SlidingWindow, positions: slice, taps: slice) -> tuple[int, in
     return start, (positions.stop - 1) * window.stride + (taps.stop - 1) * window.dilation - window.low + 1
 
 
-# ------------------------------------------------------------------------------
 # The canonical correlation (see the last section) by im2col, in bounded tiles.
 #
 # The *patch array* is `x[g, n, c, p * stride + k * dilation - low]`, with zeros outside x; its axes are numbered 0 for the group g, 1
@@ -256,7 +251,6 @@ def reach(window: SlidingWindow, positions: slice, taps: slice) -> tuple[int, in
 # block of the result. In a forward convolution rows are many and terms few; by the weights it is the opposite, and the blocks of terms
 # are summed. Both are the same loop with other block sizes (`Tiling`). Where no two windows overlap, as with 1x1 windows, the
 # patch is a view.
-# ------------------------------------------------------------------------------
 
 
 def im2col(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
@@ -394,14 +388,12 @@ def _view(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
         return None
 
 
-# ------------------------------------------------------------------------------
 # Correlation by Fourier transforms, for very large windows.
 #
 # The last section defines the canonical form. A correlation is a product of spectra, one of them conjugate. Transforms are circular, and
 # as long as all elements that windows meet, so that no window wraps around. Strides are applied to the result; taps are dilated before
 # they are transformed. The work grows with the size of the input, not of the window, and so does the rounding error of every result,
 # which is relative to the largest of them.
-# ------------------------------------------------------------------------------
 
 
 def correlate_spectra(x: np.ndarray, w: np.ndarray, y: np.ndarray, windows: Sequence[SlidingWindow]) -> None:
@@ -466,7 +458,6 @@ def _smooth(length: int) -> int:
         length += 1
 
 
-# ------------------------------------------------------------------------------
 # The convolution kernel: every convolution as one canonical correlation.
 #
 # The *canonical* correlation of views `x[g, n, c, *space]`, `w[g, o, c, *taps]` and `y[g, n, o, *positions]` (group, batch, channel,
@@ -482,7 +473,6 @@ def _smooth(length: int) -> int:
 #
 # A correlation is computed by im2col in bounded tiles (`im2col`), with few outputs by products that are shifted
 # (`multiply_then_shift`), or, if asked for or for very large windows, by Fourier transforms.
-# ------------------------------------------------------------------------------
 
 Spec = tuple[int, ...]
 Index = tuple[slice, ...]

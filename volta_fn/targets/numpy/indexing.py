@@ -14,13 +14,11 @@ from volta_fn import dtypes
 from volta_fn.primitives.data_movement.slicing import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers, default_fill
 from volta_fn.primitives.formulas.ciphers import FEW, encipher, encipher_one
 
-# ------------------------------------------------------------------------------
 # Gather, scatter and dynamic slices in NumPy.
 #
 # A *window* is the block of the operand that one index vector (a *start*) addresses; a start is *valid* if its window lies wholly inside
 # the operand. The starts of a call are one integer array, (addressed dimensions, *batch), and both kernels look at the operand through
 # `_windows`, a strided view that starts index: only the indexed elements are copied.
-# ------------------------------------------------------------------------------
 
 Dims = tuple[int, ...]
 
@@ -341,11 +339,9 @@ def _combine_elements(ufunc: np.ufunc, out: np.ndarray, dims: Dims, sizes: Dims,
         ufunc.at(elements, flat.reshape(-1), windows[i : i + count].reshape(-1))
 
 
-# ------------------------------------------------------------------------------
 # Arrays of random bits: element i is the cipher of the counter i.
 #
 # Any slice of them can therefore be computed anywhere, in any order.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 

@@ -12,9 +12,7 @@ import numpy as np
 from volta_fn.errors import MissingDependencyError
 from volta_fn.lazy_imports import is_installed, load
 
-# ------------------------------------------------------------------------------
 # Linear algebra that NumPy lacks, by SciPy's LAPACK and BLAS, matrix by matrix.
-# ------------------------------------------------------------------------------
 
 Result = tuple[np.ndarray, ...]
 
@@ -135,14 +133,12 @@ def lapack_triangular_solve(
     return out.conj() if conjugates else out
 
 
-# ------------------------------------------------------------------------------
 # Linear algebra in NumPy: factorisations and triangular solves.
 #
 # Operands are stacks of matrices. The dtypes are float32, float64, complex64 and complex128; leading dimensions are a batch. Where a
 # factorisation does not exist or LAPACK does not converge, that matrix's results are NaN and the others' are unharmed. NumPy brings
 # LAPACK's Cholesky, QR, eigenvalue and singular value routines, SciPy LU and the triangular solve; where it is not installed
 # these are recursions whose work is matrix products.
-# ------------------------------------------------------------------------------
 
 #: Blocks up to this size are solved and factored row by row (column by column); larger ones are split in two.
 _BLOCK = 16

@@ -19,11 +19,9 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Equation, Literal
 from volta_fn.core.primitive import Primitive
 
-# ------------------------------------------------------------------------------
 # Blocks of memory for programs' values and for kernels, reused from call to call.
 #
 # Memory that the operating system has just given is several times slower to write to than memory that was in use before.
-# ------------------------------------------------------------------------------
 
 _ALIGNMENT = 64
 _SPARES = 3  # a program, a kernel within it, and a smaller one that it calls
@@ -92,9 +90,7 @@ class Scratch:
         give(block)
 
 
-# ------------------------------------------------------------------------------
 # The memory that routines of NumPy and SciPy need for themselves.
-# ------------------------------------------------------------------------------
 
 #: The prime factors that pocketfft transforms directly; lengths with others become convolutions of twice the length.
 _SMALL_PRIMES = (2, 3, 5, 7, 11)
@@ -147,11 +143,9 @@ _WORKSPACES: dict[str, Callable[[Sequence[ShapedArray], Sequence[ShapedArray], d
 }
 
 
-# ------------------------------------------------------------------------------
 # Plans as Python functions: a statement per step, registers as local variables.
 #
 # The values in the plan's block are arrays that exist before it runs, its *frame*: steps write into them.
-# ------------------------------------------------------------------------------
 
 #: How a primitive becomes a function of buffers: (primitive, operand avals, params) -> function.
 KernelMaker = Callable[[Primitive, tuple[Any, ...], dict[str, Any]], Callable[..., Any]]

@@ -22,12 +22,10 @@ from volta_fn.targets.numpy.contraction import working_dtype
 from volta_fn.targets.numpy.convolution import meeting, sliding_blocks
 from volta_fn.targets.numpy.program import Scratch
 
-# ------------------------------------------------------------------------------
 # Reductions and cumulative reductions in NumPy.
 #
 # Cumulative results have the operand's dtype; float16 and bfloat16 accumulate in float32. ``reverse`` accumulates from the end of the
 # axis.
-# ------------------------------------------------------------------------------
 
 #: The number of elements per index of an axis from which on they accumulate together.
 _ROW = 64
@@ -112,14 +110,12 @@ def _typed(primitive: Primitive, step: np.ufunc, operand: ShapedArray, *, axes: 
     return partial(evaluate, axes=axes)
 
 
-# ------------------------------------------------------------------------------
 # Sorting, the greatest k, and the indices of extremes in NumPy.
 #
 # The order of floating-point numbers is total: -inf < numbers < inf < NaN, with -0.0 equal to 0.0 and every NaN equal to every other.
 # A *rank* is an integer that orders as its number does, so that sorting ranks sorts in that order and the complement ``~rank`` sorts in
 # the opposite one. NumPy sorts integers by vector instructions but not stably; ranks that leave room for their position in
 # 64 bits are therefore sorted together with it.
-# ------------------------------------------------------------------------------
 
 
 def sort(*operands: np.ndarray, dimension: int, is_stable: bool, num_keys: int) -> tuple[np.ndarray, ...]:
@@ -225,7 +221,6 @@ def _extreme(find: Callable[..., Any], operand: np.ndarray, axes: tuple[int, ...
     return np.asarray(find(x, axis=axis)).astype(index_dtype)
 
 
-# ------------------------------------------------------------------------------
 # Sliding windows reduced, and the derivatives of such reductions: pooling.
 #
 # Windows run over every axis of the operand (with one tap along axes that are not pooled). A tap meets a strided view of the operand,
@@ -233,7 +228,6 @@ def _extreme(find: Callable[..., Any], operand: np.ndarray, axes: tuple[int, ...
 # which a tap would leave the operand are left out. A block of positions at a time keeps intermediate results in the caches.
 #
 # Maxima and minima have a *winner*: the first element of a window, in row-major order, that equals its extremum (NaN wins over numbers).
-# ------------------------------------------------------------------------------
 
 Slices = tuple[Any, ...]  # slices, one per axis, and an Ellipsis, so that indexing gives a view even of a 0-d array
 

@@ -35,13 +35,11 @@ from volta_fn.targets.wgsl.scalars import constant, is_supported
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 
-# ------------------------------------------------------------------------------
 # Compute convolutions with few outputs: loaded elements serve several results.
 #
 # An invocation has several rows of results, for all outputs of a group. It iterates over channels and a window's columns, of which it
 # loads what its results need; neighbouring invocations have neighbouring columns, so that they load neighbours. The taps are in
 # workgroup memory, some channels of them at a time.
-# ------------------------------------------------------------------------------
 
 _INVOCATIONS = 128
 
@@ -161,13 +159,11 @@ class _Narrow:
                     self.y.store(total(f, at, o * c.y.strides[2]), self.work.number(f, sum_, self.y.dtype))
 
 
-# ------------------------------------------------------------------------------
 # Tile a correlation for Winograd's convolution, and estimate its time.
 #
 # With n points along an axis, squares of n by n elements of x (*tiles*) and of r by r taps (*blocks*) give m by m results, m = n - r +
 # 1. In a convolution a block has all taps, and the results are tiled. In a gradient by the weights the results are few: there a tile
 # has them all, and the taps are divided into blocks, over which sums run.
-# ------------------------------------------------------------------------------
 
 #: Taps, or results, along both axes, and the numbers of points that serve them.
 _POINTS = {(3, 3): (4, 6), (5, 5): (6,)}
@@ -260,14 +256,12 @@ def shape_of(c: Correlation, dtypes: tuple[np.dtype, np.dtype, np.dtype], device
     return best if best is not None and (wanted or best.cost < c.products) else None
 
 
-# ------------------------------------------------------------------------------
 # Compute Winograd's convolution: products at points.
 #
 # See `compiler.contractions` for the transforms; windows move by single steps. The *blocks* of taps, and overlapping squares of n by n
 # elements of the input (*tiles*), are transformed to workspaces ``[points, groups, …]``; at each of the n² points tiles times terms
 # (channels and blocks) are multiplied with terms times outputs; and the products are transformed to squares of m by m results.
 # Neighbours in memory stay neighbours in the workspaces.
-# ------------------------------------------------------------------------------
 
 _FLOAT = np.dtype(np.float32)
 
@@ -459,9 +453,7 @@ class _Square:
         return [[load_element(i, j) for j in range(len(columns))] for i in range(len(rows))]
 
 
-# ------------------------------------------------------------------------------
 # Select the algorithm for `conv_general_dilated`.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 

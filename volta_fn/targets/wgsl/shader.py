@@ -16,9 +16,7 @@ from typing import NamedTuple
 from volta_fn.codegen.indices import IndexArithmetic
 from volta_fn.compiler.target import TargetCapabilities
 
-# ------------------------------------------------------------------------------
 # Split WGSL into tokens: as much of a lexer as the transformations need.
-# ------------------------------------------------------------------------------
 
 #: Identifiers and keywords, numbers (with their suffixes), white space, and single characters of anything else.
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\s+|.", re.DOTALL)
@@ -97,12 +95,10 @@ def declares_types(text: str) -> bool:
     return not {"struct", "alias"}.isdisjoint(_module_scope(text))
 
 
-# ------------------------------------------------------------------------------
 # Represent compute shaders as objects, which print their WGSL at the very end.
 #
 # A module lists its declarations in the order in which they are printed: bindings (numbered in that order), workgroup variables, and
 # functions and constants as WGSL. The functions of `transforms` take modules and return modules; inside statements they work on `tokens`.
-# ------------------------------------------------------------------------------
 
 #: The function that returns a float32 by its bits. Infinities and NaN are made by it, since WGSL forbids constant expressions that are not
 #: finite. Modules that call it declare it when they are printed, under a name that no transformation changes.
@@ -238,11 +234,9 @@ def hand_written(
     return ShaderModule((*bindings, *([functions] if functions else [])), invocations, parameters, body)
 
 
-# ------------------------------------------------------------------------------
 # Index arithmetic in shaders, as texts of type u32.
 #
 # It needs no function, so that it can be written wherever texts are.
-# ------------------------------------------------------------------------------
 
 
 class IndexText(IndexArithmetic[str]):
@@ -271,9 +265,7 @@ TEXT = IndexText()
 plus, times, quotient, remainder, dotted = TEXT.plus, TEXT.times, TEXT.quotient, TEXT.remainder, TEXT.dotted
 
 
-# ------------------------------------------------------------------------------
 # Write WGSL: modules of functions, whose statements are lines of text.
-# ------------------------------------------------------------------------------
 
 
 class Module:

@@ -27,9 +27,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.runtime.commands import fuse_horizontally
 from volta_fn.targets.wgsl.scalars import supports
 
-# ------------------------------------------------------------------------------
 # Describe the devices that programs are planned for.
-# ------------------------------------------------------------------------------
 
 #: WebGPU's names of limits, with the fields of `TargetCapabilities`, whose defaults every WebGPU device guarantees.
 LIMITS = {
@@ -117,9 +115,7 @@ def _of_device(device: Device) -> DeviceProfile:
     return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)
 
 
-# ------------------------------------------------------------------------------
 # List the routines of kernels and equations.
-# ------------------------------------------------------------------------------
 
 #: A generator of an equation's routine for a GPU: (operands' types, parameters, capabilities) -> routine, or None if there is none.
 GpuRoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any], TargetCapabilities], Routine | None]
@@ -196,9 +192,7 @@ class RoutineCache:
         return routine or None
 
 
-# ------------------------------------------------------------------------------
 # A GPU as a compilation target, with the passes that it adds to the pipeline.
-# ------------------------------------------------------------------------------
 
 #: The most buffers that fusion gives a kernel: more gain little, even where the device has them.
 _KERNEL_BUFFERS = 24

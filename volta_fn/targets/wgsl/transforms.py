@@ -20,13 +20,11 @@ from volta_fn.targets.wgsl.shader import (
     tokenize,
 )
 
-# ------------------------------------------------------------------------------
 # Fuse shaders horizontally: independent dispatches become one.
 #
 # Each shader has some of the workgroups. A dispatch of few workgroups leaves much of a GPU idle, and WebGPU runs the dispatches of a
 # pass one after the other where memory that was used before is written, even if they are independent. Equal shaders that follow each
 # other share their statements, which select their buffers by number (`_switched`).
-# ------------------------------------------------------------------------------
 
 #: The built-in values that a shader may use: it sees its own workgroups as if they were alone in the grid.
 _GROUP = "workgroup_id"
@@ -217,9 +215,7 @@ def _by_accessors(tokens: Sequence[str], names: frozenset[str]) -> str:
     return "".join(result)
 
 
-# ------------------------------------------------------------------------------
 # Run some of a shader's workgroups at a time.
-# ------------------------------------------------------------------------------
 
 
 def can_run_in_portions(shader: ShaderModule) -> bool:
@@ -236,12 +232,10 @@ def portion(shader: ShaderModule, groups: int) -> ShaderModule:
     return replace(shader, declarations=(*shader.declarations, added), group=f"portion[0] * {groups}u + {shader.group}")
 
 
-# ------------------------------------------------------------------------------
 # Bind arrays that are larger than one binding several times.
 #
 # A buffer that is too large for one binding is bound in *sections*. A load ``b[i]`` becomes a call of a function that finds the section
 # of the element, a store one statement for each section, and an atomic operation a call. Shaders access storage in no other form.
-# ------------------------------------------------------------------------------
 
 #: Bytes of types; of vectors, of a component.
 _BYTES = {"u32": 4, "i32": 4, "f32": 4, "u64": 8, "i64": 8, "f64": 8}

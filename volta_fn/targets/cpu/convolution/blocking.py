@@ -35,11 +35,9 @@ from volta_fn.targets.cpu.convolution.emission import (
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, stored_as, write
 from volta_fn.targets.cpu.routine import Launch, Routine
 
-# ------------------------------------------------------------------------------
 # Several correlations in one routine, which share launches.
 #
 # Each has up to four stages, and those of one kind are one launch.
-# ------------------------------------------------------------------------------
 
 #: About how many nanoseconds a multiplication takes.
 NANOSECONDS = 1 / 60
@@ -192,9 +190,7 @@ def write_zeros(builder: CorrelationBuilder) -> None:
     builder.job("sum", c.groups, c.groups * prod(sizes) * 0.5, fill)
 
 
-# ------------------------------------------------------------------------------
 # Blocking of a correlation: cache blocks, and register tiles within them.
-# ------------------------------------------------------------------------------
 
 #: Elements of a tile of x, and of the sums that a block holds, at most.
 TILE = 48 * 1024
@@ -350,9 +346,7 @@ def _cycles(split: Sequence[list[tuple[int, int]]], vectors: int) -> float:
     return total
 
 
-# ------------------------------------------------------------------------------
 # Stores of sums from registers, in the order of y.
-# ------------------------------------------------------------------------------
 
 
 def store_vector(f: Function, work: ComputeType, dtype: np.dtype, vector: Value, to: Value, stride: int, left: Index | None) -> None:

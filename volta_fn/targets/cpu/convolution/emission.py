@@ -14,11 +14,9 @@ from volta_fn.runtime.llvm.text import Function, Value, counting, i64, vector_of
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
 from volta_fn.targets.cpu.scalars.values import overload
 
-# ------------------------------------------------------------------------------
 # Indices, loops, transposes and strided copies in generated code.
 #
 # Constant indices are Python integers, so that arithmetic on them is folded.
-# ------------------------------------------------------------------------------
 
 #: A constant, or an i64 in generated code.
 Index = int | Value
@@ -194,7 +192,6 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
     return vectors
 
 
-# ------------------------------------------------------------------------------
 # Loop nests around a register tile: the sums of products of every algorithm here.
 #
 # The operands are *prepared*: every index steps through x, w and y by a known stride. *Rows* are unrolled indices, and one index is the
@@ -202,7 +199,6 @@ def transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
 # over, from outermost to innermost, the innermost unrolled. The other indices are plain loops.
 #
 # If w has *panels*, its elements are ordered by panel (a tile of one index), then depth, then the index in the panel.
-# ------------------------------------------------------------------------------
 
 #: About how many steps of the summation are unrolled.
 _UNROLLED = 8
@@ -397,11 +393,9 @@ def dense(sizes: Sequence[int], innermost: int = 1) -> list[int]:
     return strides
 
 
-# ------------------------------------------------------------------------------
 # Tiles of x: contiguous copies of the elements that a block reads.
 #
 # Elements outside x are zeros. A tile keeps the order of x in memory (unless told otherwise), so that complete rows are copied.
-# ------------------------------------------------------------------------------
 
 
 class TileSide(NamedTuple):

@@ -47,9 +47,7 @@ from volta_fn.targets.cpu.convolution.emission import (
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, first_lanes, is_itself, read, stored_as
 
-# ------------------------------------------------------------------------------
 # The blocking of a correlation for implicit GEMM.
-# ------------------------------------------------------------------------------
 
 #: The sums of results in fewer blocks than this are split.
 _FEW = 8
@@ -164,11 +162,9 @@ def iterations_of(plan: IgemmPlan) -> list[int]:
     return [-(-plan.c.channels // plan.blocks.channels), -(-plan.c.axes[0].taps // plan.blocks.taps[0])]
 
 
-# ------------------------------------------------------------------------------
 # Panels of w: its elements in the order in which register tiles read them.
 #
 # A panel holds, for each step of the summation, the elements of `width` adjacent outputs, with zeros beyond the last output.
-# ------------------------------------------------------------------------------
 
 
 def pack(
@@ -279,14 +275,12 @@ def _if_left(f: Function, lanes: int, inside: Value | None, left: Index, k: int)
     return exists if inside is None else f.binary("and", exists, inside)
 
 
-# ------------------------------------------------------------------------------
 # Implicit GEMM: matrix products of tiles of x with panels of w.
 #
 # Vectors are along the outputs. No matrix of patches is built: the rows of the product are read from the tile of x, each at its
 # positions and taps. Forward and by the input, w is small: its panels are packed once, and a block of positions sums over all terms. The
 # weight gradient sums over images and positions. It is computed block by block: each block packs its panels and adds to accumulators in
 # the workspace. If there are few results for the tasks, the sum is split, and the partial sums are added at the end in order.
-# ------------------------------------------------------------------------------
 
 
 class Igemm:

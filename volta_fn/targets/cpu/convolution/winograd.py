@@ -45,9 +45,7 @@ from volta_fn.targets.cpu.convolution.emission import (
 )
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, stored_as
 
-# ------------------------------------------------------------------------------
 # The tiling of a correlation, when Winograd's convolution applies, and its time.
-# ------------------------------------------------------------------------------
 
 #: Elements that a block has at all points, of x and of the products together, at most.
 _BLOCK = 128 * 1024
@@ -246,9 +244,7 @@ def _fitting(tiles: int, at_most: int, dilation: int) -> int:
     return dilation * fitting(each, max(1, min(each, round(at_most / dilation))))
 
 
-# ------------------------------------------------------------------------------
 # Winograd's transforms of weights and outputs, as generated code.
-# ------------------------------------------------------------------------------
 
 
 class VectorAlgebra:
@@ -465,7 +461,6 @@ class OutputTransform:
         store_transposed(f, work, self.builder.y_dtype, rows, to, c.y.strides[2], left, remain)
 
 
-# ------------------------------------------------------------------------------
 # Winograd's convolution: windows of stride 1, as products at points.
 #
 # See `compiler.contractions` for the transforms. The weights are transformed once. A block of positions goes through four steps, each in
@@ -475,7 +470,6 @@ class OutputTransform:
 #
 # Where taps are dilated, the positions of each residue have tiles of their own, next to each other. Windows of many taps are cut into
 # segments (see `Scheme`): then tiles are multiplied with a small window of tiles, and channels, times outputs.
-# ------------------------------------------------------------------------------
 
 
 class Winograd:

@@ -12,9 +12,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, i64, least, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# ------------------------------------------------------------------------------
 # Powers of a root of unity whose exponents are known when the code runs.
-# ------------------------------------------------------------------------------
 
 
 class Roots:
@@ -44,11 +42,9 @@ class Roots:
         return Complex(*[Lanes(f, f.load("double", f.at(pointer, "double", i64(k)), 8)) for k in range(2)])
 
 
-# ------------------------------------------------------------------------------
 # Groups of neighbours, one per lane of a vector.
 #
 # Neighbours are signals, columns, rows or numbers.
-# ------------------------------------------------------------------------------
 
 
 class Groups(NamedTuple):
@@ -75,9 +71,7 @@ class Groups(NamedTuple):
         f.loop(first, end, self.lanes, [], lambda start, _: group(least(f, start, i64(self.size - self.lanes))), once=True)
 
 
-# ------------------------------------------------------------------------------
 # Interleaved signals in memory, and tables of roots of unity.
-# ------------------------------------------------------------------------------
 
 
 class Buffers:
@@ -138,11 +132,9 @@ class Buffers:
         return Value("ptr", f"@{symbol}")
 
 
-# ------------------------------------------------------------------------------
 # Fourier transforms of a few complex numbers in registers.
 #
 # They are forward transforms without scaling.
-# ------------------------------------------------------------------------------
 
 
 class Complex(NamedTuple):
@@ -224,12 +216,10 @@ def _odd(x: Sequence[Complex]) -> list[Complex]:
     return results
 
 
-# ------------------------------------------------------------------------------
 # Butterflies of longer primes, as loops over memory.
 #
 # The cosines meet sums of pairs and the sines their differences, as in the butterflies above; a few results at a time are sums in
 # registers.
-# ------------------------------------------------------------------------------
 
 #: Vector registers that a result takes: its four sums, and those with which they are computed.
 _REGISTERS = 6

@@ -20,11 +20,9 @@ from volta_fn.targets.cpu.library.emission import RoutineWriter, nothing, task_r
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.number import element
 
-# ------------------------------------------------------------------------------
 # Transforms whose length is a product of small ones.
 #
 # They have a pass for each factor, and give results in natural order (Stockham's algorithm).
-# ------------------------------------------------------------------------------
 
 #: Factors up to this are butterflies in registers.
 _LONGEST_UNROLLED = 8
@@ -98,13 +96,11 @@ class Passes(Buffers):
         f.loop(i64(0), i64(rest), 1, [], block, once=True)
 
 
-# ------------------------------------------------------------------------------
 # Fourier transforms of long signals, each as a matrix of complex numbers.
 #
 # A signal of rows · columns numbers is a row-major matrix. Its spectrum is that of the columns, times powers of a root of
 # unity, and then that of the rows, transposed (Bailey's four steps). Neighbouring columns, and then rows, are the lanes of vectors, as
 # signals are below. Real signals are complex ones of half the length; `Pairs` makes their spectra, or signals of these.
-# ------------------------------------------------------------------------------
 
 #: The most rows, for which there is a table, and the most columns.
 _MOST_ROWS, _MOST_COLUMNS = 1024, 4096
@@ -248,12 +244,10 @@ class LongTransform:
         return Buffers(f, self.element, self.lanes, self.inverse)
 
 
-# ------------------------------------------------------------------------------
 # Routines of Fourier transforms along an axis.
 #
 # Neighbouring signals are the lanes of vectors. A group of signals, one per lane, is copied to interleaved memory that
 # fits a level-2 cache, transformed there, and copied to the result. Each signal is transformed separately.
-# ------------------------------------------------------------------------------
 
 #: The most complex numbers of a signal: a group of such signals takes 512 KB.
 _LONGEST = 2048

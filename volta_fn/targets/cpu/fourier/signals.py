@@ -15,11 +15,9 @@ from volta_fn.targets.cpu.scalars import Number, load, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# ------------------------------------------------------------------------------
 # Signals in memory: elements of neighbouring signals as vectors.
 #
 # An even number of real numbers is read as half as many complex numbers, whose components are adjacent.
-# ------------------------------------------------------------------------------
 
 #: Maps an index and its number to the number that is stored.
 Change = Callable[[Value, Complex], Complex]
@@ -135,14 +133,12 @@ class Signals(NamedTuple):
         return buffers.f.at(start, buffers.element, buffers.f.plus(i64(signal * 2 * self.length), column))
 
 
-# ------------------------------------------------------------------------------
 # Half spectra of real signals.
 #
 # A signal x of 2m real numbers is transformed as z of m complex ones, z[j] = x[2j] + i x[2j+1]. With E and O the spectra of the numbers
 # of even and odd indices, Z = E + i O, and the spectrum of x is X[k] = E[k] + w^k O[k], w = exp(-πi / m). E and O are spectra of real
 # numbers, so they follow from Z[k] and Z[m-k], or X[k] and X[m-k], together. A signal of an odd number is transformed as complex
 # numbers.
-# ------------------------------------------------------------------------------
 
 #: Numbers k and m - k of the target by number k of the source, the conjugate of its number m - k, and exp(-πi k / m).
 Pair = Callable[[Complex, Complex, Complex], tuple[Complex, Complex]]
@@ -215,11 +211,9 @@ def _pairs(buffers: Buffers, source: Value, target: Value, m: int, pair: Pair) -
     f.loop(i64(1), i64((m + 1) // 2), 1, [], emit_pair, once=True)
 
 
-# ------------------------------------------------------------------------------
 # Half spectra of long real signals.
 #
 # The rules are those of half spectra above, and neighbouring numbers are the lanes of vectors.
-# ------------------------------------------------------------------------------
 
 _MOST_TASKS = 16
 #: Nanoseconds for a number.

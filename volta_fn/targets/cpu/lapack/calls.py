@@ -18,9 +18,7 @@ from volta_fn.targets.cpu.library.movement import alignment, bits, copy_bytes, u
 from volta_fn.targets.cpu.loops.schedule import transposed
 from volta_fn.targets.cpu.routine import Routine
 
-# ------------------------------------------------------------------------------
 # Calls of LAPACK and BLAS, whose arguments are all pointers, in machine code.
-# ------------------------------------------------------------------------------
 
 #: The first letter of functions that compute in a dtype.
 LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
@@ -75,13 +73,11 @@ def bytes_at(f: Function, pointer: Value, offset: int) -> Value:
     return f.at(pointer, "i8", i64(offset)) if offset else pointer
 
 
-# ------------------------------------------------------------------------------
 # The number of OpenBLAS's threads, in machine code.
 #
 # It is one number for a process. A routine that shares out matrices to threads has OpenBLAS compute each on one: threads of two pools
 # would only wait for each other. One of a single large matrix has it use as many threads as the program has, unless OpenBLAS has fewer.
 # While there are routines of both kinds, the number is one. The last routine to end restores what was before the first.
-# ------------------------------------------------------------------------------
 
 _LOCK, _BEFORE, _MOST, _ON_ONE, _ON_MANY = (Value("ptr", f"getelementptr (i64, ptr @{THREADS}, i64 {word})") for word in range(WORDS))
 
@@ -144,9 +140,7 @@ def _locked(f: Function, work: Callable[[], None]) -> None:
     f.do(f"store atomic i64 0, {_LOCK} seq_cst, align 8")
 
 
-# ------------------------------------------------------------------------------
 # Matrices in memory: transposed copies, triangles, numbers that are not finite.
-# ------------------------------------------------------------------------------
 
 
 def transpose(
@@ -272,9 +266,7 @@ def or_nan(f: Function, possible: Value, compute: Callable[[], Value], results: 
     f.branch(failed, spoil)
 
 
-# ------------------------------------------------------------------------------
 # Routines of stacks of matrices, written as a function of one matrix.
-# ------------------------------------------------------------------------------
 
 RoutineMaker = Callable[[tuple[ShapedArray, ...], dict[str, Any]], Routine | None]
 

@@ -30,9 +30,7 @@ from volta_fn.targets.cpu.lapack.calls import (
 )
 from volta_fn.targets.cpu.routine import Routine
 
-# ------------------------------------------------------------------------------
 # The LU factorisation.
-# ------------------------------------------------------------------------------
 
 
 def lu(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
@@ -68,9 +66,7 @@ def _permute(f: Function, exchanged: Value, order: Value, m: int, count: int) ->
     f.loop(i64(0), i64(count), 1, [], exchange)
 
 
-# ------------------------------------------------------------------------------
 # The QR factorisation.
-# ------------------------------------------------------------------------------
 
 
 def qr(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
@@ -104,11 +100,9 @@ def qr(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
     return stack_routine("qr", operands, shapes, (2,) * (1 + len(shapes)), scratch, (4 if compute_q else 2) * m * n * k, body)
 
 
-# ------------------------------------------------------------------------------
 # Triangular solves, without transposed copies, and Cholesky's factorisation.
 #
 # To BLAS a row-major matrix is its transpose, whose lower triangle is the upper one.
-# ------------------------------------------------------------------------------
 
 
 def cholesky(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
@@ -159,9 +153,7 @@ def triangular_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any]) 
     return stack_routine("triangular_solve", operands, (b,), (2, 2, 2), [], n * rows * columns, body, threads_beyond=0)
 
 
-# ------------------------------------------------------------------------------
 # Hessenberg, Schur and tridiagonal forms, reflectors, and tridiagonal systems.
-# ------------------------------------------------------------------------------
 
 
 def hessenberg(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:
@@ -263,11 +255,9 @@ def tridiagonal_solve(operands: tuple[ShapedArray, ...], params: dict[str, Any])
     return stack_routine("tridiagonal_solve", operands, (b,), (1, 1, 1, 2, 2), scratch, 10 * n * (k + 1), body)
 
 
-# ------------------------------------------------------------------------------
 # Eigenvalues, eigenvectors and singular values.
 #
 # Matrices with numbers that are not finite give NaN without a call: some versions of LAPACK would not return.
-# ------------------------------------------------------------------------------
 
 
 def eigh(operands: tuple[ShapedArray, ...], params: dict[str, Any]) -> Routine:

@@ -16,9 +16,7 @@ from volta_fn.targets.cpu.library.emission import RoutineWriter, chunk_count, co
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, horizontal, load, splat, store, supports
 
-# ------------------------------------------------------------------------------
 # Scans of vectors: every lane combined with all that comes before it.
-# ------------------------------------------------------------------------------
 
 
 class Scan(CumulativeOp):
@@ -118,7 +116,6 @@ def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
     return taken(f, x, [k if 0 <= k < lanes else lanes for k in order], scan.neutral(f, lanes))
 
 
-# ------------------------------------------------------------------------------
 # Cumulative sums, products, extrema and log-sum-exps.
 #
 # Along the last axis a vector's lanes are combined with those before them in a few steps, each reaching twice as far, and then with all
@@ -126,7 +123,6 @@ def _moved(f: Function, scan: Scan, x: Number, reach: int) -> Number:
 # the columns. Products of floats are computed one by one, since products of chunks might overflow where the result does not.
 #
 # float16 and bfloat16 accumulate in float32.
-# ------------------------------------------------------------------------------
 
 #: Elements of a chunk of a long row, and the fewest elements of a task.
 _CHUNK = 1 << 16

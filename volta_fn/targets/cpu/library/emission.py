@@ -13,9 +13,7 @@ from volta_fn.runtime.llvm.text import Function, Module, Value, i64, least
 from volta_fn.targets.cpu.routine import Launch, Routine
 from volta_fn.targets.cpu.scalars import Number, apply
 
-# ------------------------------------------------------------------------------
 # Routines under construction: entry points whose bodies do one task.
-# ------------------------------------------------------------------------------
 
 #: Bytes that a task of moving memory should touch.
 TASK_BYTES = 1 << 17
@@ -73,9 +71,7 @@ def task_range(f: Function, task: Value, size: int, count: int, grain: int = 1) 
     return begin, least(f, f.plus(begin, i64(step)), i64(size))
 
 
-# ------------------------------------------------------------------------------
 # Numbers in routines: lanes, conversions, and loops over runs of them.
-# ------------------------------------------------------------------------------
 
 _HALF = (np.dtype(np.float16), np.dtype(dtypes.bfloat16))
 

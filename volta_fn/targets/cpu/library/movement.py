@@ -32,9 +32,7 @@ from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes, overload
 
-# ------------------------------------------------------------------------------
 # Moving elements: an element of any dtype is an integer of its size.
-# ------------------------------------------------------------------------------
 
 
 def unit(itemsize: int) -> str:
@@ -115,9 +113,7 @@ def fill_block(
     nest(f, sizes, store_element, first)
 
 
-# ------------------------------------------------------------------------------
 # Vectors of strided elements, of which only the existing ones are touched.
-# ------------------------------------------------------------------------------
 
 #: Up to this stride all memory from the first to the last element is loaded, under a mask.
 _NEAR = 4
@@ -190,9 +186,7 @@ def _addresses(f: Function, element: str, where: StridedLanes, lanes: int) -> Va
     return f.let(f"<{lanes} x ptr>", f"getelementptr {element}, {where.pointer}, {offsets}")
 
 
-# ------------------------------------------------------------------------------
 # Blocks read or replaced at positions that are known when the program runs.
-# ------------------------------------------------------------------------------
 
 #: The end of the symbol of a launch that copies an operand, and does nothing where that is the result.
 COPY = "_copy"
@@ -276,13 +270,11 @@ def _corner(
     return f.at(base, unit(operand.dtype.itemsize), f.dotted(positions, row_major(operand.shape)))
 
 
-# ------------------------------------------------------------------------------
 # Gather: windows of the operand copied into the result.
 #
 # A task finds the offsets of a block of windows and then copies them. Dimensions of the windows that come before the batch in the result
 # are loops around that copying, so that the result is written in order. Windows of one element are copied as their offsets are
 # found, several at a time where all of them are inside, which one comparison of vectors finds out.
-# ------------------------------------------------------------------------------
 
 #: The most windows whose offsets are found at once.
 _BLOCK = 1024
@@ -441,12 +433,10 @@ def are_inside(f: Function, starts: Starts, indices: Value, first: Value, count:
     return f.intrinsic(f"llvm.vector.reduce.and.v{lanes}i1", "i1", inside)
 
 
-# ------------------------------------------------------------------------------
 # Scatters: updates combined into the operand in the order of the indices.
 #
 # The operand's elements are divided between tasks by their coordinate along one dimension; every task goes through all index vectors in
 # order and does its own windows. float16 and bfloat16 are summed and multiplied in float32, in a copy, and rounded once.
-# ------------------------------------------------------------------------------
 
 _MOST_TASKS = 8
 #: The bytes of contiguous windows that are prefetched, since the processor cannot predict their addresses.

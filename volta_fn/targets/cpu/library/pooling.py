@@ -22,9 +22,7 @@ from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars import Number, apply, combine, constant, load, store, supports
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# ------------------------------------------------------------------------------
 # Sliding windows: the rows and elements that a window meets.
-# ------------------------------------------------------------------------------
 
 #: The most taps that are unrolled.
 _UNROLLED = 9
@@ -103,9 +101,7 @@ def groups(f: Function, begin: Value, end: Value, lanes: int, most: int, write: 
         write(i64(vector_end), [None] * vectors + ([i64(rest_size)] if rest_size else []))
 
 
-# ------------------------------------------------------------------------------
 # Reductions of windows: first down the rows, into a padded row, then along it.
-# ------------------------------------------------------------------------------
 
 #: The most elements of a tile of a padded row, about.
 _TILE = 2048
@@ -293,12 +289,10 @@ def strided(f: Function, dtype: np.dtype, pointer: Value, lanes: int, stride: in
     return Number(dtype, tuple([Lanes(f, p).taken(range(0, lanes * stride, stride)).value for p in close.components]))
 
 
-# ------------------------------------------------------------------------------
 # Pooling's cotangents: each element gets those of the windows that it wins.
 #
 # A task takes planes, one for each index of the outer axis: it finds the winner of each window, and then either scatters the windows'
 # cotangents to their winners or, for windows of stride 1, gathers for each element the cotangents of the windows around it.
-# ------------------------------------------------------------------------------
 
 _COTANGENT_TASK = 1 << 13
 
@@ -450,12 +444,10 @@ def _add(f: Function, sums: Value, offsets: Value, values: Value) -> None:
         f.store(f.binary("fadd", f.load(element, at, align), more), at, align)
 
 
-# ------------------------------------------------------------------------------
 # The extrema of windows and their positions; pooling's tangents.
 #
 # A window's winner is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers. A
 # vector of neighbouring windows visits its taps in order and remembers the best so far.
-# ------------------------------------------------------------------------------
 
 _ARGMAX_TASK = 1 << 13
 

@@ -19,9 +19,7 @@ from volta_fn.targets.cpu.library.movement import alignment, copy_bytes, unit
 from volta_fn.targets.cpu.routine import Routine
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# ------------------------------------------------------------------------------
 # Sort keys (`codegen.indices`) in machine code.
-# ------------------------------------------------------------------------------
 
 
 def key_bits(dtype: np.dtype) -> int:
@@ -52,12 +50,10 @@ def widen(f: Function, x: Value, bits: int) -> Value:
     return f.cast("zext", x, vector_of(f"i{bits}", lanes_of(x.type)))
 
 
-# ------------------------------------------------------------------------------
 # Radix sort: passes move elements into buckets by digits, the lowest first.
 #
 # Elements are integers whose upper bits are a key. A pass has two steps, both over chunks of the row that are the same for any number of
 # threads: `count` the digits of a chunk; `deal` the elements of a chunk to where its buckets begin, which all counts tell.
-# ------------------------------------------------------------------------------
 
 #: ``fetch(i)`` gives an element and the key bits in it as a number that `digit` looks at.
 Fetch = Callable[[Value], tuple[Value, Value]]
@@ -167,9 +163,7 @@ def deal(f: Function, digit: Digit, fetch: Fetch, begin: Value, end: Value, posi
     f.loop(begin, end, 1, [], deal_element)
 
 
-# ------------------------------------------------------------------------------
 # Sorting short rows: an element's rank is the number of those before it.
-# ------------------------------------------------------------------------------
 
 #: The longest rows that are sorted by ranking.
 SHORT = 128
@@ -235,13 +229,11 @@ def rank_of(f: Function, keys: Sequence[Value], bits: int, size: int, lanes: int
     return total
 
 
-# ------------------------------------------------------------------------------
 # Sorting rows by NumPy's sorts, which are faster than ranking and radix sort.
 #
 # A row of real numbers is copied and sorted in place. NumPy does not sort stably: of equal numbers only zeros of either sign differ, so
 # these are put in their order afterwards. Of several operands the elements' keys of up to 32 bits are sorted together with their
 # numbers, as integers of 64 bits, by which the operands are then put in order.
-# ------------------------------------------------------------------------------
 
 _TASK = 1 << 12
 #: Columns that are copied together to rows, since their elements share cache lines.
@@ -403,14 +395,12 @@ class _Packed:
         nest(f, [rows.size], place)
 
 
-# ------------------------------------------------------------------------------
 # Sorting rows, of one or several operands, by one or several keys.
 #
 # Numbers that NumPy has a fast sort for are sorted by that. Of others, short rows are sorted by ranking, long ones by radix sort. An
 # element then holds, above its key, either nothing, or the bits of the one other operand, or its number, by which the
 # operands are put in order at the end; of several keys the last is sorted by first. A few long rows are split into chunks for the
 # passes; of many rows each is sorted by one task.
-# ------------------------------------------------------------------------------
 
 #: The most rows, and the least elements, of rows that are split into chunks.
 _FEW = 8

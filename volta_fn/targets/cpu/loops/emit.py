@@ -13,11 +13,9 @@ from volta_fn.targets.cpu.loops.rows import RowCode, Segment, States, Vectors
 from volta_fn.targets.cpu.loops.schedule import Grid, InterleavedStores, LoopSchedule, TransposeTiles
 from volta_fn.targets.cpu.routine import Launch
 
-# ------------------------------------------------------------------------------
 # Kernels that copy long ranges as they are, such as concatenations.
 #
 # The C library copies them in less time than a loop over vectors, which reads the result's cache lines before it writes them.
-# ------------------------------------------------------------------------------
 
 #: Bytes of the longest range from which on a call of the C library pays.
 _MEMCPY_BYTES = 1 << 12
@@ -71,9 +69,7 @@ def _source(analysis: KernelAnalysis, axis: int, segment: Segment) -> int | None
     return node_number if all(segment.decided.get(r, False) for r in node.mask) else None
 
 
-# ------------------------------------------------------------------------------
 # A kernel's schedule as a routine.
-# ------------------------------------------------------------------------------
 
 BEGIN, END = Value("i64", "%begin"), Value("i64", "%end")
 

@@ -31,11 +31,9 @@ from volta_fn.targets.cpu.loops.schedule import (
 from volta_fn.targets.cpu.routine import Launch, Routine
 from volta_fn.targets.cpu.scalars import load, store, supports
 
-# ------------------------------------------------------------------------------
 # Split reductions of long rows: one launch reduces chunks, another combines.
 #
 # The second launch is a kernel itself: it reduces over the chunks, and does what is per row.
-# ------------------------------------------------------------------------------
 
 #: Fewer tasks than this, and rows are cut.
 _FEW = 16
@@ -247,9 +245,7 @@ class Split:
         return Load(dtype, number, (self.cut.chunks, self.rows), index, (), Constant.of(0, dtype))
 
 
-# ------------------------------------------------------------------------------
 # Routines of kernels.
-# ------------------------------------------------------------------------------
 
 
 def routine(kernel: Kernel, options: LoopOptions = PREFERRED) -> Routine | None:

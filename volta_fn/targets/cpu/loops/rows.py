@@ -25,9 +25,7 @@ from volta_fn.targets.cpu.scalars.number import convert
 from volta_fn.targets.cpu.scalars.operations import cost
 from volta_fn.targets.cpu.scalars.values import Lanes
 
-# ------------------------------------------------------------------------------
 # Reductions in vectors, by the accumulators of `codegen.loops`.
-# ------------------------------------------------------------------------------
 
 State = tuple[Value, ...]
 
@@ -160,9 +158,7 @@ def mask_of(f: Function, count: Value, lanes: int) -> Value:
     return f.compare("icmp ult", numbers, f.splat(Value("i64", count.name), lanes))
 
 
-# ------------------------------------------------------------------------------
 # The values that a pass over a row keeps for later passes, by their costs.
-# ------------------------------------------------------------------------------
 
 #: Nanoseconds per element of recomputation from which on a value is kept instead.
 _KEPT = 0.15
@@ -218,12 +214,10 @@ def cost_of(analysis: KernelAnalysis, targets: Iterable[int]) -> float:
     return total
 
 
-# ------------------------------------------------------------------------------
 # The passes over rows as loops.
 #
 # Either the lanes of a vector are neighbouring elements of one row, or they are the same element of neighbouring rows (*rows as lanes*), of
 # which several vectors may be interleaved. A kernel without inner axes has rows of one element.
-# ------------------------------------------------------------------------------
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 64

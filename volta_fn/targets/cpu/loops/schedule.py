@@ -25,12 +25,10 @@ from volta_fn.targets.cpu.scalars import Number, store
 from volta_fn.targets.cpu.scalars.number import element
 from volta_fn.targets.cpu.scalars.values import bits_of
 
-# ------------------------------------------------------------------------------
 # Kernels whose innermost axis is short: interleaved results.
 #
 # `repeat` has such kernels, and `stack` along the last axis. Vectors go along a longer axis, whose elements are not neighbours in
 # memory. So the elements of all indices along the short axis are computed together, and their lanes are interleaved before the store.
-# ------------------------------------------------------------------------------
 
 #: The most elements of the short axis.
 _LONGEST_SHORT_AXIS = 4
@@ -113,12 +111,10 @@ def _holds(condition: Range, axis: int, index: int) -> bool:
     return condition.low <= value < condition.high
 
 
-# ------------------------------------------------------------------------------
 # Transposes: kernels whose loads and stores are contiguous along different axes.
 #
 # Square tiles of vectors are loaded along the loads' axis, transposed in registers, stored on the stack, and used along
 # the stores' axis, so that memory is read and written by full cache lines. Tiles are visited in blocks that few pages of memory hold.
-# ------------------------------------------------------------------------------
 
 #: Iterations along either axis after which a block of tiles ends.
 BLOCK = 64
@@ -265,12 +261,10 @@ def _shuffled(f: Function, a: Value, b: Value, order: Sequence[int]) -> Value:
     return f.let(a.type, f"shufflevector {a}, {b}, <{len(order)} x i32> <{mask}>")
 
 
-# ------------------------------------------------------------------------------
 # Schedules of kernels: the axis and lanes of vectors, passes, and tasks.
 #
 # `schedule_of` makes the choices that are expected to be fastest. `LoopOptions` force other ones, and `legal_options` lists those that a
 # kernel may have, so that tests run it in every way.
-# ------------------------------------------------------------------------------
 
 #: Nanoseconds that a task should take.
 GRAIN = 40_000.0

@@ -11,9 +11,7 @@ from volta_fn.compiler.contractions import Operand, Walk
 from volta_fn.runtime.llvm.text import Function, Module, Value, i64
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, tile_shapes
 
-# ------------------------------------------------------------------------------
 # Loops, indices and task numbers in generated code.
-# ------------------------------------------------------------------------------
 
 
 def each(f: Function, start: Value, end: Value, body: Callable[[Value], None], step: int = 1) -> None:
@@ -94,11 +92,9 @@ def flat_index(f: Function, *digits: tuple[Value, int]) -> Value:
     return total
 
 
-# ------------------------------------------------------------------------------
 # Blocking of a product: register tiles, cache blocks, and tasks for the threads.
 #
 # All of it follows from the shape alone, so that sums are formed in the same order whatever the number of threads.
-# ------------------------------------------------------------------------------
 
 _DEPTH = 256  # k in a block: a panel of A and one of B should fit into the level-1 cache
 _UNBLOCKED_DEPTH = 384  # most k that are not cut into blocks

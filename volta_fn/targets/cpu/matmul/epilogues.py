@@ -21,9 +21,7 @@ from volta_fn.targets.cpu.matmul.blocking import Blocking, each, offset_of, para
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, MicroKernel, ResultTile, TileAddress, is_itself, load, micro_kernel, write
 from volta_fn.targets.cpu.routine import Launch
 
-# ------------------------------------------------------------------------------
 # Epilogues: from a tile's sums to results, and the partial sums of split-K.
-# ------------------------------------------------------------------------------
 
 
 class Epilogue(Protocol):
@@ -183,11 +181,9 @@ def combine(module: Module, name: str, work: ComputeType, plan: Blocking, partia
     return Launch(name, plan.batch * plan.m, plan.batch * plan.m * -(-plan.n // width) * vectors * plan.splits * _ROW_COST)
 
 
-# ------------------------------------------------------------------------------
 # Epilogues that are kernels, fused into a product.
 #
 # The sums of a few rows by some columns, a *strip*, are put on the stack, and the kernel's loops go over them there.
-# ------------------------------------------------------------------------------
 
 _UNROLL = 2  # vectors of a strip that are interleaved
 
@@ -316,9 +312,7 @@ class FusedEpilogue:
         each(f, middle, end, last, lanes)
 
 
-# ------------------------------------------------------------------------------
 # A register tile for one block of k: the micro-kernel, then the epilogue.
-# ------------------------------------------------------------------------------
 
 _STRIP_BYTES = 64 << 10  # most bytes of sums that are kept for the epilogue
 

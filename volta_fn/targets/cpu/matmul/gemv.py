@@ -13,11 +13,9 @@ from volta_fn.targets.cpu.matmul.epilogues import Epilogue, PartialSums, combine
 from volta_fn.targets.cpu.matmul.micro_kernel import ComputeType, ResultTile, first_lanes, lanes_below, read
 from volta_fn.targets.cpu.routine import Launch, Routine
 
-# ------------------------------------------------------------------------------
 # Products of few rows with many, all contiguous along k, as dot products.
 #
 # Nothing is packed: vectors along k of a few rows of either operand are multiplied with each other, and lanes are added up at the end.
-# ------------------------------------------------------------------------------
 
 _FEW = 8  # most rows of the smaller operand
 _SHORT = 48  # least terms; with fewer, adding up lanes takes too long
@@ -212,12 +210,10 @@ class DotProducts:
         return vectors
 
 
-# ------------------------------------------------------------------------------
 # A vector times a matrix that is contiguous along columns: sums of scaled rows.
 #
 # The time goes into reading the matrix, so that this is done in long runs: a task keeps sums of many columns, and adds a few rows at a
 # time.
-# ------------------------------------------------------------------------------
 
 _NARROW = 256  # least columns; with fewer, tiles are faster
 _RUN = 512  # columns of a task, about

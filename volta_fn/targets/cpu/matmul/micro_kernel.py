@@ -14,12 +14,10 @@ from volta_fn.runtime.llvm.text import Function, SharedFunction, Value, i64, sha
 from volta_fn.targets.cpu.scalars.number import first_of, masked_load, masked_store
 from volta_fn.targets.cpu.scalars.values import overload
 
-# ------------------------------------------------------------------------------
 # The dtype in which a product computes, and conversions from and to others.
 #
 # float32, float64 and the integers of 32 and 64 bits compute in themselves; float16 and bfloat16 in float32, rounded once at the end;
 # narrower integers in 32 bits, of which the low ones are theirs; bools in "any of (a and b)".
-# ------------------------------------------------------------------------------
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOATS = {np.dtype(np.float16): "half", np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
@@ -172,13 +170,11 @@ def _bfloat16_bits(f: Function, value: Value, lanes: int) -> Value:
     return f.cast("trunc", f.select(nan, quiet, rounded), vector_of("i16", lanes))
 
 
-# ------------------------------------------------------------------------------
 # The micro-kernel: a register tile of C, summed over k.
 #
 # A tile has a few rows by a few vectors of columns. For each k the micro-kernel loads the vectors of B's row once and multiplies them by
 # every row's number of A, broadcast from memory. So that the multiplications, and not the loads, take the time, tiles are as large as
 # registers allow. `multiply` is compiled once for all products: matrices' sizes are arguments.
-# ------------------------------------------------------------------------------
 
 _UNROLLED = 56  # multiplications unrolled in an iteration of the loop, at most
 _AHEAD = 24  # k by which packed panels are prefetched

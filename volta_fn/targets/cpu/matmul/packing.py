@@ -23,13 +23,11 @@ from volta_fn.targets.cpu.matmul.micro_kernel import (
     type_name,
 )
 
-# ------------------------------------------------------------------------------
 # Packing panels of operands, in the order in which their memory is best read.
 #
 # A task packs a group of panels (`PackTasks`), or, of an operand whose rows (or columns) are adjacent in memory, a range of k of all
 # panels (`RowPacking`): memory is then read sequentially, which the hardware prefetches, where short runs of a few panels would each
 # wait for memory.
-# ------------------------------------------------------------------------------
 
 
 def pack_panels(
@@ -158,11 +156,9 @@ def row_sections(plan: Blocking, pitch: int) -> tuple[Section, ...]:
     return tuple(section for section in (tall, others) if section.panels)
 
 
-# ------------------------------------------------------------------------------
 # Operands of products: code that packs their panels, or finds them in place.
 #
 # A panel has, for each of `depth` k, the numbers of a few rows of A, or of a few vectors of columns of B, next to each other.
-# ------------------------------------------------------------------------------
 
 _CHUNK = 16
 
@@ -279,12 +275,10 @@ class StridedOperand:
         return pointer if offset.name == "0" else f.at(pointer, f"[{self.operand.dtype.itemsize} x i8]", offset)
 
 
-# ------------------------------------------------------------------------------
 # Functions that pack panels, compiled once for all products.
 #
 # They copy rows, spread them over panels, or transpose them in registers. Their arguments are an address, the bytes between rows in
 # memory, the number of k, and the panel's address.
-# ------------------------------------------------------------------------------
 
 #: Rows that are packed at a time where they belong to several panels.
 RUN = 8

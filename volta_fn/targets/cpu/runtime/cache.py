@@ -31,13 +31,11 @@ from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.runtime.llvm.host import host, llvm
 
-# ------------------------------------------------------------------------------
 # Fingerprints of programs: texts that are equal only for equal programs.
 #
 # A fingerprint is the key of a compiled program on disk. Variables are numbers in the order in which they are bound, constants are
 # hashes of their bytes. A call is written as the program that it calls, as only this is compiled. A program that holds something
 # without such a text, like a user's function, has no fingerprint.
-# ------------------------------------------------------------------------------
 
 _PLAIN = frozenset({int, bool, str, bytes, NoneType})
 
@@ -194,7 +192,6 @@ def _rules(values: Sequence[Any]) -> str:
     return ",".join([_rule(value) for value in values if callable(value)])
 
 
-# ------------------------------------------------------------------------------
 # The cache on disk. A process keeps the entries that it has loaded in memory.
 #
 # There are three kinds of entries, each a file named by a hash of its key, the state of this package, the versions of what it uses, and
@@ -209,7 +206,6 @@ def _rules(values: Sequence[Any]) -> str:
 # An entry holds a row of JSON and bytes. The row begins with the CPU that the entry is for, although the hash of its name has it,
 # too: a file that came by its name in another way must not run on another CPU. `runtime.caches` keeps entries from damage and from other
 # users.
-# ------------------------------------------------------------------------------
 
 T = TypeVar("T")
 #: Seconds after which writing a file again changes its time.

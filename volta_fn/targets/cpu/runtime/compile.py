@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 
-# ------------------------------------------------------------------------------
 # Compiled routines: loaded in the process by their keys, and cached on disk.
-# ------------------------------------------------------------------------------
 
 #: A launch that costs fewer nanoseconds is run by one thread: waking another takes about as long.
 _WORTH_SHARING = 20_000.0
@@ -205,12 +203,10 @@ def _mode(launch: cache.CompiledLaunch, *, before_restoring: bool) -> Mode:
 CODE_CACHE = CodeCache()
 
 
-# ------------------------------------------------------------------------------
 # Lowered programs compiled to commands.
 #
 # Loops and branches are commands that hold others. A loop's carry is updated in place where a step allows it; else it alternates
 # between two buffers.
-# ------------------------------------------------------------------------------
 
 #: How control flow is written: (writer, item, operands' slots, results' slots, block).
 ControlFlow = Callable[["CommandWriter", Item, Sequence[Slot], Sequence[Slot], Block], None]

@@ -34,12 +34,10 @@ from volta_fn.targets.cpu.runtime.pool import Workers, write_pool
 from volta_fn.targets.numpy.backend import make_kernel, written
 from volta_fn.targets.numpy.program import workspace
 
-# ------------------------------------------------------------------------------
 # Ctrl-C in programs that call Python's functions.
 #
 # A handler that raises at the first instruction of such a function, or after its last one, would end nothing: ctypes prints the
 # exception and returns an undefined status to the program. So the handler waits while such a function runs.
-# ------------------------------------------------------------------------------
 
 #: The code in which the handler waits.
 _protected: set[CodeType] = set()
@@ -105,11 +103,9 @@ def _execute(enter: Callable[..., int], arrays: tuple[Any, ...]) -> int:
     return enter(*arrays)
 
 
-# ------------------------------------------------------------------------------
 # Equations that NumPy computes, as functions that the executor calls.
 #
 # Their exceptions are kept, and raised when the program has ended.
-# ------------------------------------------------------------------------------
 
 _failures = threading.local()
 
@@ -213,9 +209,7 @@ def _array_at(slot: Slot, shape: tuple[int, ...], dtype: Any) -> Callable[[int],
     return lambda table: ndarray(shape, dtype, memory(at(table + 8 * slot.number).value))
 
 
-# ------------------------------------------------------------------------------
 # The runtime's own machine code, compiled with the first program.
-# ------------------------------------------------------------------------------
 
 _lock = threading.Lock()
 
@@ -254,7 +248,6 @@ def _start_support_code() -> SupportCode:
     return SupportCode(make_entry(addresses), Workers(work, reset), make_empty(allocator))
 
 
-# ------------------------------------------------------------------------------
 # The executor: machine code that runs a program's commands, 64-bit words.
 #
 # A program works on a *table* of pointers, whose entries are *slots*: the caller's arrays, constants, buffers in the program's own memory
@@ -273,7 +266,6 @@ def _start_support_code() -> SupportCode:
 # ====== ==========================================================================================================================
 #
 # A *counter* is a slot too, which holds a number instead of a pointer.
-# ------------------------------------------------------------------------------
 
 
 class Op(IntEnum):

@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline
 
 
-# ------------------------------------------------------------------------------
 # Compiled programs in the cache on disk, with the objects of all their routines.
 #
 # A later process neither compiles nor chooses again. An entry's header gives the sizes of what follows it: the commands, the layout's
 # offsets, constants, objects. Large constants that the traced program has too are not in the entry but are named by their numbers.
-# ------------------------------------------------------------------------------
 
 
 class SlotLayout(NamedTuple):
@@ -230,9 +228,7 @@ def read_entry(key: Key) -> CachedProgram | None:
         return CachedProgram(artifact, _recent.setdefault(key.name, code))
 
 
-# ------------------------------------------------------------------------------
 # Programs ready to run: functions of NumPy arrays, compiled or from the disk.
-# ------------------------------------------------------------------------------
 
 #: Records of programs. The tables of collected programs are freed when another program is created.
 _records: Finalized[np.ndarray] = Finalized()

@@ -14,9 +14,7 @@ from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 from volta_fn.targets.cpu.scalars.values import Lanes, literal, overload
 
-# ------------------------------------------------------------------------------
 # Numbers of any dtype in registers, and constants.
-# ------------------------------------------------------------------------------
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
 
@@ -105,9 +103,7 @@ def counting(f: Function, type_: str, lanes: int) -> Lanes:
     return Lanes(f, Value(vector_of(type_, lanes), f"<{', '.join(f'{type_} {k}' for k in range(lanes))}>"))
 
 
-# ------------------------------------------------------------------------------
 # Numbers of one dtype as numbers of another: by value, and by bits.
-# ------------------------------------------------------------------------------
 
 
 def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -189,11 +185,9 @@ def _from_bits(bits: Lanes, dtype: np.dtype) -> Lanes:
     return bits.as_float() if kind(dtype) == "float" else bits
 
 
-# ------------------------------------------------------------------------------
 # Numbers between memory and registers.
 #
 # In memory bool is a byte, bfloat16 its bits, float16 `half`, and a complex number its two components.
-# ------------------------------------------------------------------------------
 
 #: Strides up to which vectors of neighbours are shuffled, which takes less time than reading numbers one by one.
 _SHUFFLED = 4

@@ -28,9 +28,7 @@ from volta_fn.targets.cpu.scalars.number import (
 )
 from volta_fn.targets.cpu.scalars.values import Lanes, inlined, overload
 
-# ------------------------------------------------------------------------------
 # Estimated costs of operations, for scheduling and recomputation.
-# ------------------------------------------------------------------------------
 
 #: Measured cycles per vector of 512 bits of float32; a formula that is not listed takes a cycle an instruction, about.
 _CYCLES = {
@@ -63,9 +61,7 @@ def _instructions(op: str) -> float:
     return float(str(module).count(" = "))
 
 
-# ------------------------------------------------------------------------------
 # Integers, by the operations of `codegen.scalars`.
-# ------------------------------------------------------------------------------
 
 
 class MachineIntegers(Integers):
@@ -110,9 +106,7 @@ def _integers(dtype: np.dtype) -> dict[str, Operation]:
     return MachineIntegers(dtype).operations()
 
 
-# ------------------------------------------------------------------------------
 # Elementwise primitives by name, in machine code.
-# ------------------------------------------------------------------------------
 
 
 def supports(op: str, in_dtypes: Sequence[np.dtype], params: Mapping[str, Any]) -> bool:

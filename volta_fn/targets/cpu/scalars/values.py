@@ -16,9 +16,7 @@ from volta_fn.primitives.formulas.values import Scalar, Values
 from volta_fn.runtime.llvm.host import host
 from volta_fn.runtime.llvm.text import Function, Value, element_of, i64, lanes_of, vector_of
 
-# ------------------------------------------------------------------------------
 # AVX-512 instructions that split floats into exponent and significand.
-# ------------------------------------------------------------------------------
 
 #: The rounding mode that is set.
 _CURRENT = Value("i32", "4")
@@ -64,12 +62,10 @@ def _by_register(f: Function, name: str, operands: Callable[..., list[Value]], *
     return f.intrinsic(f"llvm.x86.avx512.mask.{name}.{suffix}.512", args[0].type, *operands(*args))
 
 
-# ------------------------------------------------------------------------------
 # Vectors of machine numbers with operators: `x * y` writes the instruction.
 #
 # `Lanes` is a `Value` in the function that is being written. Operators write the plain instruction for its type: nothing is contracted or
 # reassociated. Python numbers stand for vectors of copies. Comparisons are methods, and give vectors of i1.
-# ------------------------------------------------------------------------------
 
 FLOATS = ("half", "float", "double")
 _BITS = {"half": 16, "float": 32, "double": 64}

@@ -18,9 +18,7 @@ from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 
-# ------------------------------------------------------------------------------
 # Load and store rows of operands and results, in vectors of four elements.
-# ------------------------------------------------------------------------------
 
 FLOAT = np.dtype(np.float32)
 
@@ -76,9 +74,7 @@ class Matrix(NamedTuple):
                     self.array.store(f.let("u32", f"{at} + {e}u"), number)
 
 
-# ------------------------------------------------------------------------------
 # Emit logits: scaled products, masked where a query does not see a key.
-# ------------------------------------------------------------------------------
 
 #: Less than any logit, including those of keys that are not seen.
 LOWEST = literal("f32", -float(np.finfo(np.float32).max))
@@ -166,13 +162,11 @@ def seen(b: AttentionShader, query: str, key: str, mask: Mask) -> str:
     return f.let("bool", " && ".join(conditions)) if conditions else ""
 
 
-# ------------------------------------------------------------------------------
 # Emit the building blocks of attention: products of blocks of rows.
 #
 # Each invocation of a workgroup computes a patch of a block: some vectors (``vec4<f32>``) of rows by some vectors of columns. Operands
 # pass through workgroup memory slice by slice, and so do weights, transposed. Slices and weights alternate in the same memory: the less
 # each workgroup needs, the more of them are resident. Every step ends with a barrier, so that the next one may overwrite that memory.
-# ------------------------------------------------------------------------------
 
 BARRIER = "workgroupBarrier();"
 

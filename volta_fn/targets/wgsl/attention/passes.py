@@ -28,12 +28,10 @@ from volta_fn.targets.wgsl.scalars.number import Number, literal
 from volta_fn.targets.wgsl.scalars.shader import Shader
 from volta_fn.targets.wgsl.shader import Function
 
-# ------------------------------------------------------------------------------
 # Compute attention in blocks of keys, without storing all weights.
 #
 # As in FlashAttention (Dao et al. 2022), each query keeps the largest logit so far and the sum of weights relative to it; sums are scaled
 # when that maximum grows.
-# ------------------------------------------------------------------------------
 
 
 def forward(a: Attention, device: TargetCapabilities) -> Routine:
@@ -123,14 +121,12 @@ def _maximum(f: Function, vectors: Sequence[str]) -> str:
     return f"max(max({vector}.x, {vector}.y), max({vector}.z, {vector}.w))"
 
 
-# ------------------------------------------------------------------------------
 # Compute the gradients of attention, recomputing weights block by block.
 #
 # With P the weights, D the cotangent of the result, and δ the sums of D times the result along rows: V's cotangent is Pᵀ D; that of the
 # logits is P (D Vᵀ - δ), from which those of Q and K follow. P follows from each query's largest logit and total. Three dispatches: δ;
 # the gradients of K and V by blocks of keys, with each workgroup's contribution to Q's; the sum of these. A workgroup iterates over
 # several blocks of keys and accumulates their contributions.
-# ------------------------------------------------------------------------------
 
 _INVOCATIONS = 64
 

@@ -19,11 +19,9 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.core.aval import Shape, ShapedArray
 from volta_fn.primitives.call import Axes, Form
 
-# ------------------------------------------------------------------------------
 # Describe a problem: ``softmax(scale q kᵀ + mask) v`` for many heads.
 #
 # Arrays have contiguous rows.
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -144,11 +142,9 @@ def _mask(shape: Shape, heads: Shape) -> MaskWalk:
     return MaskWalk(Walk(heads, tuple(stack)), query, key)
 
 
-# ------------------------------------------------------------------------------
 # Divide the blocks of attention among workgroups, and a block among invocations.
 #
 # A *vector* is a ``vec4<f32>``. Workgroup memory is an array of vectors.
-# ------------------------------------------------------------------------------
 
 
 class PaddedRows(NamedTuple):

@@ -22,9 +22,7 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, combin
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import TEXT, Function, plus, quotient, remainder, times
 
-# ------------------------------------------------------------------------------
 # Scans over the invocations of a workgroup.
-# ------------------------------------------------------------------------------
 
 
 class Scan(CumulativeOp):
@@ -93,7 +91,6 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
     return befores, group_totals
 
 
-# ------------------------------------------------------------------------------
 # Cumulative sums, products, extrema and log-sum-exps.
 #
 # Long contiguous rows are split into tiles, which workgroups scan: a first dispatch computes the tiles' totals, a second one scans these
@@ -103,7 +100,6 @@ def scan_group(shader: Shader, scan: Scan, values: list[Number]) -> tuple[list[N
 # loop, that is busy for too long.
 #
 # float16 and bfloat16 accumulate in float32.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -379,9 +375,7 @@ class _Tiles:
         return total
 
 
-# ------------------------------------------------------------------------------
 # Sliding windows: the elements of a window, and the windows of an element.
-# ------------------------------------------------------------------------------
 
 
 def over_taps(f: Function, windows: Windows, number: str, body: Callable[[str], None]) -> None:
@@ -411,12 +405,10 @@ def iterations_of(windows: Windows) -> int:
     return iterations
 
 
-# ------------------------------------------------------------------------------
 # Reductions of windows, and the tangents and cotangents of their extrema.
 #
 # A window's *winner* is the first of its elements, in row-major order, that equals the maximum (or minimum); NaN wins over numbers.
 # An element sums the values of the windows that it wins, window after window, so that sums are the same in every run.
-# ------------------------------------------------------------------------------
 
 
 #: The winner of a window without elements.

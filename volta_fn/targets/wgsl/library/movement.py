@@ -18,12 +18,10 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader, constant, is_supported
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, times
 
-# ------------------------------------------------------------------------------
 # Elements that move without computation, in units of 16, 4, 2 or 1 bytes.
 #
 # Neighbouring bytes that move together are one unit, as large as possible: rows of 64 bytes move in fours of words, whatever their dtype. A
 # unit's value is a list: its four words, or one number.
-# ------------------------------------------------------------------------------
 
 Unit = list[Number]
 
@@ -148,9 +146,7 @@ def copy(shader: Shader, source: int, target: int, size: int) -> Dispatch:
     return fill_units(shader, write, unit, words * 4 // unit, lambda i: load_unit(read, unit, i))
 
 
-# ------------------------------------------------------------------------------
 # Index vectors in buffers: where each window of a gather or scatter begins.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -196,9 +192,7 @@ def start_of(shader: Shader, starts: Starts, indices: Integers, number: str) -> 
     return start._replace(valid=valid, offset=shader.let("u32", start.offset))
 
 
-# ------------------------------------------------------------------------------
 # Gather: each unit of the result is read at an offset from its window's start.
-# ------------------------------------------------------------------------------
 
 
 def gather(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities, wraps: bool = False) -> Routine | None:
@@ -250,9 +244,7 @@ def window_loops(layout: Layout) -> tuple[Dims, ...]:
     return columns or ((), (), (), ())
 
 
-# ------------------------------------------------------------------------------
 # Blocks read or replaced at positions that are computed at run time.
-# ------------------------------------------------------------------------------
 
 
 def dynamic_slice(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -369,9 +361,7 @@ class _Corner:
         return shader.let("u32", scaled)
 
 
-# ------------------------------------------------------------------------------
 # Paddings between elements and bitcasts, which kernels cannot express.
-# ------------------------------------------------------------------------------
 
 
 def pad(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:

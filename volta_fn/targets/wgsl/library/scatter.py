@@ -35,13 +35,11 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, combine, consta
 from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.shader import dotted, plus, quotient, remainder, times
 
-# ------------------------------------------------------------------------------
 # Rows of updates, and their slots in the operand.
 #
 # Windows that may overlap partially, being larger than one element along a dimension in which they may begin anywhere, are split along
 # it. So every *row* of updates (one or several per window, numbered in the order of the windows) has a *slot*: rows of the same slot go
 # to the same elements, rows of different slots to different ones. A row is a block of elements.
-# ------------------------------------------------------------------------------
 
 
 class ScatterRow(NamedTuple):
@@ -162,14 +160,12 @@ def rows_of(avals: tuple[ShapedArray, ...], params: dict[str, Any], wraps: bool 
     return ScatterRows(starts, layout.batch, columns, merged_block, indices.dtype, operand.size, added)
 
 
-# ------------------------------------------------------------------------------
 # Segmented reduction: rows sorted by slots, and each slot's rows combined.
 #
 # Sorted rows are split into chunks. A slot's rows in a chunk are combined by one invocation (for each element of a row), in the order
 # of the rows; if rows are long, it combines all slots of a chunk, one after the other. A result that is not of all of a slot's rows is
 # kept: in the chunk's *tail* if more rows follow in the next chunk, else, or if the slot covers the chunk, in its *head*. Then tails
 # are combined with the heads that follow them.
-# ------------------------------------------------------------------------------
 
 _INDICES, _UPDATES, _RESULT, _SPACES = 1, 2, 3, 4
 _UINT32 = np.dtype(np.uint32)
@@ -448,7 +444,6 @@ class _Walk:
                 s._store(shader, self.partials, shader.let("u32", f"{number} * {self.rows.elements}u + {self.element}"), self.totals)
 
 
-# ------------------------------------------------------------------------------
 # Scatters: updates combined into the operand in the order of the indices.
 #
 # Results have the same bits in every run. The first dispatch copies the operand; the others do not read it. Rows of updates that go to
@@ -456,7 +451,6 @@ class _Walk:
 # any order, atomically; many that go to few elements are combined in the memory of workgroups first. Otherwise one invocation combines all
 # rows of a slot: every invocation searches a few rows; more are sorted by their slots. Many sorted rows are combined in chunks. float16 and
 # bfloat16 are combined in float32, and rounded once.
-# ------------------------------------------------------------------------------
 
 OPERAND, INDICES, UPDATES, RESULT, SPACES = range(5)
 

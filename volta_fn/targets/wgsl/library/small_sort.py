@@ -27,11 +27,9 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 from volta_fn.targets.wgsl.scalars.values import Lanes
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 
-# ------------------------------------------------------------------------------
 # Sort keys (`codegen.indices`) in shaders.
 #
 # Keys of more than 32 bits are several words, the most significant first.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -110,9 +108,7 @@ def lesser_zero(dtype: np.dtype) -> int | None:
     return (1 << (8 * dtype.itemsize - 1)) - 1 if is_float(dtype) else None
 
 
-# ------------------------------------------------------------------------------
 # Sorting problems: rows of elements with keys of 32 bits.
-# ------------------------------------------------------------------------------
 
 #: The key of padding beyond a row's end: it comes last, since the sort is stable and padding is last at first.
 LAST = "0xffffffffu"
@@ -169,12 +165,10 @@ def variables(shader: Shader, count: int) -> list[str]:
     return [shader.var("u32", LAST) for _ in range(count)]
 
 
-# ------------------------------------------------------------------------------
 # Rows sorted by an invocation for each element, or by a workgroup each.
 #
 # Of very short rows every element counts those that come before it. Longer ones are held by a workgroup each: keys alone are sorted by
 # comparisons, keys with values by digits, for which subgroups vote where they can.
-# ------------------------------------------------------------------------------
 
 #: The most elements of a row.
 SHORT = 2048

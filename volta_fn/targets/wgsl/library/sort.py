@@ -44,14 +44,12 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 from volta_fn.targets.wgsl.shader import TEXT, plus, quotient, remainder, times
 
-# ------------------------------------------------------------------------------
 # Rows sorted stably by keys of 32 bits.
 #
 # Rows that are not `SHORT` are sorted by one digit of eight bits after another (LSD radix sort): a pass counts the digits of every tile
 # of a row, sums the counts, digit by digit, over the tiles, and then moves elements. For that a tile is sorted by the digit in the
 # memory of its workgroup, by ballots where subgroups can hold them, so that runs of elements go to neighbouring positions. Of rows of
 # few tiles every workgroup that moves elements counts the digits of all tiles.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -315,12 +313,10 @@ class _Long:
         return write
 
 
-# ------------------------------------------------------------------------------
 # Sorting rows, of one or several operands, by one or several keys.
 #
 # Keys are sorted together with the elements' indices, by which the operands are gathered at the end. A single operand needs no indices if
 # its keys can be converted back, nor does a second one whose bits are sorted in their place.
-# ------------------------------------------------------------------------------
 
 
 class SortRows(NamedTuple):

@@ -11,13 +11,11 @@ from typing import NamedTuple
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # A workgroup's keys sorted by a network of comparisons, mostly without memory.
 #
 # Every invocation holds some neighbouring keys. Sorted runs are merged to ones twice as long: each key meets its mirror image in both
 # runs, then those at ever smaller distances, the lesser one of two going first (bitonic merges). Where both are in one invocation
 # nothing is moved; neighbours in a subgroup exchange keys by shuffles, others in the workgroup's memory. The sort is not stable.
-# ------------------------------------------------------------------------------
 
 
 def sort_keys(shader: Shader, tile: Tile, keys: list[str]) -> None:
@@ -86,13 +84,11 @@ def _meet(shader: Shader, tile: Tile, keys: Sequence[str], mask: str, half: str,
         shader.emit(f"{key} = select(max({key}, {other}), min({key}, {other}), {lower});")
 
 
-# ------------------------------------------------------------------------------
 # A tile of elements sorted in the memory of a workgroup.
 #
 # Every invocation holds some neighbouring elements, a key and perhaps a value each. By one digit of four bits at a time, everyone
 # counts its digits; sums of the counts in the order of digits, and of invocations for each digit, tell where every element goes,
 # stably. Counts of eight digits share a word, and sums of two.
-# ------------------------------------------------------------------------------
 
 #: The bits of a digit.
 BITS = 4
@@ -290,7 +286,6 @@ def _sum_tile_counts(shader: Shader) -> None:
     shader.emit("workgroupBarrier();")
 
 
-# ------------------------------------------------------------------------------
 # A workgroup's tile of elements sorted by ballots of subgroups.
 #
 # Invocations of a subgroup hold neighbours. One ballot for each bit of their digits tells which invocations have the same digit: how
@@ -299,7 +294,6 @@ def _sum_tile_counts(shader: Shader) -> None:
 #
 # Subgroups must have one known size, of 32 at most. (Unlike sums over subgroups, ballots have always included all invocations, even after
 # branches: see `loops.reductions`.)
-# ------------------------------------------------------------------------------
 
 #: The most bits of a digit, and the most values of a digit for each invocation of a subgroup: with these, the counts of 256 invocations
 #: take 4 KiB, however small subgroups are.

@@ -16,14 +16,12 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import Shader
 from volta_fn.targets.wgsl.shader import plus, quotient, remainder, times
 
-# ------------------------------------------------------------------------------
 # The first few of long rows, in one pass over the elements.
 #
 # A workgroup reads a chunk of a row and keeps, in its own memory, the elements that come before a threshold: the last of the wanted
 # elements so far. When its memory is full, it sorts the elements in it, and drops all but the wanted ones. Elements are kept in the order
 # of the chunk, so that equal ones stay in their order. The first threshold comes from a sample of the beginning, so that few elements of a
 # random order pass it.
-# ------------------------------------------------------------------------------
 
 _TILE = Tile(256, 4)
 
@@ -187,12 +185,10 @@ class _Sieve:
         shader.emit(f"if (!{self.accepts_ties}) {{ {self.threshold} = scratch[{wanted - 1}u]; }}")
 
 
-# ------------------------------------------------------------------------------
 # The greatest elements of rows, and their indices.
 #
 # Rows are sorted, the greatest first. Where only a few of long rows are wanted, these are sought in chunks of the rows first, and then in
 # what was found in these, until one chunk is left.
-# ------------------------------------------------------------------------------
 
 _OPERAND, _VALUES, _INDICES, _SPACES = range(4)
 _UINT32 = np.dtype(np.uint32)

@@ -16,9 +16,7 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader, apply, constant
 from volta_fn.targets.wgsl.scalars.number import opaque_count
 from volta_fn.targets.wgsl.scalars.operations import convert, is_long
 
-# ------------------------------------------------------------------------------
 # Several axes of a kernel walked as one, by elements or groups of *lanes*.
-# ------------------------------------------------------------------------------
 
 #: Neighbours that an invocation processes at a time: as many as a vector has numbers, and a word bytes. Of narrow numbers it may process
 #: more, a vector of words.
@@ -110,9 +108,7 @@ def _divided(shader: Namer, index: str, sizes: tuple[int, ...]) -> list[str]:
     return [index, *reversed(result)] if sizes else []
 
 
-# ------------------------------------------------------------------------------
 # Steps: kernels that are one dispatch each; a kernel may become several.
-# ------------------------------------------------------------------------------
 
 
 class Buffers(NamedTuple):
@@ -139,11 +135,9 @@ class KernelStep(NamedTuple):
         return len(read.union(self.buffers.outputs))
 
 
-# ------------------------------------------------------------------------------
 # The values of nodes in shaders, each emitted once.
 #
 # A span of axes may be bound by groups of lanes: nodes that differ between lanes have one value for each lane there, all others have one.
-# ------------------------------------------------------------------------------
 
 Numbers = tuple[Number, ...]
 Terms = tuple[tuple[int, int], ...]

@@ -18,12 +18,10 @@ from volta_fn.errors import OutOfMemoryError
 from volta_fn.targets.wgsl.scalars import Number, Shader, combine, combine_indexed, constant, wgsl_type
 from volta_fn.targets.wgsl.shader import Function
 
-# ------------------------------------------------------------------------------
 # Reductions of narrow numbers made reductions of wide ones.
 #
 # Sums and products of float16 and bfloat16 are accumulated in float32. Other reductions of numbers of one or two bytes give the same
 # either way, as do integers that wrap; in 32 bits, partial results are words of memory, and there are fewer kinds of them.
-# ------------------------------------------------------------------------------
 
 INT32 = np.dtype(np.int32)
 
@@ -71,9 +69,7 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32 if dtype in dtypes.FLOATS else np.int32 if dtype in dtypes.SIGNED else np.uint32)
 
 
-# ------------------------------------------------------------------------------
 # Reductions in shaders, by the accumulators of `codegen.loops`.
-# ------------------------------------------------------------------------------
 
 State = tuple[Number, ...]
 
@@ -182,13 +178,11 @@ def _by_tree(texts: Sequence[str], both: Callable[[str, str], str]) -> str:
     return both(_by_tree(texts[:half], both), _by_tree(texts[half:], both))
 
 
-# ------------------------------------------------------------------------------
 # Reductions over subgroups of any width, by exchanges with nearer neighbours.
 #
 # WGSL's own reductions are not used: a driver (NVIDIA's 580, on an H200) had `subgroupAdd` of integers add up only those invocations
 # that had gone the same way at the last branch, though all of them had converged again after it, and had waited for each other. Its
 # exchanges and its scans include all invocations.
-# ------------------------------------------------------------------------------
 
 #: Integers that are ordered as floats are, NaN beyond all others; and back.
 _KEY = """fn {name}(x: f32) -> i32 {{
@@ -252,12 +246,10 @@ def _exchanged(shader: Shader, op: str, x: Number, per_row: int | None) -> Numbe
     return Number(x.dtype, shader.let(x.type, f"{name}({x.text}{size})"))
 
 
-# ------------------------------------------------------------------------------
 # Workgroup reductions: the states of a workgroup's invocations combined.
 #
 # Each writes its state to workgroup memory; after a barrier all invocations read all states, or some combine several of them first. Two
 # areas of memory alternate, so that one barrier is enough between writing an area, reading it, and writing it again.
-# ------------------------------------------------------------------------------
 
 #: The most states that every invocation combines in one step.
 _ONCE = 16

@@ -25,9 +25,7 @@ from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, c
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 
-# ------------------------------------------------------------------------------
 # The steps that a kernel becomes.
-# ------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -88,12 +86,10 @@ def _of_stores(step: KernelStep, analysis: KernelAnalysis, stores: list[int]) ->
     return KernelStep(simplified(kernel), step.buffers._replace(outputs=tuple([step.buffers.outputs[s] for s in stores])))
 
 
-# ------------------------------------------------------------------------------
 # Horizontal fusion: several small kernels as one dispatch.
 #
 # Each has some of the workgroups. A small dispatch takes as long as the GPU needs to start the next one, and an optimizer's step has one
 # for every parameter.
-# ------------------------------------------------------------------------------
 
 #: Invocations of a workgroup, and of one if a kernel reduces rows.
 _GROUP = 64
@@ -212,9 +208,7 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
     return None if crossing(analysis, plan.outer.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
 
 
-# ------------------------------------------------------------------------------
 # Routines of kernels.
-# ------------------------------------------------------------------------------
 
 
 def routine(

@@ -20,14 +20,12 @@ from volta_fn.targets.wgsl.loops.reductions import INT32, Accumulator, State, Te
 from volta_fn.targets.wgsl.routine import Dispatch, Workspaces
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
-# ------------------------------------------------------------------------------
 # Kernels as one dispatch in which each workgroup computes some rows.
 #
 # Without reductions, rows have one element. The elements of a row are divided between the invocations of a team (`WorkgroupReduction`), and
 # so are those of groups of neighbouring rows, if the rows are columns in memory. A short row is *resident*: the code for an invocation's
 # elements is unrolled, and the values of a pass stay in registers for the next one. Passes over a long row are loops, which read its
 # elements anew.
-# ------------------------------------------------------------------------------
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 32
@@ -293,13 +291,11 @@ def write_flat(analysis: KernelAnalysis, schedule: LoopSchedule, device: TargetC
     return shader.dispatch(-(-rows.lane_groups // (width * unroll)))
 
 
-# ------------------------------------------------------------------------------
 # Transposes: kernels some of whose loads cross their stores.
 #
 # A workgroup does a square of iterations of both axes: it reads those loads along their axis, and goes along the stores' axis afterwards,
 # so that memory is read and written in long runs. In between, elements are in workgroup memory, in fours along the stores' axis: an
 # invocation reads a block of four by four, four rows of it at once, and writes its columns.
-# ------------------------------------------------------------------------------
 
 #: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
 _LARGE = [(64, 128), (64, 64)]
@@ -473,12 +469,10 @@ class _StoreStep(NamedTuple):
     column: str
 
 
-# ------------------------------------------------------------------------------
 # Split reductions of a few long rows, in steps that keep many workgroups busy.
 #
 # For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces. Another one combines these partial
 # results, computes the stores per row, and stores the results of reductions that later steps need. Stores per element come last.
-# ------------------------------------------------------------------------------
 
 #: The fewest rows for which the partial results of neighbouring rows are contiguous; of fewer, those of one row are.
 _MANY = 32

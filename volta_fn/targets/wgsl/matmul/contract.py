@@ -33,9 +33,7 @@ from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
-# ------------------------------------------------------------------------------
 # Choose schedules by an estimate of their time on a large GPU.
-# ------------------------------------------------------------------------------
 
 #: Multiprocessors of the device, and the invocations that saturate one of them.
 _PROCESSORS = 132
@@ -149,9 +147,7 @@ def _time(c: IndexedContraction, schedule: Schedule, efficiency: float, deferred
     return work + waits + adding
 
 
-# ------------------------------------------------------------------------------
 # Select the algorithm of a contraction.
-# ------------------------------------------------------------------------------
 
 
 class ProductOptions(NamedTuple):
@@ -238,9 +234,7 @@ def oriented(c: IndexedContraction) -> tuple[IndexedContraction, BufferNumbers]:
     return c, BufferNumbers()
 
 
-# ------------------------------------------------------------------------------
 # Lower `dot_general` to a routine.
-# ------------------------------------------------------------------------------
 
 
 def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -259,11 +253,9 @@ def dot_general(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: 
     return contract(c, device, buffers)
 
 
-# ------------------------------------------------------------------------------
 # Lower kernels that are matrix products (see `compiler.ir.nodes`).
 #
 # Operands are read through their index maps, and the kernel's elementwise operations on the sums are an epilogue in registers.
-# ------------------------------------------------------------------------------
 
 
 def computes_product(kernel: Kernel, device: TargetCapabilities) -> bool:
@@ -385,9 +377,7 @@ class Fused:
         return ResultStore(together, store)
 
 
-# ------------------------------------------------------------------------------
 # Time schedules on the device, check their results, and remember the fastest.
-# ------------------------------------------------------------------------------
 
 #: The plain schedule whose results are the reference.
 SIMPLE = Schedule(32, 32, 8, 4, 4, ahead=False, unroll=4)

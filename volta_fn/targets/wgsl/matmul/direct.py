@@ -10,12 +10,10 @@ from volta_fn.targets.wgsl.matmul.tiles import Elements, OperandRow
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
-# ------------------------------------------------------------------------------
 # Multiply a matrix, contiguous along the results, by one or two vectors.
 #
 # Each element of the matrix is used once or twice, so memory bandwidth bounds the speed: a workgroup computes a narrow strip of
 # results, of which its invocations read four at a time, each for other terms of the sums; the partial sums are added up at the end.
-# ------------------------------------------------------------------------------
 
 #: Invocations of a workgroup: the fewest, the most, and the iterations that each has at least if there are more than the fewest.
 _FEWEST, _MOST, _ITERATIONS = 256, 1024, 2
@@ -134,13 +132,11 @@ class _Strips:
         return [f"{four}.{c}" for four in [self.vectors.load(vector, term) for term in terms[::4]] for c in "xyzw"]
 
 
-# ------------------------------------------------------------------------------
 # Compute contractions of few terms, or of few results, without tiles.
 #
 # With *few terms*, an invocation sums all terms of one result. Depthwise convolutions and outer products are of this kind. With *few
 # results*, the invocations of a workgroup divide the terms of a few sums, or of chunks of them, and add up their partial sums. Products
 # of rows with few columns and the gradients by weights of depthwise convolutions are of this kind.
-# ------------------------------------------------------------------------------
 
 _INVOCATIONS = 128
 

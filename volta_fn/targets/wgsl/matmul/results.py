@@ -15,9 +15,7 @@ from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 from volta_fn.targets.wgsl.shader import Function
 
-# ------------------------------------------------------------------------------
 # Emit arithmetic of indices: digits and offsets, as u32 modulo 2**32.
-# ------------------------------------------------------------------------------
 
 ZERO = "0u"
 
@@ -63,11 +61,9 @@ def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start:
     return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])
 
 
-# ------------------------------------------------------------------------------
 # Define epilogues, which compute results from sums and store them.
 #
 # The plain one stores the sums themselves; `contract` has one that is a kernel.
-# ------------------------------------------------------------------------------
 
 
 class BufferNumbers(NamedTuple):
@@ -123,12 +119,10 @@ def rounded(dtype: np.dtype) -> Epilogue:
     return declare
 
 
-# ------------------------------------------------------------------------------
 # Store sums: through an epilogue, or as partial sums in a workspace.
 #
 # A *writer* is a function in the shader, ``put(stack, row, column, sums)``, of the sums of `lanes` consecutive columns, the first of
 # which is a multiple of `lanes`. It stores nothing beyond the last row or column.
-# ------------------------------------------------------------------------------
 
 
 def results(
@@ -171,9 +165,7 @@ def _function(f: Shader, work: Working, c: IndexedContraction, lanes: int, resul
     return f.helper("put", "\n".join([f"fn put(stack: u32, row: u32, column: u32, sums: {type_}) {{", *body, "}"]))
 
 
-# ------------------------------------------------------------------------------
 # Split K into chunks, and add up their partial sums, always in the same order.
-# ------------------------------------------------------------------------------
 
 _INVOCATIONS = 128
 

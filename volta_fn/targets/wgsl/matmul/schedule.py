@@ -21,12 +21,10 @@ from volta_fn.targets.wgsl.scalars.operations import convert
 from volta_fn.targets.wgsl.scalars.values import Lanes
 from volta_fn.targets.wgsl.shader import Function
 
-# ------------------------------------------------------------------------------
 # Define the dtypes of sums, and conversions of other dtypes to and from them.
 #
 # float32, float64, integers of 32 and 64 bits and complex numbers are summed in their own dtype; float16 and bfloat16 in float32, rounded
 # once at the end; narrower integers in 32 bits, of which they are the low ones; bools as 0 and 1, in "any of (a and b)".
-# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,9 +108,7 @@ def working(dtype: np.dtype) -> Working:
     return Working(np.dtype(np.float32))
 
 
-# ------------------------------------------------------------------------------
 # Define schedules: how a contraction is divided among workgroups and invocations.
-# ------------------------------------------------------------------------------
 
 #: Multiplications in the text of long shaders, at least; and iterations that short ones unroll.
 _LONG, _SHORT = 1024, 2
@@ -209,12 +205,10 @@ class Schedule:
         return asdict(self)
 
 
-# ------------------------------------------------------------------------------
 # Remember the fastest schedules measured, by adapter and class of contraction.
 #
 # Some are shipped with the package, in a JSON file; others were measured in this process, or in an earlier one and are in such a file
 # in the user's cache folder. Where none is known and tuning is enabled, schedules are measured (see `contract`).
-# ------------------------------------------------------------------------------
 
 #: The schedules that come with the package.
 SHIPPED = Path(__file__).with_name("tuned.json")

@@ -28,9 +28,7 @@ from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
 
-# ------------------------------------------------------------------------------
 # Arrange the invocations of a subgroup in patches of results.
-# ------------------------------------------------------------------------------
 
 
 def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, str, str]:
@@ -45,9 +43,7 @@ def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, st
     return below, right, y, x
 
 
-# ------------------------------------------------------------------------------
 # Load single elements of operands through their index maps.
-# ------------------------------------------------------------------------------
 
 
 class OperandRow(NamedTuple):
@@ -121,13 +117,11 @@ def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
     return [*([number] if sizes else []), *reversed(remainders)]
 
 
-# ------------------------------------------------------------------------------
 # Stage slices of operands in workgroup memory.
 #
 # A slice has a pitch for each of `depth` k, with a number of each of the operand's rows (of A) or columns (of B) in the tile. An
 # invocation loads a few *units* of it: vectors of four along the contiguous index, where they are aligned, or else single elements.
 # Neighbouring invocations load neighbouring units. The loop-invariant terms of addresses are computed before the loop.
-# ------------------------------------------------------------------------------
 
 
 class _Unit(NamedTuple):
@@ -264,9 +258,7 @@ def _nearness(walk: Walk) -> tuple[float, int]:
     return (walk.strides[-1], -walk.sizes[-1]) if walk.strides else (inf, 0)
 
 
-# ------------------------------------------------------------------------------
 # Compute tiled contractions: slices in workgroup memory, sums in registers.
-# ------------------------------------------------------------------------------
 
 
 def tiled(

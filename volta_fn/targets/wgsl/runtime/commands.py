@@ -22,14 +22,12 @@ from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.shader import Binding, ShaderModule, hand_written
 from volta_fn.targets.wgsl.transforms import can_run_in_portions, fused, fused_memory, fused_size, portion, split_bindings
 
-# ------------------------------------------------------------------------------
 # Define commands, the form in which the runtime executes a program.
 #
 # `Run` is one dispatch, `Loop` repeats commands a fixed number of times, `While` as long as a flag on the device is set, `Submit`
 # submits the pending commands, and `Host` calls NumPy. Commands work on numbered slots (`compiler.buffers`): the
 # caller's, then temporary ones, then constants. A `BufferRange` is a range of bytes in a slot, whose offset may advance with the
 # iterations of loops.
-# ------------------------------------------------------------------------------
 
 
 class MovingSlot(Slot):
@@ -203,11 +201,9 @@ def runs(commands: Sequence[Command]) -> Iterator[Run]:
             yield from runs(command.body)
 
 
-# ------------------------------------------------------------------------------
 # Copy bytes on the device: arrays, and rows at offsets that cannot be bound.
 #
 # A row's index is read from a word of the *index constants*, an array that holds 0, 1, 2, … at offsets that can be bound.
-# ------------------------------------------------------------------------------
 
 _THREADS = 64
 
@@ -284,7 +280,6 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
     return hand_written(bindings, body, builtins, _THREADS, functions)
 
 
-# ------------------------------------------------------------------------------
 # Split dispatches that exceed a limit: large arrays, and long work.
 #
 # Four things may be too large, and each is split in its own way:
@@ -298,7 +293,6 @@ def _shader(names: tuple[str, ...], body: str, functions: str = "") -> ShaderMod
 # times. And drivers reset a GPU that is busy with one dispatch for seconds, 2 of them on Windows: a dispatch with very many
 # multiplications becomes several, each with some of its workgroups and submitted by itself. They share a shader, which reads the number
 # of its portion from the index constants.
-# ------------------------------------------------------------------------------
 
 #: Multiplications in a portion: half a second on a GPU of 0.5 Tflop/s, a few milliseconds on a large one. Portions are large, so that
 #: waiting for the last workgroup of each costs little.
@@ -356,7 +350,6 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
     return [replace(run, ranges=(*run.ranges, index_constant(k, count)), groups=g) for k, g in enumerate(groups)]
 
 
-# ------------------------------------------------------------------------------
 # Fuse independent dispatches horizontally.
 #
 # Each dispatch may move to an earlier one that follows all its dependences, if both leave much of a GPU idle; otherwise to a later one,
@@ -366,7 +359,6 @@ def in_portions(run: Run, work: int, index_constant: Callable[[int, int], Buffer
 # so that arrays that several of them read are bound once, and that also happens in the bodies of loops and between steps on the host. This
 # pass joins whatever is independent, of any origin and also across other dispatches, by rewriting its shaders; but only in programs that
 # consist of dispatches alone.
-# ------------------------------------------------------------------------------
 
 #: The most workgroups of a dispatch that leaves a GPU underused, and of a fused one.
 _UNDERUSED, _FULL = 600, 1600
@@ -538,9 +530,7 @@ def _live(commands: Sequence[Command], slots: Slots) -> None:
             slot.begin, slot.end = times[slot]
 
 
-# ------------------------------------------------------------------------------
 # Merge small, independent kernels that follow each other into one dispatch.
-# ------------------------------------------------------------------------------
 
 #: The most buffers that a dispatch of several kernels binds.
 _MERGED_BUFFERS = 64

@@ -24,12 +24,10 @@ from volta_fn.targets.wgsl.runtime.queue import STEPS_AT_A_TIME, WORDS, Queue, R
 if TYPE_CHECKING:
     from volta_fn.compiler.target import Pipeline as CompilerPipeline
 
-# ------------------------------------------------------------------------------
 # Create the buffers that a call of a program returns.
 #
 # A result that takes a donated argument's memory is the argument's own buffer, if its type is the same: most results of a training step
 # are of this kind, and nothing is called more often.
-# ------------------------------------------------------------------------------
 
 #: Calls for which readbacks of a result are requested eagerly after one was read.
 _AHEAD = 16
@@ -130,13 +128,11 @@ def shaped(buffer: Buffer, shape: tuple[int, ...]) -> Buffer:
     return Buffer(buffer.lease, shape, buffer.dtype, buffer.size, None if buffer.host_values is None else buffer.host_values.reshape(shape))
 
 
-# ------------------------------------------------------------------------------
 # Record and replay command lists: the work of the GPU between steps of the host.
 #
 # The commands of a program between two steps that need the host are a *command list*. When it is first written to the queue, it is kept as
 # a *recording*: pipelines, bind groups and grids, which can be written again as long as the blocks of memory are the same. They often are,
 # since blocks are leased in a fixed order.
-# ------------------------------------------------------------------------------
 
 #: The most recordings of a command list.
 _RECORDINGS = 8
@@ -218,9 +214,7 @@ def command_lists(commands: Sequence[Command]) -> list[Any]:
     return groups
 
 
-# ------------------------------------------------------------------------------
 # Execute one call of a program with the blocks that it was given.
-# ------------------------------------------------------------------------------
 
 #: The most dispatches of a recording that is kept.
 _MOST_RECORDED = 1 << 12
@@ -362,11 +356,9 @@ class Call:
                 iterations = min(2 * iterations, _MOST_ITERATIONS)
 
 
-# ------------------------------------------------------------------------------
 # Planned programs as functions of buffers.
 #
 # The work between two steps of the host is written to the queue once and replayed afterwards.
-# ------------------------------------------------------------------------------
 
 #: Returns the number of a lease's block.
 _number = attrgetter("block.number")
@@ -490,11 +482,9 @@ class Program:
         return Call(gpu, leases, tuple(map(_number, varying)))
 
 
-# ------------------------------------------------------------------------------
 # Programs that record when each of their dispatches begins and ends, for profilers.
 #
 # Each dispatch is a compute pass of its own, whose begin and end the device records (WebGPU's timestamp queries).
-# ------------------------------------------------------------------------------
 
 #: Queries of a set, of which each dispatch takes two.
 _QUERIES = 4096

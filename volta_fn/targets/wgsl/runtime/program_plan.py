@@ -230,11 +230,9 @@ def share_blocks(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int]]:
     return sizes, numbers
 
 
-# ------------------------------------------------------------------------------
 # Verify the commands of programs for GPUs: bindings, limits, order, lifetimes.
 #
 # That needs no device. wgpu validates the text of shaders when their pipelines are made.
-# ------------------------------------------------------------------------------
 
 
 def verify_commands(capabilities: TargetCapabilities, commands: Sequence[Command]) -> None:

@@ -25,13 +25,11 @@ from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
 from volta_fn.targets.wgsl.runtime.device.memory import Block, Pool
 
-# ------------------------------------------------------------------------------
 # Collect commands into batches, submit them, and wait for them.
 #
 # A batch is one compute pass. The number of batches in flight is limited; a thread that submits more waits. Waiting polls, quickly at
 # first: so it ends as soon as the GPU is done, Ctrl-C works, and nothing waits forever (VOLTA_GPU_TIMEOUT seconds without progress, 300
 # unless set).
-# ------------------------------------------------------------------------------
 
 #: The most commands of a batch, and the fewest that are submitted in any case.
 _COMMANDS = 256
@@ -318,12 +316,10 @@ class Queue:
         return self.readbacks.take(readback)
 
 
-# ------------------------------------------------------------------------------
 # Write dispatches to the queue: from Python, or by machine code if packed.
 #
 # From Python a dispatch takes three calls of C functions, some 2 to 3 µs; a compiled loop of the same calls takes a fraction of that. It
 # needs llvmlite; without it, Python replays recordings.
-# ------------------------------------------------------------------------------
 
 #: The 64-bit words of a packed step: pipeline, bind group, the buffer with the grid or 0, and the grid or its offset.
 WORDS = 6
@@ -454,12 +450,10 @@ def _replay_text(set_pipeline: int, set_group: int, dispatch: int, indirect: int
     return text
 
 
-# ------------------------------------------------------------------------------
 # Copy device memory to the host: readbacks are requested now and taken later.
 #
 # A readback arrives when the batch in which it was requested is done, whatever follows. So the readback of a result that is read after
 # each step, such as a loss, is requested with the step, and taking it waits for no later step.
-# ------------------------------------------------------------------------------
 
 _MAP_READ, _COPY_DST = 0x1, 0x8
 _ARRIVED = 1

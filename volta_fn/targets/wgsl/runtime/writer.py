@@ -54,9 +54,7 @@ from volta_fn.targets.wgsl.runtime.device.memory import Buffer
 from volta_fn.targets.wgsl.shader import Binding, hand_written
 from volta_fn.targets.wgsl.target import kernel_routine
 
-# ------------------------------------------------------------------------------
 # Emit the commands of programs.
-# ------------------------------------------------------------------------------
 
 #: The fewest index constants of a program, so that short loops share them.
 _FEWEST_INDICES = 16
@@ -293,12 +291,10 @@ def _equation(eqn: Equation) -> Callable[..., Any]:
     return compute if eqn.primitive.multiple_results else lambda *arrays: (compute(*arrays),)
 
 
-# ------------------------------------------------------------------------------
 # Emit loops and branches as commands that need no host, except to end a `while`.
 #
 # A loop's carry alternates between two buffers, unless an iteration may update it in place. A branch, and an iteration of a `while`, is a
 # *region*: its dispatches read their grids from a buffer, which a small shader fills with the grids or with zeros.
-# ------------------------------------------------------------------------------
 
 _THREADS = 64
 

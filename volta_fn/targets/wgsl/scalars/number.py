@@ -14,9 +14,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.primitives.formulas.trigonometric import TWO_OVER_PI, TWO_OVER_PI_BITS
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
-# ------------------------------------------------------------------------------
 # Numbers of any dtype in a shader, and constants.
-# ------------------------------------------------------------------------------
 
 BFLOAT16, FLOAT16 = np.dtype(dtypes.bfloat16), np.dtype(np.float16)
 
@@ -121,13 +119,11 @@ def constant(dtype: np.dtype, value: Any) -> Number:
     return Number(dtype, text, number)
 
 
-# ------------------------------------------------------------------------------
 # float16 and bfloat16, kept as float32.
 #
 # Integer arithmetic makes and reads their bits.
 #
 # Drivers may flush subnormal numbers of float16, and may round conversions either way; integer arithmetic is exact.
-# ------------------------------------------------------------------------------
 
 _FLOAT16_ROUNDED = """fn float16_rounded(x: f32) -> f32 {
   let bits = bitcast<u32>(x);
@@ -193,9 +189,7 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
     return f"{f.helper('float16_value', _FLOAT16_VALUE)}({bits})"
 
 
-# ------------------------------------------------------------------------------
 # WGSL functions for operations that devices compute inaccurately, or lack.
-# ------------------------------------------------------------------------------
 
 #: The name of a variable that is 1.0. `Shader` sets it at run time, so that no compiler can fold it.
 ONE = "one"

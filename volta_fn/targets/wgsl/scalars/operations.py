@@ -30,11 +30,9 @@ from volta_fn.targets.wgsl.scalars.number import (
 from volta_fn.targets.wgsl.scalars.values import Lanes, outlined
 from volta_fn.targets.wgsl.shader import Function
 
-# ------------------------------------------------------------------------------
 # Floats: the operations that are exact, or rounded once.
 #
 # Further operations prevent compilers from simplifying as if there were neither NaN nor infinity nor -0.0 (see `scalars.values`).
-# ------------------------------------------------------------------------------
 
 
 def _is_zero(x: Lanes) -> bool:
@@ -197,13 +195,11 @@ HALF: dict[str, Operation] = {
 }
 
 
-# ------------------------------------------------------------------------------
 # Integers, by the operations of `codegen.scalars`.
 #
 # Those of 8 and 16 bits are computed with in 32 bits, and `narrowed` afterwards. WGSL's `min` and `max` are not used: NVIDIA's compiler,
 # for Hopper, takes the least of three negated numbers for another one. What % means for negative numbers is left to devices, so remainders
 # are computed from quotients.
-# ------------------------------------------------------------------------------
 
 _POWER = """fn power_{0}(x: {0}, y: {0}) -> {0} {{
   var result = {0}(1);
@@ -261,9 +257,7 @@ def _integer_operations(dtype: np.dtype) -> dict[str, Operation]:
     return {**table, **ciphers}
 
 
-# ------------------------------------------------------------------------------
 # Numbers of one dtype as numbers of another: by value, and by bits.
-# ------------------------------------------------------------------------------
 
 
 def convert(f: Function, x: Number, dtype: np.dtype) -> Number:
@@ -338,9 +332,7 @@ def bitcast(f: Function, x: Number, dtype: np.dtype) -> Number:
     return Number(dtype, _integers(dtype).narrowed(Lanes(f, "u32", bits).as_type(type_)).text)
 
 
-# ------------------------------------------------------------------------------
 # Elementwise primitives by name, in WGSL.
-# ------------------------------------------------------------------------------
 
 #: As formulas have them, but for comparisons, which compilers take to hold between a number and itself.
 _COMPLEX: dict[str, ComplexFormula] = {

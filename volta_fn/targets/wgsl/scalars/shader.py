@@ -12,12 +12,10 @@ from volta_fn.targets.wgsl.routine import Dispatch, grid
 from volta_fn.targets.wgsl.scalars.number import ONE, Number, bits_of_half, half_of_bits, wgsl_type
 from volta_fn.targets.wgsl.shader import Binding, Builtin, Declaration, Function, Module, ShaderModule, WorkgroupVariable
 
-# ------------------------------------------------------------------------------
 # Arrays in storage buffers: loading and storing numbers.
 #
 # Dtypes of one and two bytes are packed in words of 32 bits. Invocations that write neighbouring elements one by one change words
 # together, which takes atomic operations; fours of elements are words.
-# ------------------------------------------------------------------------------
 
 
 class Array:
@@ -227,9 +225,7 @@ class Atomics(Array):
         return f"atomic<{wgsl_type(self.dtype)}>"
 
 
-# ------------------------------------------------------------------------------
 # Compute shaders in the making.
-# ------------------------------------------------------------------------------
 
 
 class OtherAccess(Exception):

@@ -469,9 +469,7 @@ def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
     return args[0].call(symbol, *args[1:])
 
 
-# ------------------------------------------------------------------------------
 # Pairs of floats: twice the digits of float32, in the same range.
-# ------------------------------------------------------------------------------
 
 PAIR = "vec2<f32>"
 

@@ -26,9 +26,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # Scales and norms before rounds of blocks, and the order of results after them.
-# ------------------------------------------------------------------------------
 
 #: Elements of an invocation whose loads overlap.
 _TOGETHER = 8
@@ -106,14 +104,12 @@ def padded(n: int) -> int:
     return -(-n // 8) * 8
 
 
-# ------------------------------------------------------------------------------
 # Jacobi's method by blocks, for matrices that many workgroups share.
 #
 # A round pairs all blocks of columns. For each pair, a workgroup computes the product of the rotations that make the pair's small Hermitian
 # matrix diagonal, in workgroup memory. Then many workgroups multiply the matrix by these products. In the rounds of a sweep each block
 # meets every other one. Products of a round are flagged if they are not the identity. Sweeps end after one without flags; the remaining
 # dispatches have nothing to do.
-# ------------------------------------------------------------------------------
 
 #: Sweeps at most: eight to ten are enough for most matrices, thirteen for those whose eigenvalues are a millionth of each other.
 BLOCK_SWEEPS = 14

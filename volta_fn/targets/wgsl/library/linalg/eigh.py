@@ -49,9 +49,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # Eigenvalues and eigenvectors of matrices that fit in workgroup memory.
-# ------------------------------------------------------------------------------
 
 #: Off-diagonal elements that are negligible, relative to the largest number.
 _EPSILON = {"float32": "1e-8f", "float64": "1e-17lf"}
@@ -150,9 +148,7 @@ for (var i = local; i < {n * n}u; i += STEP) {{
     return Routine((shader.dispatch(batch, rotations.work(batch, n * n)),))
 
 
-# ------------------------------------------------------------------------------
 # Eigenvalues and eigenvectors of matrices that many workgroups share.
-# ------------------------------------------------------------------------------
 
 #: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, the order of the diagonal, and
 #: what `Blocks` have.
@@ -274,9 +270,7 @@ if ({state}[matrix * 2u] == R(0)) {{ {vectors}[matrix * {n * n}u + e] = nan(); }
     return element_dispatch(shader, blocks.batch, n * n)
 
 
-# ------------------------------------------------------------------------------
 # Eigenvalues and eigenvectors of Hermitian matrices, by Jacobi's method.
-# ------------------------------------------------------------------------------
 
 #: The operand, the results, and workspaces: the matrix while it is made diagonal, the product of rotations, and the state of the sweeps.
 _OPERAND, _VECTORS, _VALUES, _MATRIX, _PRODUCT, _STATE = range(6)

@@ -31,12 +31,10 @@ from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # LU factors by blocks of columns, with pivots from all rows.
 #
 # One workgroup factors a block's columns. Each of its invocations holds a row in registers. Exchanging rows moves no numbers: it changes
 # the indices of the rows that two invocations hold.
-# ------------------------------------------------------------------------------
 
 #: The operand, the results, and workspaces: the counters, and the source row of each row of a block.
 _OPERAND, _FACTORS, _PIVOTS, _PERMUTATION, _COUNTERS, _ORIGINS = range(6)

@@ -31,11 +31,9 @@ from volta_fn.targets.wgsl.library.linalg.rotations import (
 from volta_fn.targets.wgsl.library.linalg.triangular import LARGEST
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
-# ------------------------------------------------------------------------------
 # Blocks of Householder's reflections, applied to the columns of a matrix.
 #
 # Each workgroup has a few columns.
-# ------------------------------------------------------------------------------
 
 #: Columns that a workgroup reflects.
 _COLUMNS = 16
@@ -199,9 +197,7 @@ def _subtracted(x: str, v: str, sizes: tuple[int, int, int], size: int, lanes: i
     return streamed("first", m, size, INVOCATIONS, [_vectors(v, m, k, size)], f"{begun}\n{products}\n{stored}")
 
 
-# ------------------------------------------------------------------------------
 # QR factors by Householder's reflections, with LAPACK's choice of signs.
-# ------------------------------------------------------------------------------
 
 
 def qr(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:
@@ -318,13 +314,11 @@ for (var step = 0u; step < {k}u; step++) {{
 _IDENTITY = "number(select(R(0), R(1), i / {0}u == i % {0}u))"
 
 
-# ------------------------------------------------------------------------------
 # QR factors by blocks of reflections, with LAPACK's choice of signs.
 #
 # A block of reflections I - τ v vᴴ is I - V T Vᴴ, where T⁻¹ is the upper triangle of VᴴV with 1 / τ on its diagonal. One workgroup
 # reflects a block's columns, whose numbers its invocations keep in registers; many workgroups apply the block to the columns after it,
 # and to Q.
-# ------------------------------------------------------------------------------
 
 #: Rows of a column that an invocation keeps.
 _ROWS = 32

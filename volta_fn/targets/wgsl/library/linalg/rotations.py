@@ -12,12 +12,10 @@ from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Shader, constant, is_supported, wgsl_type
 from volta_fn.targets.wgsl.scalars.number import literal
 
-# ------------------------------------------------------------------------------
 # Counters, sizes and copies of factorisations by blocks of columns.
 #
 # One workgroup per matrix factors each block of columns, and many update the later columns. The number of the block is in memory, so that
 # all blocks have the same shaders: a dispatch reads one of two counters and writes the other.
-# ------------------------------------------------------------------------------
 
 #: Matrices up to this size have a workgroup each.
 SMALL = 64
@@ -148,12 +146,10 @@ def element_dispatch(shader: Shader, batch: int, count: int) -> Dispatch:
     return shader.dispatch(batch * max(-(-count // _COPIED), 1), work(batch, count))
 
 
-# ------------------------------------------------------------------------------
 # Shaders that factor real and complex matrices by the same WGSL.
 #
 # A workgroup has a matrix. `T` is the type of the numbers and `R` that of their real parts. Storage that a workgroup writes is read by
 # its other invocations after `sync()`. Loops have bounds that all invocations share.
-# ------------------------------------------------------------------------------
 
 #: The greatest number, in real parts of each dtype: magnitudes that are not at most this are not finite. (Comparisons with NaN are not
 #: reliable on all devices; those with a bound are.)
@@ -251,13 +247,11 @@ def written(shader: Shader, text: str) -> None:
         shader.emit(statement)
 
 
-# ------------------------------------------------------------------------------
 # Methods that sweep over a matrix until nothing is left to do.
 #
 # A driver resets a GPU that is busy with one dispatch for seconds. One workgroup has a large matrix for itself, so each sweep over one is a
 # dispatch. Between dispatches each matrix's `scale` (zero of a bad one) and the remainder after its last sweep are in memory: matrices that
 # have converged have nothing to do.
-# ------------------------------------------------------------------------------
 
 
 class Method(NamedTuple):
@@ -315,11 +309,9 @@ def _swept_separately(
     return [shader.dispatch(batch, work(batch, iterations.of_a_dispatch)) for shader in (begin, *[sweep] * SWEEPS, end)]
 
 
-# ------------------------------------------------------------------------------
 # Jacobi's method: sweeps that rotate all pairs of columns, until none is left.
 #
 # The pairs of a step have no column in common. One of them makes of the Hermitian matrix [[a, g], [ḡ, b]] a diagonal one.
-# ------------------------------------------------------------------------------
 
 #: Matrices up to this size: the time that a workgroup takes grows with the cube.
 LARGEST = 256
@@ -524,12 +516,10 @@ def tile_rotations(pairs: int, pitch: int, steps: str, pairing: str, *, all_work
     }}"""
 
 
-# ------------------------------------------------------------------------------
 # Upper bounds on an invocation's loop iterations in each factorisation.
 #
 # See `TargetCapabilities.iterations`. Loops that invocations divide have as many iterations as one of them gets (`_share`), and each loop
 # that is begun has one more, in which it ends; sums over a triangle are half a square.
-# ------------------------------------------------------------------------------
 
 #: Multiplications that a GPU would do otherwise in an iteration of a workgroup, which mostly waits for memory.
 _MULTIPLICATIONS = 1 << 14

@@ -9,9 +9,7 @@ from volta_fn.targets.wgsl.library.linalg.rotations import HUGE, real_part, scal
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # Statements that load matrices, and sort and complete singular vectors.
-# ------------------------------------------------------------------------------
 
 #: Columns are orthogonal if the cosine of their angle is no more than `NEAR`; products of lengths count as at least `TINY`.
 NEAR = {"float32": "1.2e-7f", "float64": "2.3e-16lf"}
@@ -135,12 +133,10 @@ for (var c = rank; c < {wide}u; c++) {{
 }}"""
 
 
-# ------------------------------------------------------------------------------
 # Rotate columns in workgroup memory, for singular values of small matrices.
 #
 # A column is contiguous, and ends with zeros. Of each pair of columns some neighbouring invocations have a share of the rows; all of them
 # compute the pair's rotation, so that a step needs one barrier where subgroups exchange sums, and two where they do not.
-# ------------------------------------------------------------------------------
 
 #: Invocations that share a pair of columns, and the most rows of a column.
 _LANES, _ROWS = 8, 64

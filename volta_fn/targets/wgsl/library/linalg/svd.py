@@ -63,13 +63,11 @@ from volta_fn.targets.wgsl.library.movement import INVOCATIONS, fill
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars import Number, Shader, constant, wgsl_type
 
-# ------------------------------------------------------------------------------
 # Singular values and vectors of matrices that many workgroups share.
 #
 # A = QR first, then the columns of Rᴴ are rotated until they are orthogonal, which takes few sweeps: they are so nearly, and in their
 # order. With the product J of all rotations, Rᴴ J = W Σ and A = (Q J) Σ Wᴴ. So Q is rotated along, and W are the columns themselves,
 # divided by their lengths.
-# ------------------------------------------------------------------------------
 
 _UINT32 = np.dtype(np.uint32)
 
@@ -371,12 +369,10 @@ if (e < {n * n}u) {{
     return element_dispatch(shader, batch, m * wide)
 
 
-# ------------------------------------------------------------------------------
 # Singular values and vectors, by rotations of columns (Hestenes' method).
 #
 # Of wide matrices the adjoint is factored. Left vectors of singular values that are zero are computed by the Gram-Schmidt process, which
 # begins with the unit vector that is furthest from the span of the others.
-# ------------------------------------------------------------------------------
 
 
 def svd(avals: tuple[ShapedArray, ...], params: dict[str, Any], device: TargetCapabilities) -> Routine | None:

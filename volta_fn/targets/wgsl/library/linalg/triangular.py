@@ -16,9 +16,7 @@ from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
 from volta_fn.targets.wgsl.routine import Routine
 from volta_fn.targets.wgsl.scalars import Shader
 
-# ------------------------------------------------------------------------------
 # LU factors of matrices that fit in workgroup memory.
-# ------------------------------------------------------------------------------
 
 _INVOCATIONS = 256
 #: The most rows and columns.
@@ -120,9 +118,7 @@ def _small_pivot(shader: Shader, m: int, n: int, is_exchanged: bool) -> str:
   workgroupBarrier();"""
 
 
-# ------------------------------------------------------------------------------
 # Triangular solves and LU factors, column after column.
-# ------------------------------------------------------------------------------
 
 #: Matrices up to this size: larger ones keep a workgroup busy for too long.
 LARGEST = 1024

@@ -36,12 +36,10 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import (
 from volta_fn.targets.wgsl.runtime.queue import Queue, Step, play
 from volta_fn.targets.wgsl.target import LARGEST_BUFFER, LIMITS, RoutineCache, WgslTarget
 
-# ------------------------------------------------------------------------------
 # Select a GPU and describe its capabilities.
 #
 # VOLTA_GPU_ADAPTER selects by a substring of the name. VOLTA_GPU_LIMITS=webgpu restricts features and limits to what every WebGPU
 # device has.
-# ------------------------------------------------------------------------------
 
 #: Features that shaders may use, and the fields of `TargetCapabilities` for them.
 _FEATURES = {"shader-f16": "float16", "shader-f64": "float64", "shader-int64": "int64", "subgroup": "subgroups"}
@@ -163,9 +161,7 @@ def _capabilities(limits: dict[str, int], features: list[str], info: Any) -> Tar
     )
 
 
-# ------------------------------------------------------------------------------
 # Represent an open GPU: its memory, queue, pipelines and routines.
-# ------------------------------------------------------------------------------
 
 #: The most constants in the cache through which programs share equal ones.
 _MOST_CONSTANTS = 1024
@@ -385,9 +381,7 @@ def _lost(buffer: Buffer) -> DeviceError:
     return DeviceError(lost(f"The array {buffer.dtype}{list(buffer.shape)} that was there"))
 
 
-# ------------------------------------------------------------------------------
 # The GPU of an adapter, opened when it is first needed and again after a loss.
-# ------------------------------------------------------------------------------
 
 
 def open_gpu(adapter: Any) -> Gpu:

@@ -16,11 +16,9 @@ import numpy as np
 from volta_fn.errors import DeviceError, MemoryGrowthWarning, OutOfMemoryError
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, DriverErrors, log, native
 
-# ------------------------------------------------------------------------------
 # Detect memory leaks: warn when memory grows from call to call of a program.
 #
 # The warning comes long before memory runs out.
-# ------------------------------------------------------------------------------
 
 #: Samples to compare.
 _SAMPLES = 10
@@ -64,13 +62,11 @@ class Trend:
             )
 
 
-# ------------------------------------------------------------------------------
 # Manage device memory: a pool of blocks in size classes, and buffers.
 #
 # Buffers are the values that programs take and return. A free block may be reused at once, even if commands that use it are pending:
 # the queue executes them in order. Only writes from the host overtake commands that are not submitted yet, so they must not target a
 # block that pending commands use.
-# ------------------------------------------------------------------------------
 
 #: Arrays of up to this many bytes are also kept on the host.
 SMALL = 64

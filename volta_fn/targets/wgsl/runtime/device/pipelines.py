@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from volta_fn.targets.wgsl.shader import ShaderModule
 
 
-# ------------------------------------------------------------------------------
 # Compile shaders in tiers: faster ones in the background while others run.
 #
 # A program starts with shaders that compile quickly. A faster one with the same bits replaces such a shader once it is compiled. Programs
 # that are called only once request none.
-# ------------------------------------------------------------------------------
 
 #: Threads that compile, at most, and as a fraction of the CPUs: the others belong to the program.
 _TIER_THREADS, _CPU_FRACTION = 8, 2
@@ -88,14 +86,12 @@ class Upgrades:
         self._changed.notify_all()
 
 
-# ------------------------------------------------------------------------------
 # Test a device when it is opened.
 #
 # The tests tell which checks its shaders need, whether its `fma` rounds once, whether it keeps subnormal numbers, and, if it is
 # software, how many iterations its loops run. The translator of shaders can guard every access to memory and count the iterations of
 # every loop. Our accesses are in range by construction, and our loops end, so both checks are disabled; but only after a shader has
 # given the same result with and without them, since drivers have compiled such loops wrongly.
-# ------------------------------------------------------------------------------
 
 
 class ShaderRunner(Protocol):
@@ -241,9 +237,7 @@ def _run_selftest(gpu: ShaderRunner, checks: int) -> np.ndarray:
     return gpu.get(results)
 
 
-# ------------------------------------------------------------------------------
 # Cache pipelines by the text of their shaders, and bind groups by their buffers.
-# ------------------------------------------------------------------------------
 
 #: The most bind groups in the cache: beyond this, all are released.
 _MOST_GROUPS = 1 << 14
