@@ -131,6 +131,8 @@ def checks() -> list[Check]:
             result.append(Check(f"{layout} 6x256x264x200", product, shapes_of(layout, 256, 264, 200, 6), dtype))
         result.append(Check("results in float32", in_float32, ((512, 264), (264, 520)), dtype))
         result.append(Check("odd columns", laid_out("NT"), shapes_of("NT", 512, 1001, 256), dtype))
+        result.append(Check("rows that are not aligned", laid_out("NN"), shapes_of("NN", 1024, 1001, 1003), dtype))
+        result.append(Check("columns that are not aligned", laid_out("TN"), shapes_of("TN", 1001, 1024, 1000), dtype))
         result.append(Check("odd rows", laid_out("NN"), shapes_of("NN", 517, 1024, 256), dtype))
         result.append(Check("layer", layer, ((1024, 776), (776, 520), (520,), (1024, 520)), dtype))
         result.append(Check("split sums", laid_out("TN"), shapes_of("TN", 256, 264, 1 << 15), dtype))
@@ -235,6 +237,7 @@ TIMED = [
     *[Timed(layout, 4096, 768, 3072) for layout in ("NN", "NT")],
     Timed("TN", 768, 3072, 4096),
     Timed("NT", 4096, 50257, 768),
+    Timed("TN", 50257, 768, 4096),
     *[Timed(layout, 4096, 4096, 4096, dtype=FLOAT32) for layout in ("NT", "NN")],
     Timed("NT", 1024, 1024, 1024, dtype=FLOAT32),
 ]

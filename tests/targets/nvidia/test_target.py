@@ -73,8 +73,9 @@ def test_small_products_are_shaders() -> None:
     assert not any(on_matrix_units(planned(lambda x, y: x @ y, shaped(64, 64), shaped(64, 64))))
 
 
-def test_rows_that_are_not_aligned_are_shaders() -> None:
-    assert not any(on_matrix_units(planned(lambda x, y: x @ y, shaped(1024, 1001), shaped(1001, 1000))))
+def test_rows_that_are_not_aligned_are_copied() -> None:
+    assert on_matrix_units(planned(lambda x, y: x @ y, shaped(1024, 1001), shaped(1001, 1000))) == [False, True]
+    assert not any(on_matrix_units(planned(lambda x, y: x @ y, shaped(1 << 15, 1001), shaped(1001, 24))))
 
 
 def test_few_tiles_of_long_sums_are_split() -> None:

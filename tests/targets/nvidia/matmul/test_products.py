@@ -16,7 +16,7 @@ from tests.targets.nvidia.emulation import run_kernel
 from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
 from volta_fn.compiler.contractions import Operand, Walk
 from volta_fn.compiler.ir.kernel import interpret
-from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.ir.nodes import KernelCall, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul import contract
 from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
@@ -32,6 +32,7 @@ KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, i
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let products of any size run on matrix units."""
     monkeypatch.setattr(contract, "_FEWEST", 1)
+    monkeypatch.setattr(contract, "_FEWEST_PER_ELEMENT", 1)
 
 
 def numbers(*shape: int, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:
@@ -173,10 +174,25 @@ def test_float32_that_may_be_rounded(layout: str) -> None:
     assert 1e-5 < error < 1e-3
 
 
-def test_copies_are_contiguous_along_k() -> None:
+def test_copies_of_float32_are_contiguous_along_k() -> None:
     operand = Operand(np.dtype(np.float32), Walk((2, 3), (0, 4)), Walk((5,), (1,)), Walk((4, 6), (120, 20)), 0)
-    kernel = copy_kernel(operand, 600)
-    x = np.arange(600, dtype=np.float32)
-    (copy,) = interpret(kernel, x)
+    (copy,) = interpret(copy_kernel(operand, 600), x := np.arange(600, dtype=np.float32))
     k, number, outer = np.arange(24), np.arange(3)[:, None, None], np.arange(5)[:, None]
     np.testing.assert_array_equal(copy.reshape(3, 5, 24), x[number * 4 + outer + k // 6 * 120 + k % 6 * 20])
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_copies_of_16_bit_numbers_are_padded(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    x, y = numbers(40, 72), numbers(72, 43)
+    item, operands = operands_of(lambda x, y: x @ y, [x, y], device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule))
+    assert routine is not None
+    product = contraction_of(item.node.kernel)
+    assert product is not None
+    (copy,) = interpret(copy_kernel(product.problem().rhs, y.size), y.reshape(-1))
+    np.testing.assert_array_equal(copy.reshape(72, 48), np.pad(y, ((0, 0), (0, 5))))
+    assert routine.workspaces == (copy.nbytes,)
+    result = np.zeros((40, 43), x.dtype)
+    run_kernel(routine, [*operands, result, copy])
+    check(result, lambda x, y: x @ y, x, y)

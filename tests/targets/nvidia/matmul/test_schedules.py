@@ -49,10 +49,16 @@ def test_tensor_maps_list_the_contiguous_axis_first(layout: str) -> None:
 
 
 def test_rows_begin_at_multiples_of_16_bytes() -> None:
-    assert product(100, 104, 96) is not None
-    assert product(104, 100, 96) is None  # rows of the right operand have 200 bytes
-    assert product(104, 100, 96, "NT") is not None
-    assert product(104, 104, 100) is None
+    def copies(*args: Any) -> tuple[bool, bool]:
+        p = existing(*args)
+        return p.lhs.is_copy, p.rhs.is_copy
+
+    assert copies(100, 104, 96) == (False, False)
+    assert copies(104, 100, 96) == (False, True)  # rows of the right operand have 200 bytes
+    assert copies(104, 100, 96, "NT") == (False, False)
+    assert copies(104, 104, 100) == (True, False)
+    assert existing(104, 100, 96).rhs.stride == 104
+    assert existing(104, 100, 96).layout == "NN"
 
 
 def test_float32_is_refused_unless_it_may_be_rounded() -> None:

@@ -27,8 +27,8 @@ from volta_fn.targets.wgsl.routine import Dispatch, Routine
 #: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST = 1 << 25, 16
 
-#: How many times as many there must be with each copy of an operand.
-_FEWEST_PER_COPY = 4
+#: How many times as many there must be with each copy of an operand, and the fewest multiplications per element of a copy.
+_FEWEST_PER_COPY, _FEWEST_PER_ELEMENT = 4, 128
 
 #: The dtypes and operations of epilogues that are computed in registers; others are a second dispatch.
 DTYPES = frozenset(map(np.dtype, (dtypes.bfloat16, np.float16, np.float32, np.int32, np.uint32, np.bool_)))
@@ -96,7 +96,7 @@ class _Copies:
             kernel, number = copy_kernel(side, contraction.kernel.inputs[load.input].size), first + len(self.sizes)
             self._kernels.append((kernel, (load.input, number)))
             self.numbers.append(number)
-            self.sizes.append(kernel.outputs[0].size * 4)
+            self.sizes.append(kernel.outputs[0].size * operand.dtype.itemsize)
 
     def dispatches(self, device: TargetCapabilities) -> list[Dispatch]:
         """Return the dispatches that copy."""
@@ -128,9 +128,12 @@ def _matrices(kernel: Kernel, device: TargetCapabilities) -> tuple[Contraction, 
 
 def is_worthwhile(product: MatrixProduct) -> bool:
     """Return whether matrix units compute a product faster than shaders do."""
+    if min(product.m, product.n, product.k) < _NARROWEST:
+        return False
+    if any(side.is_copy and other.outer < _FEWEST_PER_ELEMENT for side, other in (tuple(product), tuple(product)[::-1])):
+        return False
     copies = product.lhs.is_copy + product.rhs.is_copy
-    fewest = _FEWEST * _FEWEST_PER_COPY**copies
-    return min(product.m, product.n, product.k) >= _NARROWEST and product.batch * product.m * product.n * product.k >= fewest
+    return product.batch * product.m * product.n * product.k >= _FEWEST * _FEWEST_PER_COPY**copies
 
 
 def _can_be_inside(contraction: Contraction) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk, contiguous_strides
-from volta_fn.compiler.ir.index import Affine
+from volta_fn.compiler.ir.index import Affine, Range, along
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Kernel, Load, Store
 from volta_fn.targets.nvidia.kernel import TensorMap
 
@@ -118,9 +118,9 @@ class MatrixProduct(NamedTuple):
 def matrix_product(problem: Problem, lhs: int, rhs: int, *, rounds: bool = False) -> MatrixProduct | None:
     """Return a problem as a product for matrix units; None if it is none.
 
-    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS` (float32 only if it may be rounded), summed in
-    float32, and have matrices of one axis each, of which one is contiguous and all others are at multiples of 16 bytes. Those of float32
-    must be contiguous along k, or are to be copied.
+    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS` (float32 only if it may be rounded), and summed in
+    float32. Operands are read in place if they have matrices of one axis each, of which one is contiguous, for float32 that of k, and all
+    others are at multiples of 16 bytes; or else from copies.
     """
     dtype = problem.lhs.dtype
     if dtype != problem.rhs.dtype or dtype not in FORMATS or problem.dtype != _FLOAT32 or (dtype == _FLOAT32 and not rounds):
@@ -140,38 +140,57 @@ def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
         is_aligned = stride > 0 and not any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides))
         if is_aligned and (along_k or (outer.strides[0] == 1 and operand.dtype != _FLOAT32)):
             return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
-    if operand.dtype != _FLOAT32 or inner.size % unit:
+    form = _copy_form(operand)
+    if form.row > form.columns.size and len(form.columns.sizes) != 1:
         return None
-    strides = _copy_strides(operand)
-    walk = Walk(stack.sizes, strides)
-    return MatrixOperand(binding, operand.dtype, True, outer.size, inner.size, inner.size, walk, 0, is_copy=True)
+    walk = Walk(stack.sizes, form.stack)
+    return MatrixOperand(binding, operand.dtype, form.along_k, outer.size, inner.size, form.row, walk, 0, is_copy=True)
 
 
-# Copies of operands whose matrices are not contiguous along k.
+# Copies of operands that cannot be read in place.
 
 
-def _copy_strides(operand: Operand) -> Axes:
-    """Return the strides of the stack's axes in the copy, which has no matrix twice."""
+class _CopyForm(NamedTuple):
+    """How a copy of an operand lies in memory."""
+
+    along_k: bool
+    #: The walks of the operand's index from row to row, and along a row of the copy.
+    rows: Walk
+    columns: Walk
+    #: Elements of a row, which is padded with zeros, and strides of the stack's axes, along which no matrix is copied twice.
+    row: int
+    stack: Axes
+
+
+def _copy_form(operand: Operand) -> _CopyForm:
+    along_k = operand.dtype == _FLOAT32 or operand.outer.strides[-1:] != (1,)
+    rows, columns = (operand.outer, operand.inner) if along_k else (operand.inner, operand.outer)
+    unit = UNIT // operand.dtype.itemsize
+    row = -(-columns.size // unit) * unit
     strides: list[int] = []
-    following = operand.outer.size * operand.inner.size
+    following = rows.size * row
     for size, stride in zip(reversed(operand.stack.sizes), reversed(operand.stack.strides), strict=True):
         strides.insert(0, following if stride else 0)
         following *= size if stride else 1
-    return tuple(strides)
+    return _CopyForm(along_k, rows, columns, row, tuple(strides))
 
 
 def copy_kernel(operand: Operand, elements: int) -> Kernel:
-    """Return the kernel that copies an operand to matrices contiguous along k.
+    """Return the kernel that copies an operand to aligned matrices.
 
     The operand is an array of so many elements.
     """
-    stack = [walk for walk in zip(operand.stack.sizes, operand.stack.strides, _copy_strides(operand), strict=True) if walk[1]]
-    inner = contiguous_strides(operand.inner.sizes)
-    outer = tuple(x * operand.inner.size for x in contiguous_strides(operand.outer.sizes))
-    walks = [*stack, *zip(operand.outer.sizes, operand.outer.strides, outer, strict=True)]
-    walks += zip(operand.inner.sizes, operand.inner.strides, inner, strict=True)
-    sizes = tuple([size for size, _, _ in walks])
+    form = _copy_form(operand)
+    stack = [walk for walk in zip(operand.stack.sizes, operand.stack.strides, form.stack, strict=True) if walk[1]]
+    rows = [x * form.row for x in contiguous_strides(form.rows.sizes)]
+    walks = [*stack, *zip(*form.rows, rows, strict=True), *zip(*form.columns, contiguous_strides(form.columns.sizes), strict=True)]
+    sizes = [size for size, _, _ in walks]
     source = Affine(tuple([(axis, stride) for axis, (_, stride, _) in enumerate(walks) if stride]), operand.start)
     target = Affine(tuple([(axis, stride) for axis, (_, _, stride) in enumerate(walks)]), 0)
-    load = Load(operand.dtype, 0, (elements,), (source,), (), Constant.of(0, operand.dtype))
-    return Kernel(sizes, len(sizes), (Buffer(elements, operand.dtype),), (load,), (Store((math.prod(sizes),), (target,), 0),))
+    exists: tuple[Range, ...] = ()
+    if form.row > form.columns.size:
+        exists = (Range(along(len(walks) - 1), 0, form.columns.size),)
+        sizes[-1] = form.row
+    load = Load(operand.dtype, 0, (elements,), (source,), exists, Constant.of(0, operand.dtype))
+    store = Store((math.prod(sizes),), (target,), 0)
+    return Kernel(tuple(sizes), len(sizes), (Buffer(elements, operand.dtype),), (load,), (store,))
