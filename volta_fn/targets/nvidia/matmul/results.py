@@ -34,7 +34,7 @@ LANES = 4
 
 
 class Results(ABC):
-    """A way to store the sums of a matrix with `rows` and `columns`, computed in tiles."""
+    """A way to store the sums of a matrix that is computed in tiles."""
 
     #: Columns that are staged at once.
     width = ROW // 4
