@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 _CALL = re.compile(r'call (void|\{[^}]*\}|\S+) asm sideeffect "((?:[^"\\]|\\.)*)", "([^"]*)"\((.*)\)$', re.MULTILINE)
 _DECLARED = re.compile(r"^declare (void|\{[^}]*\}|<[^>]*>|\S+) @(llvm\.nvvm\.[\w.]+)\(([^)]*)\)$", re.MULTILINE)
-_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16), "tensorfloat32": np.dtype(np.float32)}
+_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16), "float32": np.dtype(np.float32)}
 _TIMEOUT = 60
 
 #: What LLVM calls on hosts without an instruction for it.
@@ -275,7 +275,7 @@ class Emulator:
             if (position >= 0).all() and (position < map_.dims).all():
                 offset = int(position @ strides)
                 box[index] = memory[offset : offset + dtype.itemsize].view(dtype)[0]
-        if map_.dtype == "tensorfloat32":  # rounded to the nearest
+        if map_.dtype == "float32":  # rounded to the nearest
             box = ((box.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
         rows, count = box.reshape(-1, map_.box[0]), 16 // dtype.itemsize
         assert rows.shape[1] * dtype.itemsize == 128
@@ -295,7 +295,7 @@ class Emulator:
     def _wgmma(self, given: dict[int, list[Any]], code: str) -> dict[int, Sequence[Any]]:
         """Multiply by all instructions of a piece of PTX."""
         columns = int(code.partition("m64n")[2].partition("k")[0])
-        dtype = _DTYPES["bfloat16" if ".bf16" in code else "tensorfloat32" if ".tf32" in code else "float16"]
+        dtype = _DTYPES["bfloat16" if ".bf16" in code else "float32" if ".tf32" in code else "float16"]
         each, count = columns // 2, next(k for k, x in enumerate(given[0]) if isinstance(x, int))
         sums = {t: np.array(given[t][:count], np.float64) for t in given}
         offsets: dict[str, int] = {}

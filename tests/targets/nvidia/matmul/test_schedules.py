@@ -69,7 +69,7 @@ def test_float32_is_refused_unless_it_may_be_rounded() -> None:
     assert rounded is not None
     assert (rounded.lhs.is_copy, rounded.rhs.is_copy) == (False, True)
     assert rounded.layout == "NT"
-    assert rounded.rhs.tensor_map(64).dtype == "tensorfloat32"
+    assert rounded.rhs.tensor_map(64).dtype == "float32"
 
 
 @pytest.mark.parametrize("device", [AMPERE, HOPPER, AMPERE._replace(block_memory=99 << 10)], ids=["mma", "wgmma", "small mma"])

@@ -69,8 +69,7 @@ class MatrixOperand(NamedTuple):
             dims.append(count)
             strides.append(stride)
             box.append(1)
-        name = "tensorfloat32" if self.dtype == _FLOAT32 else self.dtype.name
-        return TensorMap(self.binding, name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
+        return TensorMap(self.binding, self.dtype.name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
 
 
 class MatrixProduct(NamedTuple):
