@@ -209,6 +209,15 @@ def adapters() -> tuple[Adapter, ...]:
     return chosen
 
 
+#: Variables in which starters of MPI programs tell the rank of a process among those of its machine.
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+
+
 def discover() -> list[Device]:
-    """Return the machine's GPUs."""
-    return [Device("gpu", number, adapter.name, GpuBackend(adapter)) for number, adapter in enumerate(adapters())]
+    """Return the machine's GPUs.
+
+    If several processes of a program run on the machine, each has one of them, by its rank there.
+    """
+    gpus = [Device("gpu", number, adapter.name, GpuBackend(adapter)) for number, adapter in enumerate(adapters())]
+    rank = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), None)
+    return gpus if rank is None else [gpus[int(rank) % len(gpus)]]
