@@ -112,7 +112,7 @@ def _of_device(device: Device) -> DeviceProfile:
         raise ArgumentError(f"limits: expected a GPU, got {device}; programs for the CPU have no limits")
     backend: Any = device.backend
     gpu = backend.gpu
-    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)
+    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.description.largest, gpu.pool.limit)
 
 
 # List the routines of kernels and equations.

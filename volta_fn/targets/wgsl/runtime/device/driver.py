@@ -1,31 +1,21 @@
-"""wgpu's C interface, and the errors that it reports.
+"""The interface between programs on a GPU and the GPU's driver.
 
-Its calls cost a third of those of the Python classes around it, which serve everything that is called rarely.
+A driver gives memory, compiles shaders, runs their dispatches in order, and copies. `wgpu` implements it for every vendor (Vulkan, Metal,
+DirectX 12), `nvidia` through NVIDIA's own driver. Everything above works with either: pools of memory, batches, caches of pipelines,
+recorded command lists, recovery.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
 
-from volta_fn.errors import DeviceError, OutOfMemoryError, VoltaError
-from volta_fn.lazy_imports import load
+import numpy as np
 
-
-class Native(NamedTuple):
-    """The native library: functions, cffi, checked functions, and the error handler."""
-
-    lib: Any
-    ffi: Any
-    checked: Any
-    errors: Any
-    #: The process that loaded it: a forked process has neither its threads nor its driver's state.
-    process: int
-
+from volta_fn.compiler.target import TargetCapabilities
 
 #: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
@@ -51,66 +41,211 @@ def lost(array: str) -> str:
     return _LOST.format(f"{array} is gone; make it")
 
 
-def wgpu() -> Any:
-    """Import the package wgpu on first use."""
-    try:
-        return load("wgpu")
-    except ImportError as error:
-        raise DeviceError(f"the platform 'gpu' needs the package wgpu ({error}); pip install wgpu, or use the device 'cpu'") from None
+class Description(NamedTuple):
+    """An open device."""
+
+    name: str
+    #: "discrete", "integrated", "cpu", …
+    kind: str
+    capabilities: TargetCapabilities
+    #: Bytes of the largest buffer.
+    largest: int
+    features: tuple[str, ...]
+    limits: dict[str, int]
 
 
-@functools.cache
-def native() -> Native:
-    """Load the library that the package wraps."""
-    wgpu()
-    logging.getLogger("wgpu").addHandler(logging.NullHandler())
-    module = load("wgpu.backends.wgpu_native._api")
-    extras = load("wgpu.backends.wgpu_native.extras")
-    with contextlib.suppress(RuntimeError):  # another library has created the instance already, which serves as well
-        # Without these flags wgpu would validate each indirect grid by a dispatch of its own. OpenGL offers no further GPU.
-        extras.set_instance_extras(backends=["Vulkan", "Metal", "DX12"], flags=["Empty"])
-    return Native(module.lib, module.ffi, module.libf, module.error_handler, os.getpid())
+class BoundRange(NamedTuple):
+    """A range of bytes of a block, whose `handle` is the driver's memory."""
+
+    block: Any
+    offset: int
+    size: int
 
 
-def typed(kind: str, message: str) -> VoltaError:
-    """Return an error that the library reported as a `VoltaError`."""
-    lowered = message.lower()
-    if "lost" in lowered:
-        return DeviceError(LOST)
-    if kind == "OutOfMemory" or "out of memory" in lowered or "not enough memory" in lowered:
-        return OutOfMemoryError(f"the GPU has no room: {message}")
-    return DeviceError(f"the GPU's driver refused: {message}")
+class Step(NamedTuple):
+    """A dispatch ready to be written: a `commands.Run` with the driver's objects.
 
-
-class DriverErrors:
-    """A context that raises the errors that the library reports in this thread.
-
-    It is much cheaper than a check per call.
+    An indirect one reads its grid, three 32-bit words, at an offset in the memory `grid_buffer`. These are either `workgroups` or zeros.
     """
 
-    def __init__(self) -> None:
-        self.handler = native().errors
-        #: Whether the device is known to be lost; then no further call may be made.
-        self.device_lost = False
+    pipeline: Any
+    bind_group: Any
+    workgroups: tuple[int, int, int]
+    grid_buffer: Any = None
+    grid_offset: int = 0
 
-    def __enter__(self) -> None:
-        self.handler.capture("volta_fn")
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        failure = self.handler.release("volta_fn")
-        if failure is not None:
-            self._note(failure[1])
-            if error is None:
-                raise typed(*failure)
+class Portion(NamedTuple):
+    """A part of a recording: its dispatches, and the function that writes them again."""
 
-    def _note(self, message: str) -> None:
-        self.device_lost = self.device_lost or "lost" in message.lower()
+    dispatches: int
+    write: Callable[[], None]
 
-    @contextlib.contextmanager
-    def classes(self) -> Iterator[None]:
-        """Return a context for the package's classes, whose errors become `VoltaError`s."""
-        try:
-            yield
-        except wgpu().GPUError as error:
-            self._note(str(error))
-            raise typed("OutOfMemory" if isinstance(error, wgpu().GPUOutOfMemoryError) else "", str(error)) from error
+
+class Errors(Protocol):
+    """A context for calls of the driver, which raises the errors that it reports."""
+
+    #: Whether the device is known to be lost; then no further call may be made.
+    device_lost: bool
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+
+class Readback(Protocol):
+    """A pending copy to the host."""
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the batch in which it was requested is submitted."""
+
+
+class Readbacks(Protocol):
+    """Copies from the device to the host, requested now and taken later.
+
+    A readback arrives when the batch in which it was requested is done, whatever follows. `request`, `keep` and `clear` are called under
+    the queue's lock.
+    """
+
+    def request(self, memory: Any, size: int, offset: int = 0) -> Readback:
+        """Request a copy of `size` bytes of memory, as of the commands written so far."""
+
+    def arrived(self, readback: Readback) -> bool:
+        """Return whether a readback that was submitted has arrived, after `Driver.poll`."""
+
+    def take(self, readback: Readback) -> np.ndarray:
+        """Return the bytes of a readback that has arrived; call it once.
+
+        Raises `DeviceError` if the device is lost.
+        """
+
+    def keep(self, readback: Readback) -> None:
+        """Keep the host's memory of a readback that was taken, for later ones."""
+
+    def clear(self) -> None:
+        """Release the memory that is kept."""
+
+
+class Timestamps(Protocol):
+    """The begin and the end of dispatches, in the device's memory until they are read."""
+
+    def play(self, step: Step) -> None:
+        """Write a dispatch between two timestamps."""
+
+    def read(self) -> np.ndarray:
+        """Return the begins and ends of dispatches that are done, in ns from the first.
+
+        The shape is (dispatches, 2).
+        """
+
+
+class Driver(Protocol):
+    """An open GPU.
+
+    Commands are written in order, and executed in that order as if one after another. `submit` ends a *batch*; batches are numbered
+    from 1. Any thread may call `compile`, `release_pipeline` and `poll`; the other methods are called under the queue's lock. Memory is
+    an object of the driver's choice. Methods raise `OutOfMemoryError`, and `DeviceError`, whose message is `LOST` if the device is lost.
+    """
+
+    description: Description
+    errors: Errors
+    readbacks: Readbacks
+
+    # memory
+
+    def allocate(self, size: int, *, grids: bool = False) -> Any:
+        """Return memory of `size` bytes, a multiple of four.
+
+        If `grids`, indirect dispatches may read their grids from it.
+        """
+
+    def free(self, memory: Any) -> None:
+        """Release memory once no command that was written uses it."""
+
+    def check(self) -> None:
+        """Raise `DeviceError` if the device is lost."""
+
+    def write(self, memory: Any, data: np.ndarray, offset: int) -> None:
+        """Copy bytes from the host to memory that no pending command uses.
+
+        The number of bytes is a multiple of four. Commands of the pending batch may run before or after the copy, later ones after it.
+        """
+
+    def copy(self, target: Any, source: Any, offset: int, size: int) -> None:
+        """Copy `size` bytes at an offset of the source to the beginning of the target."""
+
+    # shaders
+
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Any, Any]:
+        """Return the pipeline of a shader, and the layout of its bindings.
+
+        There are `count` bindings, some of them written.
+
+        `checks` says which checks the compiler adds: `ALL`, `LOOPS` or `NONE` of `pipelines`.
+        """
+
+    def release_pipeline(self, pipeline: Any) -> None:
+        """Release a pipeline that no recording has."""
+
+    def bind(self, layout: Any, ranges: Sequence[BoundRange]) -> Any:
+        """Return the bind group of some ranges of blocks.
+
+        Pipelines of equal layouts (a hashable) share bind groups.
+        """
+
+    def release_group(self, group: Any) -> None:
+        """Release a bind group; dispatches that were written keep theirs."""
+
+    # commands
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Write dispatches."""
+
+    def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
+        """Return functions that write dispatches again, faster than `play`, or None.
+
+        It is valid until one of its pipelines, bind groups or blocks is released.
+        """
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether commands were written that are not submitted."""
+
+    def submit(self, number: int) -> None:
+        """Submit the commands since the last batch, if any, as batch `number`."""
+
+    def poll(self) -> int:
+        """Return the number of the last batch that is done."""
+
+    def timestamps(self) -> Timestamps:
+        """Return new timestamps. Raises `DeviceError` if the device has none."""
+
+    # the end
+
+    def release(self) -> None:
+        """Release readbacks, and commands that were never submitted."""
+
+    def destroy(self) -> None:
+        """Close the device; nothing uses it any more."""
+
+
+class Adapter(Protocol):
+    """A GPU that can be opened through one driver."""
+
+    #: "wgpu" or "nvidia".
+    driver: str
+    #: The device's name.
+    name: str
+
+    def open(self) -> Driver:
+        """Open the device with all of its features and limits.
+
+        VOLTA_GPU_LIMITS=webgpu restricts it to those of every WebGPU device. Raises `DeviceError` if it cannot be opened.
+        """
+
+    def again(self) -> Adapter:
+        """Return the adapter by which a lost device is opened again.
+
+        A reset may have changed the driver's name of it.
+        """
