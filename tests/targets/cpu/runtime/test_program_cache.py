@@ -202,7 +202,7 @@ def test_names_say_under_which_circumstances(owner: Any, name: str, other: Any, 
 
 @pytest.mark.parametrize("settled", [0.0, 1e9])
 def test_a_changed_source_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
-    monkeypatch.setattr(disk_cache, "_SETTLED", settled)
+    monkeypatch.setattr(caches, "_SETTLED", settled)
     package, folder = tmp_path / "volta_fn", tmp_path / "cache"
     (package / "compiler").mkdir(parents=True)
     source = package / "compiler" / "passes.py"
