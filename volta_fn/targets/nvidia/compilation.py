@@ -219,13 +219,17 @@ class _Worker:
     def __init__(self, command: Sequence[str]) -> None:
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         path = os.pathsep.join([os.path.abspath(folder) for folder in sys.path])
-        self.process = subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._messages,
-            env=os.environ | {"PYTHONPATH": path},
-        )
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._messages,
+                env=os.environ | {"PYTHONPATH": path},
+            )
+        except BaseException:
+            self._messages.close()
+            raise
         self.last_used = time.monotonic()
 
     def ask(self, request: Sequence[bytes]) -> list[bytes]:

@@ -41,7 +41,7 @@ class Accesses(NamedTuple):
 
 
 #: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.
-_COMPARISONS, _COMPARISONS_EACH = 4096, 128
+_COMPARISONS, _COMPARISONS_EACH = 4096, 256
 
 
 class _History:
@@ -82,11 +82,14 @@ def dependences(dispatches: Sequence[Accesses]) -> list[list[int]]:
     remaining = _COMPARISONS + _COMPARISONS_EACH * len(dispatches)
     for number, accesses in enumerate(dispatches):
         predecessors: set[int] = set()
-        for spans, add in ((accesses.reads, _History.read), (accesses.writes, _History.write)):
-            for span in spans:
-                history = histories.setdefault(span.block, _History())
-                remaining -= len(history.reads) + len(history.writes)
-                predecessors |= add(history, span, number)
+        for span in accesses.reads:
+            history = histories.setdefault(span.block, _History())
+            remaining -= len(history.writes)
+            predecessors |= history.read(span, number)
+        for span in accesses.writes:
+            history = histories.setdefault(span.block, _History())
+            remaining -= len(history.reads) + len(history.writes)
+            predecessors |= history.write(span, number)
         if remaining < 0:
             return chain(len(dispatches))
         predecessors.discard(number)

@@ -21,6 +21,7 @@ import volta_fn.numpy as jnp
 from tests.targets.cpu.runtime.test_program import PROGRAMS, X
 from volta_fn.compiler import pipeline
 from volta_fn.core.caches import Interned
+from volta_fn.runtime import caches
 from volta_fn.targets.cpu.runtime import cache as disk_cache
 from volta_fn.targets.cpu.runtime import compile, program
 from volta_fn.targets.cpu.runtime.compile import CodeCache
