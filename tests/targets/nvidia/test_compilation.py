@@ -152,6 +152,29 @@ def test_a_process_compiles(processes: CompilerPool) -> None:
     assert len(processes._workers) == 1
 
 
+#: A process with a stand-in for the driver, whose machine code is PTX.
+WITH_DRIVER = """
+from tests.targets.nvidia.fake_cuda import FakeCuda
+from volta_fn.targets.nvidia import library
+fake = FakeCuda()
+library.open_library = lambda: fake
+fake.failures = {}
+"""
+
+
+def test_a_process_makes_machine_code() -> None:
+    pool = pool_of(WITH_DRIVER.format({"cuLinkComplete": [0, 218]}))
+    kinds = [pool.ask(request(ordinal=ordinal))[0] for ordinal in ("0", "0", "0", "", "0")]
+    assert kinds == [b"cubin", b"ptx", b"cubin", b"ptx", b"cubin"]  # the second time linking fails
+    pool.close()
+
+
+def test_a_process_without_a_context_makes_ptx() -> None:
+    pool = pool_of(WITH_DRIVER.format({"cuCtxCreate_v2": [2]}))
+    assert [pool.ask(request(ordinal="0"))[0] for _ in range(2)] == [b"ptx", b"cubin"]
+    pool.close()
+
+
 @pytest.mark.parametrize(("source", "message"), [("refused", "it is no WGSL"), ("define nonsense", "LLVM refuses the module")])
 def test_refused_shaders(processes: CompilerPool, source: str, message: str) -> None:
     kind, _, text = processes.ask(request(source))

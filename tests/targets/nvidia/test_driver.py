@@ -430,6 +430,7 @@ def test_a_kernel_that_faults_loses_the_device(device: NvidiaDriver, cuda: FakeC
     with pytest.raises(DeviceError) as error:
         ACTIONS[action](device, a)
     assert error.value.message == LOST
+    assert any(": 700 (CUDA_ERROR_OF_TEST)" in note for note in error.value.__notes__)
     assert device.errors.device_lost
     calls = len(cuda.calls)
     for further in (*ACTIONS.values(), lambda device, a: device.readbacks.take(readback), lambda device, a: recording[0].write()):
@@ -447,6 +448,14 @@ def test_a_kernel_that_faults_loses_the_device(device: NvidiaDriver, cuda: FakeC
     device.destroy()
     assert read(again, cuda, b, 4) == [42]
     again.destroy()
+
+
+@pytest.mark.parametrize(("memory", "linker"), [(1 << 37, 0), (8 << 30, None)])
+def test_small_gpus_have_no_room_for_linkers(cuda: FakeCuda, memory: int, linker: int | None) -> None:
+    cuda.total = memory
+    device = adapters()[0].open()
+    assert device._compiler._ordinal == linker
+    device.destroy()
 
 
 def test_a_shader_that_is_refused(device: NvidiaDriver) -> None:

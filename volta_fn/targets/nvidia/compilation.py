@@ -29,6 +29,7 @@ from volta_fn.errors import DeviceError, VoltaError
 from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
+from volta_fn.runtime.threads import on_own_thread
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
 from volta_fn.targets.wgsl.runtime.device.driver import log
 
@@ -111,9 +112,9 @@ _LOG_BYTES = 1 << 14
 
 
 def link(loaded: Functions, errors: CallErrors, ptx: bytes) -> bytes:
-    """Return the machine code that the driver makes of PTX, for the GPU of the current context.
+    """Return the machine code that the driver makes of PTX.
 
-    Raises `DeviceError` with the driver's messages, or `OutOfMemoryError`.
+    It is for the GPU of the current context. Raises `DeviceError` with the driver's messages, or `OutOfMemoryError`.
     """
     messages = ctypes.create_string_buffer(_LOG_BYTES)
     options, values = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_SIZE), (ctypes.c_void_p * 2)(ctypes.addressof(messages), _LOG_BYTES)
@@ -173,6 +174,7 @@ def serve() -> None:
 
 
 def _answer(source: bytes, processor: bytes, features: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
+    linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
     try:
         shader = load("volta_fn.targets.nvidia.translation").translate(source.decode())
         ptx = compile_ptx(shader.llvm_ir, Architecture(processor.decode(), features.decode()))
@@ -181,9 +183,9 @@ def _answer(source: bytes, processor: bytes, features: bytes, ordinal: bytes) ->
     except RuntimeError as error:
         return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
     threads = _THREADS.pack(*shader.threads)
-    if ordinal:
+    if linking is not None:
         with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
-            loaded, errors, context = _context(int(ordinal))
+            loaded, errors, context = linking.result()
             with context:
                 return _CUBIN, threads, link(loaded, errors, ptx)
     return _PTX_TEXT, threads, ptx
@@ -395,8 +397,12 @@ def missing_compiler() -> str | None:
 class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
-    def __init__(self, architecture: Architecture, driver: str, ordinal: int, processes: CompilerPool | None = None) -> None:
-        """Prepare a compiler. `driver` is the driver's version; `ordinal` says which GPU links machine code."""
+    def __init__(self, architecture: Architecture, driver: str, ordinal: int | None, processes: CompilerPool | None = None) -> None:
+        """Prepare a compiler.
+
+        `driver` is the driver's version. The processes make machine code in contexts of the GPU `ordinal`, or this process does if it is
+        None.
+        """
         self.architecture, self._driver, self._ordinal = architecture, driver, ordinal
         self._processes = processes
 
@@ -420,7 +426,7 @@ class Compiler:
         if missing is not None:
             raise DeviceError(missing)
         start = time.perf_counter()
-        ordinal = str(self._ordinal).encode() if _LINK_IN_WORKERS else b""
+        ordinal = b"" if self._ordinal is None or not _LINK_IN_WORKERS else str(self._ordinal).encode()
         processor, features = self.architecture
         kind, threads, data = (self._processes or pool()).ask([source.encode(), processor.encode(), features.encode(), ordinal])
         if kind == _ERROR:
@@ -436,7 +442,7 @@ class Compiler:
 
 @functools.cache
 def _compiler_version() -> tuple[str, str]:
-    """Return what tells compilers apart: the state of this package, and the version of llvmlite."""
+    """Return the state of this package, and the version of llvmlite."""
     version = load("llvmlite").__version__ if is_installed("llvmlite") else ""
     return sources_digest(Path(__file__).parents[2], cache_dir()), version
 

@@ -1,4 +1,4 @@
-"""The implementation of the interface to drivers by NVIDIA's own: memory, kernels, dispatches, copies.
+"""The interface to drivers, implemented by NVIDIA's own.
 
 All commands go to one stream at once, which executes them in order. Submitting a batch only records an event behind them, by which its end
 is known.
@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +31,13 @@ from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Descri
 
 
 class Kernel(NamedTuple):
-    """A compiled shader: its function, the module that has it, the sizes of a workgroup, and the bindings that it writes."""
+    """A compiled shader: a function, and the module that has it."""
 
     function: int
     module: int
+    #: Invocations of a workgroup.
     threads: tuple[int, int, int]
+    #: The bindings that it writes.
     written: frozenset[int]
 
 
@@ -54,8 +57,9 @@ class Parameters:
 
 
 class BindGroup(NamedTuple):
-    """Ranges of memory, in the order of a shader's bindings, as the parameters of its launch."""
+    """Ranges of memory as the parameters of a launch."""
 
+    #: The ranges in the order of a shader's bindings.
     ranges: tuple[Range, ...]
     #: The parameters: the addresses of the ranges, their bytes, and the address of an indirect grid, here null.
     words: bytes
@@ -142,7 +146,10 @@ class HostReadback:
 
 
 class _ReadbackEnd(weakref.ref[HostReadback]):
-    """A weak reference that appends itself to a list when its readback is collected, without running Python code."""
+    """A weak reference that appends itself to a list when its readback is collected.
+
+    No Python code runs then: in it, a signal's handler might raise, and Python would only print the exception.
+    """
 
     __slots__ = ("copy",)
 
@@ -219,7 +226,10 @@ class HostReadbacks:
         return self._has_arrived(readback.copy)
 
     def take(self, readback: Any) -> np.ndarray:
-        """Return the bytes of a readback that has arrived, once. Raises `DeviceError` if the device is lost."""
+        """Return the bytes of a readback that has arrived, once.
+
+        Raises `DeviceError` if the device is lost.
+        """
         copy: _HostCopy = readback.copy
         result = np.empty(copy.size, np.uint8)
         with self.reading:
@@ -299,12 +309,13 @@ class EventTimestamps:
             self._recorded.append(self._events.record(driver.stream))
 
     def read(self) -> np.ndarray:
-        """Return the begins and ends in ns from the first, of shape (dispatches, 2); all of them are done."""
+        """Return the begins and ends in ns from the first, of shape (dispatches, 2).
+
+        All of them are done.
+        """
         driver, moments, milliseconds = self._driver, [0.0] * bool(self._recorded), ctypes.c_float()
         with driver.context:
-            for first, second in zip(
-                self._recorded, self._recorded[1:], strict=False
-            ):  # a sum of short times is more exact than a long one
+            for first, second in pairwise(self._recorded):  # a sum of short times is more exact than a long one
                 status = driver.functions.cuEventElapsedTime(ctypes.byref(milliseconds), first, second)
                 driver.call_errors.check(status, "cuEventElapsedTime")
                 moments.append(moments[-1] + milliseconds.value)
@@ -350,12 +361,17 @@ class GraphRecording:
 
 #: The least dispatches that are worth a graph.
 _SHORTEST_GRAPH = 3
+#: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
+_ROOM_FOR_LINKERS = 24 << 30
 #: The flag of a stream that does not wait for the default one.
 _NON_BLOCKING = 1
 
 
 class NvidiaDriver:
-    """An open GPU. Memory is the address of its first byte, a layout the number of bindings."""
+    """An open GPU.
+
+    Memory is the address of its first byte, and a layout the number of bindings.
+    """
 
     def __init__(self, model: GpuModel, description: Description) -> None:
         """Open a GPU in a context of its own. Raises `DeviceError` or `OutOfMemoryError`."""
@@ -377,7 +393,8 @@ class NvidiaDriver:
         self.stream = stream.value or 0
         self._copies = HostReadbacks(self)
         self.readbacks: Readbacks = self._copies
-        self._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), model.ordinal)
+        linker = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), linker)
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
@@ -410,7 +427,10 @@ class NvidiaDriver:
         self._retired.append((self.progress.last_use, release, handle))
 
     def _release_retired(self) -> None:
-        """Release what no command uses any more: the driver's functions for it would wait, forever if a kernel hangs."""
+        """Release what no command uses any more.
+
+        The driver's functions would wait for a command, and forever for a kernel that hangs.
+        """
         retired, done = self._retired, self.progress.done
         while retired and retired[0][0] <= done:
             _, release, handle = retired.popleft()
@@ -429,7 +449,10 @@ class NvidiaDriver:
             self.call_errors.check(status, "cuMemcpyHtoDAsync")
 
     def copy(self, target: int, source: int, offset: int, size: int) -> None:
-        """Write a command that copies `size` bytes, at an offset of the source, to the beginning of the target."""
+        """Write a command that copies `size` bytes to the beginning of the target.
+
+        They begin at an offset of the source.
+        """
         with self.context:
             status = self.functions.cuMemcpyDtoDAsync_v2(target, source + offset, size, self.stream)
             self.call_errors.check(status, "cuMemcpyDtoDAsync")
@@ -465,7 +488,7 @@ class NvidiaDriver:
         return function.value or 0, module.value or 0
 
     def release_pipeline(self, pipeline: Kernel) -> None:
-        """Release a kernel that no recording has, once no command that was written uses it."""
+        """Release a kernel once no command that was written uses it."""
         self._retire(self.functions.cuModuleUnload, pipeline.module)
 
     def bind(self, layout: int, ranges: Sequence[BoundRange]) -> BindGroup:
@@ -497,7 +520,10 @@ class NvidiaDriver:
                     self.call_errors.check(status, "cuLaunchKernel")
 
     def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
-        """Return a graph of the dispatches; None if they are few, or if there is no memory for it."""
+        """Return a graph of the dispatches.
+
+        None if they are few, or if there is no memory for it.
+        """
         launched = [step for step in steps if 0 not in step.workgroups]
         if len(launched) < _SHORTEST_GRAPH:
             return None
@@ -585,7 +611,10 @@ _CONTEXTS: Finalized[Context] = Finalized()
 
 
 def _destroy_unused() -> None:
-    """Destroy the contexts of devices that were lost, before which there may be no other, or that nothing refers to."""
+    """Destroy the contexts of devices that are lost or collected.
+
+    After a fault the driver may refuse further contexts until that one is gone.
+    """
     for driver in _OPEN:
         if driver.errors.device_lost:
             driver.destroy()
@@ -595,14 +624,14 @@ def _destroy_unused() -> None:
 
 # GPUs, and what programs may use of them.
 
-#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, and workgroups along a dimension.
-_WORKGROUP_MEMORY, _INVOCATIONS, _GROUPS = 48 << 10, 1024, 65535
+#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
+_WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535
 #: Bindings of a shader: their parameters fit in the 4 KiB that all drivers pass.
 _BINDINGS = 64
 #: Bytes of a binding: its elements are numbered by 32 bits.
 _LARGEST_BINDING = (1 << 31) - 4
 _SUBGROUP = 32
-#: The largest offset of accesses by vectors.
+#: Bytes of the largest access, of which addresses are multiples.
 _ALIGNMENT = 16
 _FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
 
@@ -611,9 +640,7 @@ def describe(model: GpuModel) -> Description:
     """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
     least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
     capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
-    largest, depth = _WEBGPU_LARGEST, 64
     if not least:
-        largest, depth = model.memory, 64
         capabilities = capabilities._replace(
             float16=True,
             float64=True,
@@ -626,6 +653,7 @@ def describe(model: GpuModel) -> Description:
             groups=_GROUPS,
             alignment=_ALIGNMENT,
         )
+    largest = _WEBGPU_LARGEST if least else model.memory
     limits = {
         "max-storage-buffers-per-shader-stage": capabilities.buffers,
         "max-storage-buffer-binding-size": capabilities.binding,
@@ -633,7 +661,7 @@ def describe(model: GpuModel) -> Description:
         "max-compute-invocations-per-workgroup": capabilities.invocations,
         "max-compute-workgroup-size-x": capabilities.invocations,
         "max-compute-workgroup-size-y": capabilities.invocations,
-        "max-compute-workgroup-size-z": depth,
+        "max-compute-workgroup-size-z": _DEPTH,
         "max-compute-workgroups-per-dimension": capabilities.groups,
         "min-storage-buffer-offset-alignment": capabilities.alignment,
         "max-buffer-size": largest,

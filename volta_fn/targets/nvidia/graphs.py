@@ -45,9 +45,10 @@ _COMPARISONS, _COMPARISONS_EACH = 4096, 256
 
 
 class _History:
-    """The accesses to a block on which later ones may depend: the dispatches that read a range, and the last one that wrote it."""
+    """The accesses to a block on which later ones may depend."""
 
     def __init__(self) -> None:
+        #: The dispatches that read a range, and the last one that wrote it.
         self.reads: dict[Range, list[int]] = {}
         self.writes: dict[Range, int] = {}
 
@@ -127,18 +128,19 @@ class KernelNodeParameters(ctypes.Structure):
 
 
 class KernelNode(NamedTuple):
-    """A kernel of a graph: a function, its grid, the sizes of its workgroups, and the address of the array by which parameters pass."""
+    """A kernel of a graph."""
 
     function: int
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
+    #: The address of the array by which parameters pass.
     extra: int
 
 
 def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
-    """Return the handle of an executable graph, uploaded in a stream; the caller destroys it.
+    """Return the handle of an executable graph, which the caller destroys.
 
-    It is called in the context of the functions and the stream. Raises `DeviceError` or `OutOfMemoryError`.
+    It is uploaded in a stream, whose context is current. Raises `DeviceError` or `OutOfMemoryError`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     errors.check(loaded.cuGraphCreate(ctypes.byref(graph), 0), "cuGraphCreate")

@@ -1,7 +1,7 @@
-"""NVIDIA's driver: its C functions through ctypes, their errors, GPUs and contexts.
+"""NVIDIA's driver: its functions, their errors, GPUs and contexts.
 
-`libcuda.so.1` comes with the driver of the GPU; nothing else of CUDA is needed. Functions are declared here and looked up on first use.
-Handles and addresses are Python integers.
+`libcuda.so.1` comes with the driver of the GPU; nothing else of CUDA is needed. Functions are declared here, and called through
+ctypes. Handles and addresses are Python integers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _OLDEST, _OLDEST_DRIVER = 12000, 525
 
 
 class Functions:
-    """The functions of the library, as attributes. The version is CUDA's, as 12080 for 12.8."""
+    """The functions of the library, as attributes that are looked up on first use."""
 
     def __init__(self, library: Any) -> None:
         """Initialise the driver.
@@ -88,6 +88,7 @@ class Functions:
         check(self, self.cuInit(0), "cuInit")
         version = ctypes.c_int()
         check(self, self.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+        #: The newest version of CUDA that the driver knows, as 12080 for 12.8.
         self.version = version.value
         if self.version < _OLDEST:
             raise DeviceError(f"NVIDIA's driver is of CUDA {_dotted(self.version)}: update it to version {_OLDEST_DRIVER} or later")
@@ -134,7 +135,7 @@ def functions() -> Functions:
 
 
 def driver_version(loaded: Functions) -> str:
-    """Return what tells two drivers apart: CUDA's version, and the kernel module's where it can be read."""
+    """Return CUDA's version, and the driver's own where it can be read."""
     module = ""
     with contextlib.suppress(OSError), open("/sys/module/nvidia/version") as file:
         module = file.read().strip()
@@ -184,6 +185,8 @@ class CallErrors:
         self._functions = loaded
         #: Whether the device is known to be lost; then no further call may be made.
         self.device_lost = False
+        #: The call that reported the loss, and its status.
+        self.loss = ""
 
     def __enter__(self) -> None:
         pass
@@ -196,16 +199,19 @@ class CallErrors:
         if not status:
             return
         if status in _LOSSES:
-            if not self.device_lost:
-                log.warning("the GPU is lost: %s: %d (%s)", function, status, _text(self._functions, status))
+            self.loss = self.loss or f"{function}: {status} ({_text(self._functions, status)})"
+            log.debug("the GPU is lost: %s", self.loss)
             self.device_lost = True
         self.check_device()
         raise error_of(self._functions, status, function)
 
     def check_device(self) -> None:
-        """Raise `DeviceError` if the device is known to be lost."""
+        """Raise `DeviceError` if the device is known to be lost; its note says which call reported that."""
         if self.device_lost:
-            raise DeviceError(LOST)
+            error = DeviceError(LOST)
+            if self.loss:
+                error.add_note(self.loss)
+            raise error
 
 
 # Find the GPUs.
@@ -261,7 +267,7 @@ def _model(loaded: Functions, ordinal: int) -> GpuModel:
 
 
 class Context:
-    """A context of a GPU: its memory, modules and streams, apart from those of other libraries.
+    """A context of a GPU: its memory, modules and streams.
 
     Calls are made while it is entered. It is pushed on the thread's stack of contexts and popped again, since other libraries rely on
     theirs.
@@ -279,7 +285,9 @@ class Context:
         self._pop(self._pop_to)  # a new context is current
 
     def __enter__(self) -> None:
-        if self._handle is None or self._errors.device_lost:
+        if self._errors.device_lost:
+            self._errors.check_device()
+        if self._handle is None:
             raise DeviceError(LOST)
         if self._process != os.getpid():
             raise DeviceError(FORKED)
