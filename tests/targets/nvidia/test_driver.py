@@ -459,7 +459,7 @@ def test_small_gpus_have_no_room_for_linkers(cuda: FakeCuda, memory: int, linker
 
 
 def test_a_shader_that_is_refused(device: NvidiaDriver) -> None:
-    with pytest.raises(DeviceError, match=r"a shader cannot be compiled: .*syntax error(.|\n)*bad text"):
+    with pytest.raises(DeviceError, match="cuLink: ptxas: syntax error: 218"):
         device.compile("bad text", 1, frozenset(), 0)
     with pytest.raises(DeviceError, match="cuModuleGetFunction"):
         device.compile("unknown kernel", 1, frozenset(), 0)

@@ -463,14 +463,8 @@ class NvidiaDriver:
     def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, int]:
         """Return the kernel of a shader and the number of its bindings."""
         self.call_errors.check_device()
-        try:
-            binary = self._compiler.binary(source, checks, self._link)
-            return Kernel(*self._load(binary.code), binary.threads, written), count
-        except DeviceError as error:
-            self.call_errors.check_device()
-            if missing_compiler() is not None:
-                raise
-            raise DeviceError(f"a shader cannot be compiled: {error.message}\n{source}") from None
+        binary = self._compiler.binary(source, checks, self._link)
+        return Kernel(*self._load(binary.code), binary.threads, written), count
 
     def _link(self, ptx: bytes) -> bytes:
         with self.context:
