@@ -1,0 +1,706 @@
+"""The interface to drivers, implemented by NVIDIA's own.
+
+All commands go to one stream at once, which executes them in order. Submitting a batch only records an event behind them, by which its end
+is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import struct
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.core.caches import Finalized, WeakIdentityDict
+from volta_fn.errors import DeviceError, OutOfMemoryError
+from volta_fn.runtime import threads
+from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
+from volta_fn.targets.nvidia.graphs import Accesses, KernelNode, Range, dependences, instantiate
+from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
+
+# Kernels and the parameters of their launches.
+
+
+class Kernel(NamedTuple):
+    """A compiled shader: a function, and the module that has it."""
+
+    function: int
+    module: int
+    #: Invocations of a workgroup.
+    threads: tuple[int, int, int]
+    #: The bindings that it writes.
+    written: frozenset[int]
+
+
+#: CUDA's marks in the array that passes packed parameters: their address, their bytes, the end.
+_END, _POINTER, _SIZE = 0, 1, 2
+
+
+class Parameters:
+    """The packed parameters of a launch, and the array by which they pass."""
+
+    __slots__ = ("_block", "_size", "address", "extra")
+
+    def __init__(self, words: bytes) -> None:
+        self._block, self._size = ctypes.create_string_buffer(words, len(words)), ctypes.c_size_t(len(words))
+        self.extra = (ctypes.c_void_p * 5)(_POINTER, ctypes.addressof(self._block), _SIZE, ctypes.addressof(self._size), _END)
+        self.address = ctypes.addressof(self.extra)
+
+
+class BindGroup(NamedTuple):
+    """Ranges of memory as the parameters of a launch."""
+
+    #: The ranges in the order of a shader's bindings.
+    ranges: tuple[Range, ...]
+    #: The parameters: the addresses of the ranges, their bytes, and the address of an indirect grid, here null.
+    words: bytes
+    direct: Parameters
+
+
+_WORD = struct.Struct("<Q")
+#: Bytes of an indirect grid.
+_GRID_BYTES = 12
+
+
+def bind_group(ranges: Sequence[BoundRange]) -> BindGroup:
+    """Return the bind group of some ranges of blocks."""
+    addresses = [block.handle + offset for block, offset, _ in ranges]
+    sizes = [size for _, _, size in ranges]
+    words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *sizes, 0)
+    spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
+    return BindGroup(tuple(spans), words, Parameters(words))
+
+
+def _parameters(step: Step) -> Parameters:
+    group: BindGroup = step.bind_group
+    if step.grid_buffer is None:
+        return group.direct
+    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset))
+
+
+def accesses_of(step: Step) -> Accesses:
+    """Return the memory that a dispatch reads and writes."""
+    written = step.pipeline.written
+    spans: tuple[Range, ...] = step.bind_group.ranges
+    reads = [span for number, span in enumerate(spans) if number not in written]
+    if step.grid_buffer is not None:
+        start = step.grid_buffer + step.grid_offset
+        reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
+    return Accesses(tuple(reads), tuple([span for number, span in enumerate(spans) if number in written]))
+
+
+# Copy memory to the host.
+#
+# A copy goes to memory of the host that the GPU reaches, and arrives when its batch is done. That memory is reused: allocating it takes
+# long.
+
+#: The most bytes that are kept for reuse.
+_MOST_RETAINED = 1 << 28
+#: Capacities are powers of two from the least on, and multiples of the other one beyond that.
+_LEAST_CAPACITY, _LARGE_CAPACITY = 1 << 8, 1 << 24
+
+
+def _capacity(size: int) -> int:
+    if size > _LARGE_CAPACITY:
+        return -(-size // _LARGE_CAPACITY) * _LARGE_CAPACITY
+    return 1 << (max(size, _LEAST_CAPACITY) - 1).bit_length()
+
+
+class _HostCopy:
+    """The host's memory of a readback, which outlives it."""
+
+    __slots__ = ("address", "batch", "capacity", "end", "size")
+
+    def __init__(self, address: int, capacity: int, size: int) -> None:
+        #: The address of the host's memory; 0 once it is kept for others.
+        self.address, self.capacity, self.size = address, capacity, size
+        #: The number of the batch in which it was requested; 0 before that is submitted.
+        self.batch = 0
+        #: The weak reference that reports the end of the readback.
+        self.end: _ReadbackEnd | None = None
+
+
+class HostReadback:
+    """A pending copy to the host."""
+
+    __slots__ = ("__weakref__", "copy")
+
+    def __init__(self, copy: _HostCopy, dropped: deque[_ReadbackEnd]) -> None:
+        self.copy = copy
+        end = _ReadbackEnd(self, dropped.append)
+        end.copy, copy.end = copy, end
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the batch in which it was requested is submitted."""
+        return self.copy.batch > 0
+
+
+class _ReadbackEnd(weakref.ref[HostReadback]):
+    """A weak reference that appends itself to a list when its readback is collected.
+
+    No Python code runs then: in it, a signal's handler might raise, and Python would only print the exception.
+    """
+
+    __slots__ = ("copy",)
+
+    copy: _HostCopy
+
+
+class HostReadbacks:
+    """The copies from a device to the host."""
+
+    def __init__(self, driver: NvidiaDriver) -> None:
+        # Not the driver itself, which refers to this object: it is to be collected at once.
+        self._functions, self._errors, self._context, self._stream = driver.functions, driver.call_errors, driver.context, driver.stream
+        self._progress = driver.progress
+        #: Copies whose memory is in use: a reference from here keeps the weak references to their readbacks.
+        self._used: set[_HostCopy] = set()
+        self._requested: list[_HostCopy] = []
+        #: The ends of readbacks, and copies of dropped readbacks that may not have arrived.
+        self._dropped: deque[_ReadbackEnd] = deque()
+        self._orphans: list[_HostCopy] = []
+        self._free: dict[int, list[int]] = {}
+        self._retained = 0
+        #: Held while the host's memory is read, so that the device is not closed meanwhile.
+        self.reading = threading.Lock()
+
+    def request(self, memory: int, size: int, offset: int = 0) -> HostReadback:
+        """Request a copy of `size` bytes of memory, as of the commands written so far."""
+        self._collect()
+        capacity = _capacity(size)
+        free = self._free.get(capacity)
+        with self._context:
+            if free:
+                address = free.pop()
+                self._retained -= capacity
+            else:
+                result = ctypes.c_void_p()
+                self._errors.check(self._functions.cuMemHostAlloc(ctypes.byref(result), capacity, 0), "cuMemHostAlloc")
+                address = result.value or 0
+            copy = _HostCopy(address, capacity, size)
+            try:
+                if size:
+                    status = self._functions.cuMemcpyDtoHAsync_v2(address, memory + offset, size, self._stream)
+                    self._errors.check(status, "cuMemcpyDtoHAsync")
+            except DeviceError:
+                self._recycle(copy)
+                raise
+        self._progress.is_pending = True
+        self._used.add(copy)
+        self._requested.append(copy)
+        return HostReadback(copy, self._dropped)
+
+    def mark_submitted(self, batch: int) -> None:
+        """Note the number of the batch that is submitted with the copies requested so far."""
+        for copy in self._requested:
+            copy.batch = batch
+        self._requested.clear()
+
+    def _has_arrived(self, copy: _HostCopy) -> bool:
+        return 0 < copy.batch <= self._progress.done
+
+    def _collect(self) -> None:
+        """Reuse the memory of dropped readbacks that have arrived."""
+        while self._dropped:
+            self._orphans.append(self._dropped.popleft().copy)
+        pending = []
+        for copy in self._orphans:
+            if self._has_arrived(copy):
+                self._recycle(copy)
+            elif copy.address:
+                pending.append(copy)
+        self._orphans = pending
+
+    def arrived(self, readback: Any) -> bool:
+        """Return whether a readback that was submitted has arrived, after `poll`."""
+        return self._has_arrived(readback.copy)
+
+    def take(self, readback: Any) -> np.ndarray:
+        """Return the bytes of a readback that has arrived, once.
+
+        Raises `DeviceError` if the device is lost.
+        """
+        copy: _HostCopy = readback.copy
+        result = np.empty(copy.size, np.uint8)
+        with self.reading:
+            self._errors.check_device()
+            if not self._context.is_open:
+                raise DeviceError(LOST)
+            ctypes.memmove(result.ctypes.data, copy.address, copy.size)
+        return result
+
+    def keep(self, readback: Any) -> None:
+        """Keep the host's memory of a readback that was taken, for later ones."""
+        self._recycle(readback.copy)
+
+    def _recycle(self, copy: _HostCopy) -> None:
+        self._used.discard(copy)
+        address, copy.address = copy.address, 0
+        if not address:
+            return
+        if self._retained + copy.capacity <= _MOST_RETAINED:
+            self._free.setdefault(copy.capacity, []).append(address)
+            self._retained += copy.capacity
+        else:
+            self._release(address)
+
+    def _release(self, address: int) -> None:
+        with contextlib.suppress(DeviceError), self._context:  # the memory of a lost device is released with its context
+            self._functions.cuMemFreeHost(address)
+
+    def clear(self) -> None:
+        """Release the memory that is kept."""
+        self._collect()
+        for address in [address for free in self._free.values() for address in free]:
+            self._release(address)
+        self._free.clear()
+        self._retained = 0
+
+
+# Events: marks in the stream.
+
+_WITHOUT_TIMING = 2
+
+
+class Events:
+    """The events of a kind, which are reused. Methods are called in the context."""
+
+    def __init__(self, loaded: Functions, errors: CallErrors, flags: int) -> None:
+        self._functions, self._errors, self._flags = loaded, errors, flags
+        self.free: deque[int] = deque()
+
+    def record(self, stream: int) -> int:
+        """Return an event that is recorded behind the commands of a stream."""
+        try:
+            event = self.free.pop()
+        except IndexError:
+            result = ctypes.c_void_p()
+            self._errors.check(self._functions.cuEventCreate(ctypes.byref(result), self._flags), "cuEventCreate")
+            event = result.value or 0
+        self._errors.check(self._functions.cuEventRecord(event, stream), "cuEventRecord")
+        return event
+
+
+class EventTimestamps:
+    """The begin and the end of dispatches: a pair of events around each launch."""
+
+    def __init__(self, driver: NvidiaDriver, events: Events, dropped: Finalized[list[int]]) -> None:
+        self._driver, self._events = driver, events
+        #: The events of all dispatches: begin, end, begin, end, …
+        self._recorded: list[int] = []
+        dropped.add(self, self._recorded)
+
+    def play(self, step: Step) -> None:
+        """Write a dispatch between two timestamps."""
+        driver = self._driver
+        with driver.context:
+            self._recorded.append(self._events.record(driver.stream))
+            driver.play((step,))
+            self._recorded.append(self._events.record(driver.stream))
+
+    def read(self) -> np.ndarray:
+        """Return the begins and ends in ns from the first, of shape (dispatches, 2).
+
+        All of them are done.
+        """
+        driver, moments, milliseconds = self._driver, [0.0] * bool(self._recorded), ctypes.c_float()
+        with driver.context:
+            for first, second in pairwise(self._recorded):  # a sum of short times is more exact than a long one
+                status = driver.functions.cuEventElapsedTime(ctypes.byref(milliseconds), first, second)
+                driver.call_errors.check(status, "cuEventElapsedTime")
+                moments.append(moments[-1] + milliseconds.value)
+        return (np.array(moments, np.float64) * 1e6).astype(np.int64).reshape(-1, 2)
+
+
+# The device.
+
+
+class Progress:
+    """The batches that were submitted and that are done, by their numbers."""
+
+    __slots__ = ("done", "is_pending", "submitted")
+
+    def __init__(self) -> None:
+        self.submitted = self.done = 0
+        #: Whether commands were written that are not submitted.
+        self.is_pending = False
+
+    @property
+    def last_use(self) -> int:
+        """The number of the batch after which no command that was written runs."""
+        return self.submitted + self.is_pending
+
+
+class GraphRecording:
+    """A graph of dispatches, launched in the stream."""
+
+    __slots__ = ("__weakref__", "_driver", "_handle")
+
+    def __init__(self, driver: NvidiaDriver, handle: int) -> None:
+        self._driver, self._handle = driver, handle
+
+    def write(self) -> None:
+        """Write the dispatches."""
+        driver = self._driver
+        with driver.context:
+            status = driver.launch_graph(self._handle, driver.stream)
+            if status:
+                driver.call_errors.check(status, "cuGraphLaunch")
+        driver.progress.is_pending = True
+
+
+#: The least dispatches that are worth a graph.
+_SHORTEST_GRAPH = 3
+#: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
+_ROOM_FOR_LINKERS = 24 << 30
+#: The flag of a stream that does not wait for the default one.
+_NON_BLOCKING = 1
+
+
+class NvidiaDriver:
+    """An open GPU.
+
+    Memory is the address of its first byte, and a layout the number of bindings.
+    """
+
+    def __init__(self, model: GpuModel, description: Description) -> None:
+        """Open a GPU in a context of its own. Raises `DeviceError` or `OutOfMemoryError`."""
+        loaded = self.functions = functions()
+        self.description = description
+        self.call_errors = CallErrors(loaded)
+        self.errors: Errors = self.call_errors
+        self.context = Context(loaded, model.device, self.call_errors)
+        _CONTEXTS.add(self, self.context)
+        self.launch_graph, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernel
+        self.progress = Progress()
+        stream = ctypes.c_void_p()
+        try:
+            with self.context:
+                self.call_errors.check(loaded.cuStreamCreate(ctypes.byref(stream), _NON_BLOCKING), "cuStreamCreate")
+        except BaseException:
+            self.context.destroy()
+            raise
+        self.stream = stream.value or 0
+        self._copies = HostReadbacks(self)
+        self.readbacks: Readbacks = self._copies
+        linker = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), linker)
+        self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
+        #: The numbers and events of batches that are not known to be done.
+        self._batches: deque[tuple[int, int]] = deque()
+        self._polled = threading.Lock()
+        #: What is released when a batch is done: its number, a function, and a handle or an address.
+        self._retired: deque[tuple[int, Callable[[int], int], int]] = deque()
+        #: The executable graphs of recordings, and the events of timestamps.
+        self._graphs: Finalized[int] = Finalized()
+        self._timing = Events(loaded, self.call_errors, 0)
+        self._timed: Finalized[list[int]] = Finalized()
+        _OPEN.set(self, None)
+
+    # memory
+
+    def allocate(self, size: int, *, grids: bool = False) -> int:
+        """Return the address of `size` bytes."""
+        address = ctypes.c_uint64()
+        with self.context:
+            self._release_retired()
+            self.call_errors.check(self.functions.cuMemAlloc_v2(ctypes.byref(address), size), "cuMemAlloc")
+        return address.value
+
+    def free(self, memory: int) -> None:
+        """Release memory once no command that was written uses it."""
+        self._retire(self.functions.cuMemFree_v2, memory)
+        with contextlib.suppress(DeviceError), self.context:  # the memory of a lost device is released with its context
+            self._release_retired()
+
+    def _retire(self, release: Callable[[int], int], handle: int) -> None:
+        self._retired.append((self.progress.last_use, release, handle))
+
+    def _release_retired(self) -> None:
+        """Release what no command uses any more.
+
+        The driver's functions would wait for a command, and forever for a kernel that hangs.
+        """
+        retired, done = self._retired, self.progress.done
+        while retired and retired[0][0] <= done:
+            _, release, handle = retired.popleft()
+            release(handle)
+
+    def check(self) -> None:
+        """Raise `DeviceError` if the device is lost."""
+        with self.context:
+            status = self.functions.cuStreamQuery(self.stream)
+            self.call_errors.check(status if status != NOT_READY else 0, "cuStreamQuery")
+
+    def write(self, memory: int, data: np.ndarray, offset: int) -> None:
+        """Copy bytes from the host to memory that no pending command uses."""
+        with self.context:  # the driver has read the data when it returns
+            status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
+            self.call_errors.check(status, "cuMemcpyHtoDAsync")
+
+    def copy(self, target: int, source: int, offset: int, size: int) -> None:
+        """Write a command that copies `size` bytes to the beginning of the target.
+
+        They begin at an offset of the source.
+        """
+        with self.context:
+            status = self.functions.cuMemcpyDtoDAsync_v2(target, source + offset, size, self.stream)
+            self.call_errors.check(status, "cuMemcpyDtoDAsync")
+        self.progress.is_pending = True
+
+    # shaders
+
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, int]:
+        """Return the kernel of a shader and the number of its bindings."""
+        self.call_errors.check_device()
+        binary = self._compiler.binary(source, checks, self._link)
+        return Kernel(*self._load(binary.code), binary.threads, written), count
+
+    def _link(self, ptx: bytes) -> bytes:
+        with self.context:
+            return link(self.functions, self.call_errors, ptx)
+
+    def _load(self, code: bytes) -> tuple[int, int]:
+        """Load machine code; return its function `main` and its module."""
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        with self.context:
+            self.call_errors.check(self.functions.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
+            status = self.functions.cuModuleGetFunction(ctypes.byref(function), module, b"main")
+            if status:
+                self.functions.cuModuleUnload(module)
+            self.call_errors.check(status, "cuModuleGetFunction")
+        return function.value or 0, module.value or 0
+
+    def release_pipeline(self, pipeline: Kernel) -> None:
+        """Release a kernel once no command that was written uses it."""
+        self._retire(self.functions.cuModuleUnload, pipeline.module)
+
+    def bind(self, layout: int, ranges: Sequence[BoundRange]) -> BindGroup:
+        """Return the bind group of some ranges of blocks."""
+        return bind_group(ranges)
+
+    def release_group(self, group: BindGroup) -> None:
+        """Do nothing: a bind group is memory of Python's."""
+
+    # commands
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether commands were written that are not submitted."""
+        return self.progress.is_pending
+
+    def play(self, steps: Sequence[Step]) -> None:
+        """Write dispatches."""
+        launch, stream = self._launch, self.stream
+        with self.context:
+            self.progress.is_pending = True
+            for step in steps:
+                kernel, grid = step.pipeline, step.workgroups
+                if 0 in grid:  # which the driver refuses
+                    continue
+                parameters = _parameters(step)
+                status = launch(kernel.function, *grid, *kernel.threads, 0, stream, None, parameters.extra)
+                if status:
+                    self.call_errors.check(status, "cuLaunchKernel")
+
+    def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
+        """Return a graph of the dispatches.
+
+        None if they are few, or if there is no memory for it.
+        """
+        launched = [step for step in steps if 0 not in step.workgroups]
+        if len(launched) < _SHORTEST_GRAPH:
+            return None
+        parameters = [_parameters(step) for step in launched]
+        nodes = [
+            KernelNode(step.pipeline.function, step.workgroups, step.pipeline.threads, words.address)
+            for step, words in zip(launched, parameters, strict=True)
+        ]
+        edges = dependences([accesses_of(step) for step in launched])
+        try:
+            with self.context:
+                self._destroy_dropped_graphs()
+                handle = instantiate(self.functions, self.call_errors, nodes, edges, self.stream)
+        except OutOfMemoryError:
+            return None
+        log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
+        graph = GraphRecording(self, handle)
+        self._graphs.add(graph, handle)
+        return (Portion(len(steps), graph.write),)
+
+    def _destroy_dropped_graphs(self) -> None:
+        """Destroy the graphs of recordings that were dropped; those under way end first."""
+        for handle in self._graphs.drain():
+            self.functions.cuGraphExecDestroy(handle)
+
+    def submit(self, number: int) -> None:
+        """Submit the commands written since the last batch as batch `number`."""
+        progress = self.progress
+        with self.context:
+            self._destroy_dropped_graphs()
+            self._release_retired()
+            event = self._events.record(self.stream)
+        self._batches.append((number, event))
+        self._copies.mark_submitted(number)
+        progress.submitted, progress.is_pending = number, False
+
+    def poll(self) -> int:
+        """Return the number of the last batch that is done."""
+        batches, query = self._batches, self.functions.cuEventQuery
+        if not batches:
+            return self.progress.done
+        with self.context:
+            while batches:
+                try:
+                    batch = batches[0]
+                except IndexError:  # another thread was faster
+                    break
+                status = query(batch[1])
+                if status == NOT_READY:
+                    break
+                self.call_errors.check(status, "cuEventQuery")
+                with self._polled:
+                    if batches and batches[0] is batch:
+                        batches.popleft()
+                        self._events.free.append(batch[1])
+                        self.progress.done = batch[0]
+        return self.progress.done
+
+    def timestamps(self) -> EventTimestamps:
+        """Return new timestamps."""
+        for events in self._timed.drain():
+            self._timing.free.extend(events)
+        return EventTimestamps(self, self._timing, self._timed)
+
+    # the end
+
+    def release(self) -> None:
+        """Release what is released before memory, pipelines and bind groups."""
+        with contextlib.suppress(DeviceError):
+            self.readbacks.clear()
+            with self.context:
+                self._destroy_dropped_graphs()
+
+    def destroy(self) -> None:
+        """Close the device, and release everything that is left in its context."""
+        with self._copies.reading:
+            self.context.destroy()
+        self._batches.clear()
+        self._retired.clear()
+
+
+#: The devices that are open, or lost and not destroyed yet, and the contexts of all.
+_OPEN: WeakIdentityDict[NvidiaDriver, None] = WeakIdentityDict()
+_CONTEXTS: Finalized[Context] = Finalized()
+
+
+def _destroy_unused() -> None:
+    """Destroy the contexts of devices that are lost or collected.
+
+    After a fault the driver may refuse further contexts until that one is gone.
+    """
+    for driver in _OPEN:
+        if driver.errors.device_lost:
+            driver.destroy()
+    for context in _CONTEXTS.drain():
+        context.destroy()
+
+
+# GPUs, and what programs may use of them.
+
+#: Bytes of workgroup memory that a kernel may declare, invocations of a workgroup, in its last dimension, and workgroups along one.
+_WORKGROUP_MEMORY, _INVOCATIONS, _DEPTH, _GROUPS = 48 << 10, 1024, 64, 65535
+#: Bindings of a shader: their parameters fit in the 4 KiB that all drivers pass.
+_BINDINGS = 64
+#: Bytes of a binding: its elements are numbered by 32 bits.
+_LARGEST_BINDING = (1 << 31) - 4
+_SUBGROUP = 32
+#: Bytes of the largest access, of which addresses are multiples.
+_ALIGNMENT = 16
+_FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
+
+
+def describe(model: GpuModel) -> Description:
+    """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
+    least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
+    capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
+    if not least:
+        capabilities = capabilities._replace(
+            float16=True,
+            float64=True,
+            int64=True,
+            subgroups=True,
+            buffers=_BINDINGS,
+            binding=_LARGEST_BINDING,
+            workgroup_memory=_WORKGROUP_MEMORY,
+            invocations=_INVOCATIONS,
+            groups=_GROUPS,
+            alignment=_ALIGNMENT,
+        )
+    largest = _WEBGPU_LARGEST if least else model.memory
+    limits = {
+        "max-storage-buffers-per-shader-stage": capabilities.buffers,
+        "max-storage-buffer-binding-size": capabilities.binding,
+        "max-compute-workgroup-storage-size": capabilities.workgroup_memory,
+        "max-compute-invocations-per-workgroup": capabilities.invocations,
+        "max-compute-workgroup-size-x": capabilities.invocations,
+        "max-compute-workgroup-size-y": capabilities.invocations,
+        "max-compute-workgroup-size-z": _DEPTH,
+        "max-compute-workgroups-per-dimension": capabilities.groups,
+        "min-storage-buffer-offset-alignment": capabilities.alignment,
+        "max-buffer-size": largest,
+    }
+    kind = "integrated" if model.integrated else "discrete"
+    return Description(model.name, kind, capabilities, largest, () if least else _FEATURES, limits)
+
+
+#: Bytes of the largest buffer that every WebGPU device has.
+_WEBGPU_LARGEST = 1 << 28
+
+
+class NvidiaAdapter:
+    """A GPU that can be opened through NVIDIA's driver."""
+
+    driver = "nvidia"
+
+    def __init__(self, model: GpuModel) -> None:
+        self.model = model
+        self.name = model.name
+        #: Its number among the driver's GPUs: equal ones have equal names.
+        self.index = model.ordinal
+
+    def open(self) -> NvidiaDriver:
+        """Open the device.
+
+        Raises `DeviceError` if it cannot be opened.
+        """
+        _destroy_unused()
+        try:
+            return NvidiaDriver(self.model, describe(self.model))
+        except OutOfMemoryError as error:
+            raise DeviceError(f"the GPU {self.name} cannot be opened: {error.message}") from error
+
+    def again(self) -> NvidiaAdapter:
+        """Return itself: a reset leaves the order of GPUs."""
+        return self
+
+
+def adapters() -> list[NvidiaAdapter]:
+    """Return the GPUs of NVIDIA's driver, in its order.
+
+    Raises `DeviceError` if there is no driver, no GPU, or no compiler of shaders.
+    """
+    missing = missing_compiler()
+    if missing is not None:
+        raise DeviceError(missing)
+    return [NvidiaAdapter(model) for model in gpus()]
