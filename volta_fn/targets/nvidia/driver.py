@@ -25,6 +25,7 @@ from volta_fn.runtime import threads
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
 from volta_fn.targets.nvidia.graphs import Accesses, KernelNode, Range, dependences, instantiate
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
 
 # Kernels and the parameters of their launches.
@@ -406,6 +407,10 @@ class NvidiaDriver:
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         _OPEN.set(self, None)
+
+    def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
+        """Return the target of NVIDIA's GPUs."""
+        return NvidiaTarget(capabilities)
 
     # memory
 

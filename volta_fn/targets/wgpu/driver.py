@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.errors import DeviceError
 from volta_fn.runtime.compiling import compile_uninterrupted
 from volta_fn.runtime.llvm.host import may_compile
@@ -18,6 +19,7 @@ from volta_fn.runtime.llvm.machine import compile_object, load_object
 from volta_fn.targets.wgpu.library import DriverErrors, native
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Portion, Step
 from volta_fn.targets.wgsl.runtime.device.pipelines import ALL
+from volta_fn.targets.wgsl.target import WgslTarget
 
 #: WebGPU's flags for the usage of buffers.
 _MAP_READ, _COPY_SRC, _COPY_DST, _STORAGE, _INDIRECT, _QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x80, 0x100, 0x200
@@ -48,6 +50,10 @@ class WgpuDriver:
 
     def _work_done(self, status: int, message: Any, number: Any, unused: Any) -> None:
         self.done = max(self.done, int(self.ffi.cast("uintptr_t", number)))
+
+    def target(self, capabilities: TargetCapabilities) -> WgslTarget:
+        """Return the target of GPUs of any vendor."""
+        return WgslTarget(capabilities)
 
     # memory
 

@@ -15,6 +15,7 @@ from volta_fn.core.jaxpr import ClosedJaxpr, Equation, Jaxpr, Var
 from volta_fn.core.primitive import Primitive
 from volta_fn.errors import DeviceError
 from volta_fn.lazy_imports import load
+from volta_fn.runtime import threads
 from volta_fn.targets.wgsl.runtime.device.driver import Adapter
 from volta_fn.targets.wgsl.runtime.device.gpu import Counters, Gpu, GpuHandle
 from volta_fn.targets.wgsl.runtime.device.memory import Buffer, exclusive
@@ -189,13 +190,18 @@ class GpuBackend:
         return self.gpu.counters
 
 
+#: The modules that list the GPUs of a driver.
+_DRIVERS = {"wgpu": "volta_fn.targets.wgpu.adapters", "nvidia": "volta_fn.targets.nvidia.driver"}
+
+
 @functools.cache
 def adapters() -> tuple[Adapter, ...]:
     """Return the machine's GPUs, each through one driver, the fastest first.
 
-    VOLTA_GPU_ADAPTER selects by a substring of the name. Raises `DeviceError` if there is none.
+    VOLTA_GPU_DRIVER selects the driver, VOLTA_GPU_ADAPTER a GPU by a substring of its name. Raises `DeviceError` if there is none.
     """
-    available: list[Adapter] = load("volta_fn.targets.wgpu.adapters").adapters()
+    driver = threads.value_of("VOLTA_GPU_DRIVER") or "wgpu"
+    available: list[Adapter] = load(_DRIVERS[driver]).adapters()
     name = os.environ.get("VOLTA_GPU_ADAPTER", "")
     chosen = tuple([a for a in available if name.lower() in a.name.lower()])
     if not chosen:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.target import WgslTarget
 
 #: The logger of the runtime; it writes to stderr if VOLTA_GPU_DEBUG=1.
 log = logging.getLogger("volta_fn.gpu")
@@ -151,6 +152,9 @@ class Driver(Protocol):
     description: Description
     errors: Errors
     readbacks: Readbacks
+
+    def target(self, capabilities: TargetCapabilities) -> WgslTarget:
+        """Return the target that programs are lowered for, given what the device was found to be capable of."""
 
     # memory
 

@@ -28,7 +28,7 @@ from volta_fn.targets.wgsl.runtime.device.pipelines import (
     needed_checks,
 )
 from volta_fn.targets.wgsl.runtime.queue import Queue
-from volta_fn.targets.wgsl.target import RoutineCache, WgslTarget
+from volta_fn.targets.wgsl.target import RoutineCache
 
 # Represent an open GPU: its memory, queue, pipelines and routines.
 
@@ -61,7 +61,7 @@ class Gpu:
         #: Blocks that hold the grids of indirect dispatches.
         self.grids = Pool(driver, None, grids=True)
         self.pipelines = Pipelines(driver)
-        self.target = WgslTarget(self._test(self.capabilities))  # runs shaders, for which all of the above must exist
+        self.target = driver.target(self._test(self.capabilities))  # runs shaders, for which all of the above must exist
         self.capabilities = self.target.capabilities
         #: Gives the routine of a key, generated once.
         self.routines = RoutineCache()
