@@ -60,6 +60,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (_HANDLE,),
     "cuModuleGetFunction": (_RESULT, _HANDLE, ctypes.c_char_p),
     "cuLaunchKernel": (_HANDLE, *[_UNSIGNED] * 7, _HANDLE, _HANDLE, _HANDLE),
+    "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
     "cuGraphAddKernelNode_v2": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
     "cuGraphDestroy": (_HANDLE,),
