@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -551,6 +552,36 @@ def test_contexts_of_dropped_devices_are_destroyed(device: NvidiaDriver, cuda: F
     third = opened()
     assert sum(not context.destroyed for context in cuda.contexts.values()) == 2
     third.destroy()
+
+
+def test_a_context_is_destroyed_when_threads_have_left_it(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened()
+    (context,) = cuda.contexts.values()
+    left = threading.Event()
+
+    def stay() -> None:
+        with device.context:
+            left.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    while not device.context._entered:
+        time.sleep(1e-3)
+    destroyer = threading.Thread(target=device.destroy)
+    destroyer.start()
+    time.sleep(0.05)
+    assert not context.destroyed
+    with pytest.raises(DeviceError):
+        device.check()
+    left.set()
+    destroyer.join()
+    thread.join()
+    assert context.destroyed
+    monkeypatch.setattr(library, "_LEAVE_S", 0.0)
+    stuck = opened()
+    with stuck.context:
+        stuck.destroy()
+    assert [context.destroyed for context in cuda.contexts.values()] == [True, False]
 
 
 def test_other_libraries_keep_their_context(device: NvidiaDriver, cuda: FakeCuda) -> None:

@@ -392,10 +392,11 @@ class NvidiaDriver:
         self._retired.append((self.progress.last_use, release, handle))
 
     def _release_retired(self) -> None:
-        """Release what no command uses any more.
+        """Release what no command uses any more, and before that the graphs that may have used it.
 
         The driver's functions would wait for a command, and forever for a kernel that hangs.
         """
+        self._destroy_dropped_graphs()
         retired, done = self._retired, self.progress.done
         while retired and retired[0][0] <= done:
             _, release, handle = retired.popleft()
@@ -512,7 +513,6 @@ class NvidiaDriver:
         """Submit the commands written since the last batch as batch `number`."""
         progress = self.progress
         with self.context:
-            self._destroy_dropped_graphs()
             self._release_retired()
             event = self._events.record(self.stream)
         self._batches.append((number, event))
