@@ -392,7 +392,7 @@ class NvidiaDriver:
         self._retired.append((self.progress.last_use, release, handle))
 
     def _release_retired(self) -> None:
-        """Release what no command uses any more, and before that the graphs that may have used it.
+        """Release what no command uses any more, after graphs that used it.
 
         The driver's functions would wait for a command, and forever for a kernel that hangs.
         """
