@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.graphs import KernelNodeParameters
+from volta_fn.targets.nvidia.graphs import KernelNodeParameters, LaunchConfiguration
 
 INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY, ILLEGAL_ADDRESS = 1, 2, 100, 201, 600, 700
 
@@ -323,6 +323,11 @@ class FakeCuda:
         assert not shared and not parameters and self.objects[stream] == "stream"
         self._enqueue(self._launch(function, tuple(sizes[:3]), tuple(sizes[3:]), extra))
         return 0
+
+    def do_cuLaunchKernelEx(self, configuration: int, function: int, parameters: Any, extra: int) -> None:
+        launch = LaunchConfiguration.from_address(configuration)
+        assert self.objects[launch.stream] == "stream" and not (parameters or launch.attributes or launch.attribute_count)
+        self._enqueue(self._launch(function, tuple(launch.grid), tuple(launch.threads), extra))
 
     def do_cuGraphCreate(self, result: int, flags: int) -> None:
         self._make(result, [])

@@ -179,7 +179,6 @@ def grids(device: NvidiaDriver) -> None:
     device.play([full, empty, full])
     assert set(read(device, b, 1000).tolist()) == {2}
     recording = device.recording([full, empty, full, empty])
-    assert recording is not None
     recording[0].write()
     assert set(read(device, b, 1000).tolist()) == {4}
 
@@ -194,7 +193,7 @@ def recordings(device: NvidiaDriver) -> None:
         for i, j in pairs:
             expected[j] += expected[i]
     recording = device.recording([step(device, ADD, blocks[i], blocks[j]) for i, j in pairs])
-    assert recording is not None and recording[0].dispatches == 300
+    assert recording[0].dispatches == 300
     for _ in range(3):
         recording[0].write()
     assert [set(read(device, block, 1000).tolist()) for block in blocks] == [{int(n)} for n in expected]
@@ -257,7 +256,6 @@ def speed(device: NvidiaDriver) -> None:
     dispatch = step(device, ADD, a, b)
     many = [dispatch] * 100
     recording = device.recording(many)
-    assert recording is not None
     write = recording[0].write
     finish(device)
     measure("100 dispatches by play", lambda: device.play(many), 5)

@@ -244,6 +244,26 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     pool.close()
 
 
+def test_closing_ends_requests() -> None:
+    pool = pool_of("import time\n" + AFTER.format("time.sleep(100)"))
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            pool.ask(request())
+        except DeviceError as error:
+            errors.append(error.message)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while not pool._workers:
+        time.sleep(0.01)
+    pool.close()
+    thread.join()
+    assert "by signal 9" in errors[0]
+    assert not pool._workers
+
+
 def test_an_interrupted_request_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of()
     with monkeypatch.context() as patch:

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -138,7 +139,9 @@ def test_empty_grids_are_not_launched(device: NvidiaDriver, cuda: FakeCuda) -> N
     a = device.allocate(16)
     empty = step(device, "double", (a, 16), written=0, groups=(4, 0, 1))
     device.play([empty])
-    assert device.recording([empty] * 5) is None
+    recording = device.recording([empty] * 5)
+    assert recording[0].dispatches == 5
+    recording[0].write()
     cuda.run()
     assert not cuda.launches
 
@@ -313,7 +316,6 @@ def chain_of(device: NvidiaDriver, count: int) -> tuple[list[Step], list[int]]:
 def test_a_recording_runs_as_its_dispatches_do(device: NvidiaDriver, cuda: FakeCuda) -> None:
     steps, blocks = chain_of(device, 6)
     recording = device.recording(steps)
-    assert recording is not None
     (portion,) = recording
     assert portion.dispatches == 6
     assert not device.is_pending
@@ -337,22 +339,28 @@ def test_recordings_with_indirect_grids(device: NvidiaDriver, cuda: FakeCuda) ->
         step(device, "double", (grids, 16), written=0),
     ]
     recording = device.recording(steps)
-    assert recording is not None
     recording[0].write()
     assert read(device, cuda, a, 4) == [2]
     assert read(device, cuda, grids, 16) == [0, 2, 2, 2]
 
 
 def test_few_dispatches_are_no_graph(device: NvidiaDriver, cuda: FakeCuda) -> None:
-    steps, _ = chain_of(device, 2)
-    assert device.recording(steps) is None
+    steps, blocks = chain_of(device, 2)
+    grids = device.allocate(12, grids=True)
+    device.write(grids, array(0, 1, 1), 0)
+    (portion,) = device.recording([steps[0]._replace(workgroups=(2, 3, 4)), steps[1]])
+    (nothing,) = device.recording([steps[0]._replace(grid_buffer=grids)])
+    for write in (portion.write, nothing.write, portion.write):
+        write()
+    assert device.is_pending
+    assert read(device, cuda, blocks[-1], 4) == [6]
+    assert [launch[2] for launch in cuda.launches] == [(2, 3, 4), GROUPS, GROUPS, (2, 3, 4), GROUPS]
     assert not cuda.count("cuGraphCreate")
 
 
 def test_graphs_of_dropped_recordings_are_destroyed(device: NvidiaDriver, cuda: FakeCuda) -> None:
     steps, _ = chain_of(device, 3)
     recording = device.recording(steps)
-    assert recording is not None
     recording[0].write()
     assert len(cuda.graphs()) == 1
     del recording
@@ -360,13 +368,16 @@ def test_graphs_of_dropped_recordings_are_destroyed(device: NvidiaDriver, cuda: 
     assert not cuda.graphs()
 
 
-def test_a_graph_without_room_is_not_recorded(device: NvidiaDriver, cuda: FakeCuda) -> None:
-    steps, _ = chain_of(device, 3)
+def test_without_room_for_a_graph_its_dispatches_are_launched(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    steps, blocks = chain_of(device, 3)
     cuda.failures = {"cuGraphInstantiateWithFlags": [2], "cuGraphUpload": [2]}
-    assert device.recording(steps) is None  # not instantiated
-    assert device.recording(steps) is None  # not uploaded
-    assert device.recording(steps) is not None
+    for _ in range(2):  # it cannot be instantiated, and cannot be uploaded
+        device.recording(steps)[0].write()
+        assert not cuda.graphs()
+    assert read(device, cuda, blocks[-1], 4) == [10]
+    recording = device.recording(steps)
     assert len(cuda.graphs()) == 1
+    del recording
 
 
 # timestamps
@@ -541,6 +552,36 @@ def test_contexts_of_dropped_devices_are_destroyed(device: NvidiaDriver, cuda: F
     third = opened()
     assert sum(not context.destroyed for context in cuda.contexts.values()) == 2
     third.destroy()
+
+
+def test_a_context_is_destroyed_when_threads_have_left_it(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened()
+    (context,) = cuda.contexts.values()
+    left = threading.Event()
+
+    def stay() -> None:
+        with device.context:
+            left.wait()
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    while not device.context._entered:
+        time.sleep(1e-3)
+    destroyer = threading.Thread(target=device.destroy)
+    destroyer.start()
+    time.sleep(0.05)
+    assert not context.destroyed
+    with pytest.raises(DeviceError):
+        device.check()
+    left.set()
+    destroyer.join()
+    thread.join()
+    assert context.destroyed
+    monkeypatch.setattr(library, "_LEAVE_S", 0.0)
+    stuck = opened()
+    with stuck.context:
+        stuck.destroy()
+    assert [context.destroyed for context in cuda.contexts.values()] == [True, False]
 
 
 def test_other_libraries_keep_their_context(device: NvidiaDriver, cuda: FakeCuda) -> None:

@@ -343,8 +343,11 @@ class CompilerPool:
     def close(self) -> None:
         """End all processes. Threads that wait for an answer get a `DeviceError`."""
         with self._changed:
-            workers, self._workers, self._idle = self._workers, set(), []
-        for worker in workers:
+            idle, self._idle = self._idle, []
+            self._workers.difference_update(idle)
+            for worker in self._workers:  # the thread that waits for its answer ends it
+                worker.process.kill()
+        for worker in idle:
             worker.end()
 
     def forget(self) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import struct
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,81 +22,20 @@ from volta_fn.core.caches import Finalized, WeakIdentityDict
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.runtime import threads
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of, link, missing_compiler
-from volta_fn.targets.nvidia.graphs import Accesses, KernelNode, Range, dependences, instantiate
+from volta_fn.targets.nvidia.graphs import (
+    BindGroup,
+    Kernel,
+    KernelNode,
+    LaunchConfiguration,
+    accesses_of,
+    bind_group,
+    dependences,
+    instantiate,
+    parameters_of,
+)
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
-
-# Kernels and the parameters of their launches.
-
-
-class Kernel(NamedTuple):
-    """A compiled shader: a function, and the module that has it."""
-
-    function: int
-    module: int
-    #: Invocations of a workgroup.
-    threads: tuple[int, int, int]
-    #: The bindings that it writes.
-    written: frozenset[int]
-
-
-#: CUDA's marks in the array that passes packed parameters: their address, their bytes, the end.
-_END, _POINTER, _SIZE = 0, 1, 2
-
-
-class Parameters:
-    """The packed parameters of a launch, and the array by which they pass."""
-
-    __slots__ = ("_block", "_size", "address", "extra")
-
-    def __init__(self, words: bytes) -> None:
-        self._block, self._size = ctypes.create_string_buffer(words, len(words)), ctypes.c_size_t(len(words))
-        self.extra = (ctypes.c_void_p * 5)(_POINTER, ctypes.addressof(self._block), _SIZE, ctypes.addressof(self._size), _END)
-        self.address = ctypes.addressof(self.extra)
-
-
-class BindGroup(NamedTuple):
-    """Ranges of memory as the parameters of a launch."""
-
-    #: The ranges in the order of a shader's bindings.
-    ranges: tuple[Range, ...]
-    #: The parameters: the addresses of the ranges, their bytes, and the address of an indirect grid, here null.
-    words: bytes
-    direct: Parameters
-
-
-_WORD = struct.Struct("<Q")
-#: Bytes of an indirect grid.
-_GRID_BYTES = 12
-
-
-def bind_group(ranges: Sequence[BoundRange]) -> BindGroup:
-    """Return the bind group of some ranges of blocks."""
-    addresses = [block.handle + offset for block, offset, _ in ranges]
-    sizes = [size for _, _, size in ranges]
-    words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *sizes, 0)
-    spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
-    return BindGroup(tuple(spans), words, Parameters(words))
-
-
-def _parameters(step: Step) -> Parameters:
-    group: BindGroup = step.bind_group
-    if step.grid_buffer is None:
-        return group.direct
-    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset))
-
-
-def accesses_of(step: Step) -> Accesses:
-    """Return the memory that a dispatch reads and writes."""
-    written = step.pipeline.written
-    spans: tuple[Range, ...] = step.bind_group.ranges
-    reads = [span for number, span in enumerate(spans) if number not in written]
-    if step.grid_buffer is not None:
-        start = step.grid_buffer + step.grid_offset
-        reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
-    return Accesses(tuple(reads), tuple([span for number, span in enumerate(spans) if number in written]))
-
 
 # Copy memory to the host.
 #
@@ -360,6 +298,33 @@ class GraphRecording:
         driver.progress.is_pending = True
 
 
+class LaunchRecording:
+    """A few dispatches, whose arguments are ready to be passed."""
+
+    __slots__ = ("_arguments", "_driver", "_launched")
+
+    def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
+        self._driver = driver
+        self._launched = [
+            (LaunchConfiguration(step.workgroups, step.pipeline.threads, 0, driver.stream), parameters_of(step)) for step in steps
+        ]
+        self._arguments = [
+            (ctypes.addressof(configuration), step.pipeline.function, None, parameters.address)
+            for step, (configuration, parameters) in zip(steps, self._launched, strict=True)
+        ]
+
+    def write(self) -> None:
+        """Write the dispatches."""
+        driver = self._driver
+        launch = driver.launch_configured
+        with driver.context:
+            driver.progress.is_pending = True
+            for arguments in self._arguments:
+                status = launch(*arguments)
+                if status:
+                    driver.call_errors.check(status, "cuLaunchKernelEx")
+
+
 #: The least dispatches that are worth a graph.
 _SHORTEST_GRAPH = 3
 #: Bytes of a GPU's memory from which on other processes may make machine code: the context of each takes about half a gibibyte.
@@ -382,7 +347,7 @@ class NvidiaDriver:
         self.errors: Errors = self.call_errors
         self.context = Context(loaded, model.device, self.call_errors)
         _CONTEXTS.add(self, self.context)
-        self.launch_graph, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernel
+        self.launch_graph, self.launch_configured, self._launch = loaded.cuGraphLaunch, loaded.cuLaunchKernelEx, loaded.cuLaunchKernel
         self.progress = Progress()
         stream = ctypes.c_void_p()
         try:
@@ -432,10 +397,11 @@ class NvidiaDriver:
         self._retired.append((self.progress.last_use, release, handle))
 
     def _release_retired(self) -> None:
-        """Release what no command uses any more.
+        """Release what no command uses any more, after graphs that used it.
 
         The driver's functions would wait for a command, and forever for a kernel that hangs.
         """
+        self._destroy_dropped_graphs()
         retired, done = self._retired, self.progress.done
         while retired and retired[0][0] <= done:
             _, release, handle = retired.popleft()
@@ -513,25 +479,25 @@ class NvidiaDriver:
                 kernel, grid = step.pipeline, step.workgroups
                 if 0 in grid:  # which the driver refuses
                     continue
-                parameters = _parameters(step)
+                parameters = parameters_of(step)
                 status = launch(kernel.function, *grid, *kernel.threads, 0, stream, None, parameters.extra)
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 
-    def recording(self, steps: Sequence[Step]) -> Sequence[Portion] | None:
-        """Return a graph of the dispatches.
-
-        None if they are few, or if there is no memory for it.
-        """
+    def recording(self, steps: Sequence[Step]) -> Sequence[Portion]:
+        """Return a graph of the dispatches, or their launches if they are few."""
         launched = [step for step in steps if 0 not in step.workgroups]
-        if len(launched) < _SHORTEST_GRAPH:
-            return None
-        parameters = [_parameters(step) for step in launched]
+        graph = self._graph(launched) if len(launched) >= _SHORTEST_GRAPH else None
+        return (Portion(len(steps), (graph or LaunchRecording(self, launched)).write),)
+
+    def _graph(self, steps: Sequence[Step]) -> GraphRecording | None:
+        """Return a graph of dispatches; None if there is no memory for it."""
+        parameters = [parameters_of(step) for step in steps]
         nodes = [
             KernelNode(step.pipeline.function, step.workgroups, step.pipeline.threads, words.address)
-            for step, words in zip(launched, parameters, strict=True)
+            for step, words in zip(steps, parameters, strict=True)
         ]
-        edges = dependences([accesses_of(step) for step in launched])
+        edges = dependences([accesses_of(step) for step in steps])
         try:
             with self.context:
                 self._destroy_dropped_graphs()
@@ -541,7 +507,7 @@ class NvidiaDriver:
         log.debug("a graph of %d dispatches with %d edges", len(nodes), sum(map(len, edges)))
         graph = GraphRecording(self, handle)
         self._graphs.add(graph, handle)
-        return (Portion(len(steps), graph.write),)
+        return graph
 
     def _destroy_dropped_graphs(self) -> None:
         """Destroy the graphs of recordings that were dropped; those under way end first."""
@@ -552,7 +518,6 @@ class NvidiaDriver:
         """Submit the commands written since the last batch as batch `number`."""
         progress = self.progress
         with self.context:
-            self._destroy_dropped_graphs()
             self._release_retired()
             event = self._events.record(self.stream)
         self._batches.append((number, event))

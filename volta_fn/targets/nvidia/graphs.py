@@ -1,4 +1,4 @@
-"""Recorded dispatches as CUDA graphs.
+"""Dispatches: kernels, the parameters of their launches, and CUDA graphs.
 
 A graph is launched in the time of one or two kernels, whatever its length, and its kernels start without the host. An edge stands for
 each dependence, so that kernels that do not depend on each other may run at the same time.
@@ -7,13 +7,41 @@ each dependence, so that kernels that do not depend on each other may run at the
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
 from volta_fn.targets.nvidia.library import CallErrors, Functions
+from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
 
-# Find the dependences among accesses to memory.
+# Kernels and the parameters of their launches.
+
+
+class Kernel(NamedTuple):
+    """A compiled shader: a function, and the module that has it."""
+
+    function: int
+    module: int
+    #: Invocations of a workgroup.
+    threads: tuple[int, int, int]
+    #: The bindings that it writes.
+    written: frozenset[int]
+
+
+#: CUDA's marks in the array that passes packed parameters: their address, their bytes, the end.
+_END, _POINTER, _SIZE = 0, 1, 2
+
+
+class Parameters:
+    """The packed parameters of a launch, and the array by which they pass."""
+
+    __slots__ = ("_block", "_size", "address", "extra")
+
+    def __init__(self, words: bytes) -> None:
+        self._block, self._size = ctypes.create_string_buffer(words, len(words)), ctypes.c_size_t(len(words))
+        self.extra = (ctypes.c_void_p * 5)(_POINTER, ctypes.addressof(self._block), _SIZE, ctypes.addressof(self._size), _END)
+        self.address = ctypes.addressof(self.extra)
 
 
 class Range(NamedTuple):
@@ -33,11 +61,70 @@ class Range(NamedTuple):
         return self.start <= other.start and other.end <= self.end
 
 
+class BindGroup(NamedTuple):
+    """Ranges of memory as the parameters of a launch."""
+
+    #: The ranges in the order of a shader's bindings.
+    ranges: tuple[Range, ...]
+    #: The parameters: the addresses of the ranges, their bytes, and the address of an indirect grid, here null.
+    words: bytes
+    direct: Parameters
+
+
+_WORD = struct.Struct("<Q")
+#: Bytes of an indirect grid.
+_GRID_BYTES = 12
+
+
+def bind_group(ranges: Sequence[BoundRange]) -> BindGroup:
+    """Return the bind group of some ranges of blocks."""
+    addresses = [block.handle + offset for block, offset, _ in ranges]
+    sizes = [size for _, _, size in ranges]
+    words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *sizes, 0)
+    spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
+    return BindGroup(tuple(spans), words, Parameters(words))
+
+
+def parameters_of(step: Step) -> Parameters:
+    """Return the parameters of a dispatch, with its grid if that is indirect."""
+    group: BindGroup = step.bind_group
+    if step.grid_buffer is None:
+        return group.direct
+    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset))
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """CUlaunchConfig: the grid of a launch, its workgroups, and its stream."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+# Find the dependences among accesses to memory.
+
+
 class Accesses(NamedTuple):
     """The ranges that a dispatch reads only, and those that it writes and may read."""
 
     reads: tuple[Range, ...]
     writes: tuple[Range, ...]
+
+
+def accesses_of(step: Step) -> Accesses:
+    """Return the memory that a dispatch reads and writes."""
+    written = step.pipeline.written
+    spans: tuple[Range, ...] = step.bind_group.ranges
+    reads = [span for number, span in enumerate(spans) if number not in written]
+    if step.grid_buffer is not None:
+        start = step.grid_buffer + step.grid_offset
+        reads.append(Range(step.grid_buffer, start, start + _GRID_BYTES))
+    return Accesses(tuple(reads), tuple([span for number, span in enumerate(spans) if number in written]))
 
 
 #: Comparisons of ranges for a recording and for each of its dispatches, beyond which dependences are not cheap to find.

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (_HANDLE,),
     "cuModuleGetFunction": (_RESULT, _HANDLE, ctypes.c_char_p),
     "cuLaunchKernel": (_HANDLE, *[_UNSIGNED] * 7, _HANDLE, _HANDLE, _HANDLE),
+    "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
     "cuGraphAddKernelNode_v2": (_RESULT, _HANDLE, _HANDLE, _SIZE, _HANDLE),
     "cuGraphDestroy": (_HANDLE,),
@@ -148,7 +150,7 @@ OUT_OF_MEMORY, NOT_READY = 2, 600
 
 #: Statuses after which every call in the context fails: faults of kernels (an address out of range is 700), of the hardware, and contexts
 #: that are gone.
-_LOSSES = frozenset({4, 46, 201, 214, 220, 226, 700, 702, 708, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
+_LOSSES = frozenset({4, 46, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 
 
 def _text(loaded: Functions, status: int) -> str:
@@ -206,12 +208,16 @@ class CallErrors:
         raise error_of(self._functions, status, function)
 
     def check_device(self) -> None:
-        """Raise `DeviceError` if the device is known to be lost; its note says which call reported that."""
+        """Raise `DeviceError` if the device is known to be lost."""
         if self.device_lost:
-            error = DeviceError(LOST)
-            if self.loss:
-                error.add_note(self.loss)
-            raise error
+            raise self.lost()
+
+    def lost(self) -> DeviceError:
+        """Return the error of a lost device, whose note says which call reported the loss."""
+        error = DeviceError(LOST)
+        if self.loss:
+            error.add_note(self.loss)
+        return error
 
 
 # Find the GPUs.
@@ -266,6 +272,10 @@ def _model(loaded: Functions, ordinal: int) -> GpuModel:
     return GpuModel(ordinal, device.value, name.value.decode(errors="replace"), capability, memory.value, bool(attribute(_INTEGRATED)))
 
 
+#: Seconds to wait for threads to leave a context that is to be destroyed.
+_LEAVE_S = 5.0
+
+
 class Context:
     """A context of a GPU: its memory, modules and streams.
 
@@ -278,6 +288,8 @@ class Context:
         handle = ctypes.c_void_p()
         check(loaded, loaded.cuCtxCreate_v2(ctypes.byref(handle), 0, device), "cuCtxCreate")
         self._handle: int | None = handle.value
+        #: An element for each thread that has entered it: another one may not destroy it then.
+        self._entered: list[None] = []
         self._previous = ctypes.c_void_p()
         self._pop_to = ctypes.byref(self._previous)
         self._push, self._pop, self._destroy = loaded.cuCtxPushCurrent_v2, loaded.cuCtxPopCurrent_v2, loaded.cuCtxDestroy_v2
@@ -285,18 +297,27 @@ class Context:
         self._pop(self._pop_to)  # a new context is current
 
     def __enter__(self) -> None:
-        if self._errors.device_lost:
-            self._errors.check_device()
-        if self._handle is None:
-            raise DeviceError(LOST)
-        if self._process != os.getpid():
-            raise DeviceError(FORKED)
-        status = self._push(self._handle)
-        if status:
-            self._errors.check(status, "cuCtxPushCurrent")
+        self._entered.append(None)
+        try:
+            handle = self._handle
+            if handle is None or self._errors.device_lost or self._process != os.getpid():
+                raise self._refusal()
+            status = self._push(handle)
+            if status:
+                self._errors.check(status, "cuCtxPushCurrent")
+        except BaseException:
+            self._entered.pop()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._pop(self._pop_to)
+        self._entered.pop()
+
+    def _refusal(self) -> DeviceError:
+        """Return the error of a call that cannot be made."""
+        if self._process != os.getpid() and not self._errors.device_lost:
+            return DeviceError(FORKED)
+        return self._errors.lost()
 
     @property
     def is_open(self) -> bool:
@@ -304,7 +325,15 @@ class Context:
         return self._handle is not None and self._process == os.getpid()
 
     def destroy(self) -> None:
-        """Destroy the context with everything in it; do nothing the second time."""
+        """Destroy the context with everything in it; do nothing the second time.
+
+        A context in which a call does not return is left.
+        """
         handle, self._handle = self._handle, None
-        if handle is not None and self._process == os.getpid():
+        if handle is None or self._process != os.getpid():
+            return
+        end = time.monotonic() + _LEAVE_S
+        while self._entered and time.monotonic() < end:
+            time.sleep(1e-3)
+        if not self._entered:
             self._destroy(handle)  # whose status says nothing new about a lost device
