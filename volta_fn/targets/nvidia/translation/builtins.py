@@ -11,6 +11,7 @@ from volta_fn.targets.nvidia.translation.types import (
     F32,
     F64,
     U32,
+    U64,
     Atomic,
     Vector,
     element_of,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -26,18 +27,25 @@ from volta_fn.targets.nvidia.translation.types import (
     default_type,
     element_of,
 )
-from volta_fn.targets.nvidia.translation.values import Instructions, Operand, Place, Value, concrete, constant, zero
+from volta_fn.targets.nvidia.translation.values import GLOBAL, Instructions, Operand, Place, Value, concrete, constant, zero
 
 #: Vectors by their short names: vec4f, vec2u, …
 _SHORT_NAMES = {f"vec{n}{c}": Vector(scalar, n) for n in (2, 3, 4) for c, scalar in (("f", F32), ("h", F16), ("i", I32), ("u", U32))}
 
 
 class Signature(NamedTuple):
-    """A function that can be called: its parameters' types, its result's, and the variables of the module that it uses."""
+    """A function that can be called: its parameters' types, and its result's."""
 
     parameters: tuple[Type, ...]
     result: Type | None
-    variables: tuple[str, ...]
+    #: The variables of the module that it uses, each as the function sees it: a place, or a value if no function writes it from here on.
+    hidden: tuple[tuple[str, Place | Value], ...]
+
+
+def hidden_texts(operand: Operand) -> list[str]:
+    """Return the texts of the arguments, or the parameters, that pass a variable of the module; of a binding, also its size."""
+    is_binding = isinstance(operand, Place) and operand.space == GLOBAL
+    return [str(operand), f"i64 {operand.pointer}.bytes"] if is_binding else [str(operand)]
 
 
 class Names(Protocol):
@@ -50,9 +58,6 @@ class Names(Protocol):
     #: Invocations of a workgroup.
     invocations: int
 
-    def arguments(self, variable: str) -> Sequence[str]:
-        """Return the arguments that pass a variable of the module to a function."""
-
 
 class Expressions(Instructions):
     """The expressions of one function, or constants of the module."""
@@ -60,7 +65,10 @@ class Expressions(Instructions):
     def __init__(self, module: Names) -> None:
         super().__init__(module.intrinsics)
         self._module = module
+        #: The variables by their names: those of the module, then those of each block around the current statement.
         self.scopes: list[dict[str, Operand]] = [{}]
+        #: How often each function is called.
+        self.calls: Counter[str] = Counter()
 
     # types
 
@@ -222,8 +230,10 @@ class Expressions(Instructions):
             if value.type != type_:
                 raise self.fault(f"an argument of type {value.type.llvm} for {type_.llvm}")
             texts.append(str(value))
-        for variable in signature.variables:
-            texts += self._module.arguments(variable)
+        for variable, parameter in signature.hidden:
+            operand = self.scopes[0].get(variable, self._module.operands[variable])
+            texts += hidden_texts(self.load(operand) if isinstance(parameter, Value) else operand)
+        self.calls[name] += 1
         text = f"@f.{name}({', '.join(texts)})"
         if signature.result is None:
             self.do(f"call void {text}")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from volta_fn.targets.nvidia.translation import builtins
-from volta_fn.targets.nvidia.translation.expressions import Signature
+from volta_fn.targets.nvidia.translation.expressions import Signature, hidden_texts
 from volta_fn.targets.nvidia.translation.statements import Body
 from volta_fn.targets.nvidia.translation.syntax import (
     Alias,
-    Call,
     Expression,
     Function,
     Name,
     Variable,
-    assigned_names,
-    calls_and_names,
     fault,
     parse,
 )
@@ -67,7 +65,8 @@ class Module:
         self._items = parse(source)
         self._bindings: list[Variable] = []
         self._privates: list[Variable] = []
-        self._definitions: list[str] = []
+        #: The definitions of variables in workgroup memory, and of tables.
+        self._memory: list[str] = []
         self._functions = {item.name: item for item in self._items if isinstance(item, Function)}
         #: The values of tables in constant memory.
         self._tables: dict[str, Value] = {}
@@ -90,40 +89,16 @@ class Module:
                 case Variable():
                     self._declare(item)
         self._bindings.sort(key=lambda variable: variable.binding)
-        variables = [v.name for v in (*self._bindings, *self._privates)]
         for function in self._functions.values():
-            self._constants.line = function.line
-            parameters = tuple(self._constants.type_of(parameter.type) for parameter in function.parameters)
-            result = None if function.result is None else self._constants.type_of(function.result)
-            used = self._names_within(function.name, set())
-            self.signatures[function.name] = Signature(parameters, result, tuple(name for name in variables if name in used))
-        reached = self._names_within("main", set())
-        for function in self._functions.values():
-            if function.name in reached and function is not main:
-                self._function(function)
-        self._kernel(main, (x, y, z))
+            self.signatures[function.name] = self._signature(function)
+        bodies = {name: self._body(function) for name, function in self._functions.items() if name in self._reached["main"]}
+        kernel = self._kernel(main, (x, y, z))
+        outlined = _outlined(kernel, bodies)
+        functions = [self._definition(name, body, "noinline" if name in outlined else "alwaysinline") for name, body in bodies.items()]
         attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1" }}'
-        lines = ['target triple = "nvptx64-nvidia-cuda"', *self.intrinsics.values(), *self._definitions, attributes]
-        return TranslatedShader("\n".join(lines) + "\n", (x, y, z))
-
-    def arguments(self, variable: str) -> Sequence[str]:
-        """Return the arguments that pass a binding or a private variable to a function."""
-        place = self.operands[variable]
-        assert isinstance(place, Place)
-        return [str(place)] if place.space == OWN else [str(place), f"i64 {place.pointer}.bytes"]
-
-    def _names_within(self, function: str, names: set[str]) -> set[str]:
-        """Add the names that a function, and all those that it calls, contain."""
-        names.add(function)
-        for name in self._own_names(function):
-            if name in self._functions and name not in names:
-                self._names_within(name, names)
-            names.add(name)
-        return names
-
-    def _own_names(self, function: str) -> set[str]:
-        nodes = calls_and_names(self._functions[function].body)
-        return {node.callee.name if isinstance(node, Call) else node.name for node in nodes}
+        parameters = f"define ptx_kernel void @main({', '.join(self._kernel_parameters())}) #0"
+        lines = ['target triple = "nvptx64-nvidia-cuda"', *self.intrinsics.values(), *self._memory, *functions]
+        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", attributes, ""]), (x, y, z))
 
     # declarations of the module
 
@@ -141,7 +116,7 @@ class Module:
                 self.operands[name] = Place(type_, f"%b.{name}", GLOBAL)
             case "workgroup":
                 alignment = max(type_.alignment, _ALIGNMENT)
-                self._definitions.append(f"@w.{name} = internal addrspace({SHARED}) global {memory_type(type_)} undef, align {alignment}")
+                self._memory.append(f"@w.{name} = internal addrspace({SHARED}) global {memory_type(type_)} undef, align {alignment}")
                 self.operands[name] = Place(type_, f"@w.{name}", SHARED)
             case "private" if name in self._assigned:
                 self._privates.append(variable)
@@ -153,7 +128,7 @@ class Module:
 
     @cached_property
     def _assigned(self) -> frozenset[str]:
-        return frozenset(name for function in self._functions.values() for name in assigned_names(function.body))
+        return frozenset(name for function in self._functions.values() for name in function.assigned)
 
     def _initial(self, expression: Expression, type_: Type | None) -> Value:
         """Return the value of a constant expression."""
@@ -171,29 +146,63 @@ class Module:
             return
         alignment = max(value.type.alignment, _ALIGNMENT)
         self._tables[name] = value
-        self._definitions.append(f"@t.{name} = internal addrspace({CONSTANT}) constant {value}, align {alignment}")
+        self._memory.append(f"@t.{name} = internal addrspace({CONSTANT}) constant {value}, align {alignment}")
         self.operands[name] = Place(value.type, f"@t.{name}", CONSTANT)
 
     # functions
 
-    def _function(self, function: Function) -> None:
-        """Define a function, which gets the bindings and private variables that it uses as further parameters."""
+    @cached_property
+    def _reached(self) -> dict[str, set[str]]:
+        """The functions that each function may call, those that they call included."""
+        reached: dict[str, set[str]] = {}
+
+        def visit(name: str) -> set[str]:
+            if name not in reached:
+                reached[name] = set()
+                for word in self._functions[name].words:
+                    if word in self._functions and word not in reached[name]:
+                        reached[name] |= {word} | visit(word)
+            return reached[name]
+
+        for name in self._functions:
+            visit(name)
+        return reached
+
+    def _signature(self, function: Function) -> Signature:
+        """Return how a function is called: bindings and private variables that it uses are further parameters."""
+        self._constants.line = function.line
+        parameters = tuple(self._constants.type_of(parameter.type) for parameter in function.parameters)
+        result = None if function.result is None else self._constants.type_of(function.result)
+        bodies = [self._functions[name] for name in (function.name, *self._reached[function.name])]
+        words = {word for body in bodies for word in body.words}
+        assigned = {name for body in bodies for name in body.assigned}
+        hidden: list[tuple[str, Place | Value]] = []
+        for variable in (*self._bindings, *self._privates):
+            place = self.operands[variable.name]
+            assert isinstance(place, Place)
+            if variable.name in words:
+                is_value = place.space == OWN and variable.name not in assigned
+                hidden.append((variable.name, Value(place.type, place.pointer) if is_value else place))
+        return Signature(parameters, result, tuple(hidden))
+
+    def _body(self, function: Function) -> Body:
         signature = self.signatures[function.name]
         body = Body(self, signature.result)
-        parameters = []
-        for parameter, type_ in zip(function.parameters, signature.parameters, strict=True):
-            value = Value(type_, f"%a.{parameter.name}")
-            body.scopes[0][parameter.name] = value
-            parameters.append(str(value))
-        for variable in signature.variables:
-            parameters += self.arguments(variable)
+        body.scopes[0].update(signature.hidden)
+        names = [parameter.name for parameter in function.parameters]
+        body.scopes.append({name: Value(type_, f"%a.{name}") for name, type_ in zip(names, signature.parameters, strict=True)})
         body.write(function.body)
-        result = "void" if signature.result is None else signature.result.llvm
-        head = f"define internal {result} @f.{function.name}({', '.join(parameters)}) alwaysinline nounwind"
-        self._definitions.append(f"{head} {{\n{body.text}\n}}")
+        return body
 
-    def _kernel(self, main: Function, threads: tuple[int, int, int]) -> None:
-        """Define the kernel."""
+    def _definition(self, name: str, body: Body, inlining: str) -> str:
+        signature = self.signatures[name]
+        parameters = [str(value) for value in body.scopes[1].values()]
+        for _, operand in signature.hidden:
+            parameters += hidden_texts(operand)
+        result = "void" if signature.result is None else signature.result.llvm
+        return f"define internal {result} @f.{name}({', '.join(parameters)}) {inlining} nounwind {{\n{body.text}\n}}"
+
+    def _kernel(self, main: Function, threads: tuple[int, int, int]) -> Body:
         body = Body(self)
         _return_from_empty_grid(body)
         for variable in self._privates:
@@ -201,15 +210,43 @@ class Module:
             assert isinstance(place, Place)
             body.variables.append(f"  {place.pointer} = alloca {memory_type(place.type)}, align {place.type.alignment}")
             body.store(place, zero(place.type) if variable.value is None else self._initial(variable.value, place.type))
-        for parameter in main.parameters:
-            body.scopes[0][parameter.name] = _builtin(body, parameter.builtin, threads)
+        body.scopes.append({parameter.name: _builtin(body, parameter.builtin, threads) for parameter in main.parameters})
         body.write(main.body)
-        places = [self.operands[variable.name] for variable in self._bindings]
-        pointers = [place.pointer for place in places if isinstance(place, Place)]
+        return body
+
+    def _kernel_parameters(self) -> list[str]:
+        """Return the parameters that `TranslatedShader` describes. WGSL's bindings do not overlap where they are written."""
+        names = [f"%b.{variable.name}" for variable in self._bindings]
         access = ["" if variable.access == "read_write" else " readonly" for variable in self._bindings]
-        parameters = [f"ptr addrspace({GLOBAL}) noalias{a} {p}" for a, p in zip(access, pointers, strict=True)]
-        parameters += [f"i64 {p}.bytes" for p in pointers] + [f"ptr addrspace({GLOBAL}) %grid"]
-        self._definitions.append(f"define ptx_kernel void @main({', '.join(parameters)}) #0 {{\n{body.text}\n}}")
+        pointers = [f"ptr addrspace({GLOBAL}) noalias{a} {name}" for a, name in zip(access, names, strict=True)]
+        return [*pointers, *[f"i64 {name}.bytes" for name in names], f"ptr addrspace({GLOBAL}) %grid"]
+
+
+# Functions are inlined, which keeps values in registers, unless the whole would grow beyond what compiles in a moment.
+
+#: Instructions of a kernel beyond which long functions that are called more than once are not inlined, and of a long function.
+_MOST_INLINED, _LONG = 6000, 25
+
+
+def _outlined(kernel: Body, bodies: Mapping[str, Body]) -> set[str]:
+    """Return the functions that are not inlined."""
+    sites = sum([body.calls for body in (kernel, *bodies.values())], Counter())
+
+    def size(body: Body, outlined: set[str] | None, sizes: dict[str, int]) -> int:
+        total = len(body.lines)
+        for name, count in body.calls.items():
+            if name not in sizes:
+                sizes[name] = size(bodies[name], outlined, sizes)
+                if outlined is not None and sizes[name] > _LONG and sites[name] > 1:
+                    outlined.add(name)
+                    sizes[name] = 1
+            total += count * sizes[name]
+        return total
+
+    outlined: set[str] = set()
+    if size(kernel, None, {}) > _MOST_INLINED:
+        size(kernel, outlined, {})
+    return outlined
 
 
 def _return_from_empty_grid(body: Body) -> None:
@@ -265,5 +302,5 @@ def _builtin(body: Body, name: str, threads: tuple[int, int, int]) -> Value:
 
 
 def translate(source: str) -> TranslatedShader:
-    """Return a WGSL module with the entry point `main` as a kernel. Raises `CompilerError` for text beyond the subset that the package writes."""
+    """Return a WGSL module with the entry point `main` as a kernel. Raises `CompilerError` for text beyond the subset."""
     return Module(source).translated()

@@ -6,8 +6,8 @@ The grammar is that of compute shaders: no textures, no overridable constants, n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from typing import NamedTuple
 
 from volta_fn.errors import CompilerError
 
@@ -213,58 +213,26 @@ class Function(NamedTuple):
     result: TypeName | None
     body: Block
     workgroup: tuple[int, ...]
+    #: All words of the body.
+    words: tuple[str, ...]
+    #: The names of variables that the body assigns to, or whose address it takes.
+    assigned: frozenset[str]
 
 
 ModuleItem = Variable | Structure | Alias | Function
 
 
-def calls_and_names(node: Any) -> Iterator[Call | Name]:
-    """Yield the calls and names within a part of the tree."""
-    if isinstance(node, Call | Name):
-        yield node
-    if isinstance(node, tuple):
-        for part in node:
-            yield from calls_and_names(part)
-
-
-def assigned_names(node: Any) -> Iterator[str]:
-    """Yield the names of variables that a part of the tree assigns to, or whose address it takes."""
-    target = node.target if isinstance(node, Assignment) else node.operand if isinstance(node, Unary) and node.operator == "&" else None
-    while isinstance(target, Index | Member):
-        target = target.base
-    if isinstance(target, Name):
-        yield target.name
-    if isinstance(node, tuple):
-        for part in node:
-            yield from assigned_names(part)
-
-
 # Tokens.
 
 _TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*)"
-    r"|(?P<number>0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?\d+)?(?:l[uif]|[iufh])?"
-    r"|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?:l[uif]|[iufh])?)"
-    r"|(?P<word>[A-Za-z_]\w*)"
-    r"|(?P<mark><<=|>>=|->|&&|\|\||==|!=|<=|>=|<<|>>|\+=|-=|\*=|/=|%=|&=|\|=|\^=|\+\+|--|[-+*/%&|^!~=<>(){}\[\].,:;@])"
+    r"(?:\s|//[^\n]*)*(?:(0[xX][0-9a-fA-F]*\.?[0-9a-fA-F]*(?:[pP][+-]?\d+)?(?:l[uif]|[iufh])?"
+    r"|(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?(?:l[uif]|[iufh])?"
+    r"|[A-Za-z_]\w*"
+    r"|<<=|>>=|->|&&|\|\||==|!=|<=|>=|<<|>>|\+=|-=|\*=|/=|%=|&=|\|=|\^=|\+\+|--|[-+*/%&|^!~=<>(){}\[\].,:;@])"
+    r"|(\S)|$)"
 )
 _SUFFIX = re.compile(r"(l[uif]|[iufh])$")
-
-
-def _tokens(source: str) -> tuple[list[str], list[int]]:
-    """Return the tokens without white space and comments, and the line of each."""
-    texts, lines, position, line = [], [], 0, 1
-    while position < len(source):
-        match = _TOKEN.match(source, position)
-        if match is None:
-            raise fault(line, f"{source[position]!r} begins no token")
-        if match.lastgroup == "space":
-            line += match[0].count("\n")
-        else:
-            texts.append(match[0])
-            lines.append(line)
-        position = match.end()
-    return texts, lines
+_LINE_END = re.compile("\n")
 
 
 def _literal(token: str) -> Literal:
@@ -296,18 +264,32 @@ class _Parser:
     """A recursive descent through the tokens of a module."""
 
     def __init__(self, source: str) -> None:
-        self._tokens, self._lines = _tokens(source)
+        self._tokens: list[str] = []
+        #: Where tokens and lines begin in the source.
+        self._offsets: list[int] = []
+        self._lines = [0, *[match.end() for match in _LINE_END.finditer(source)]]
         self._position = 0
+        self._assigned: set[str] = set()
+        for match in _TOKEN.finditer(source):
+            token, stray = match.groups()
+            if stray:
+                raise fault(bisect_right(self._lines, match.start(2)), f"{stray!r} begins no token")
+            if token:
+                self._tokens.append(token)
+                self._offsets.append(match.start(1))
+        self._tokens += ["", ""]  # after the last, as far as the parser looks ahead
+        self._offsets += [len(source)] * 2
 
     # tokens
 
     @property
     def _line(self) -> int:
-        return self._lines[min(self._position, len(self._lines) - 1)] if self._lines else 1
+        """The number of the current token's line."""
+        return bisect_right(self._lines, self._offsets[self._position])
 
     def _peek(self, ahead: int = 0) -> str:
-        position = self._position + ahead
-        return self._tokens[position] if position < len(self._tokens) else ""
+        """Return a token; that after the last is empty."""
+        return self._tokens[self._position + ahead]
 
     def _take(self, expected: str = "") -> str:
         token = self._peek()
@@ -320,7 +302,7 @@ class _Parser:
         return token
 
     def _accept(self, token: str) -> bool:
-        if self._peek() != token:
+        if self._tokens[self._position] != token:
             return False
         self._position += 1
         return True
@@ -413,7 +395,10 @@ class _Parser:
             self._accept(",")
         result = self._type() if self._accept("->") else None
         workgroup = tuple(int(_literal(token).value) for token in attributes.get("workgroup_size", []))
-        return Function(line, name, tuple(parameters), result, self._block(), workgroup)
+        self._assigned, first = set(), self._position
+        body = self._block()
+        words = tuple(token for token in self._tokens[first : self._position] if token.isidentifier())
+        return Function(line, name, tuple(parameters), result, body, workgroup, words, frozenset(self._assigned))
 
     def _type(self) -> TypeName:
         name, arguments = self._name(), []
@@ -480,13 +465,21 @@ class _Parser:
         operator = self._peek()
         if operator in ("++", "--"):
             self._take()
+            self._record_assignment(target)
             return Assignment(line, target, f"{operator[0]}=", Literal(1, ""))
         if operator in _ASSIGNMENTS:
             self._take()
+            self._record_assignment(target)
             return Assignment(line, target, operator, self._expression())
         if not isinstance(target, Call):
             raise fault(line, "an expression is no statement")
         return CallStatement(line, target)
+
+    def _record_assignment(self, target: Expression) -> None:
+        while isinstance(target, Index | Member):
+            target = target.base
+        if isinstance(target, Name):
+            self._assigned.add(target.name)
 
     def _branch(self) -> If:
         line = self._line
@@ -559,9 +552,12 @@ class _Parser:
         return left
 
     def _unary(self) -> Expression:
-        if self._peek() in ("-", "!", "~", "&", "*"):
-            return Unary(self._take(), self._unary())
-        return self._operand()
+        if self._peek() not in ("-", "!", "~", "&", "*"):
+            return self._operand()
+        operator, operand = self._take(), self._unary()
+        if operator == "&":
+            self._record_assignment(operand)
+        return Unary(operator, operand)
 
     def _operand(self) -> Expression:
         operand = self._primary()
