@@ -66,7 +66,10 @@ def _tensor_map(fields: dict[str, Any]) -> TensorMap:
 
 
 def kernel_module(header: KernelHeader, bindings: int, written: Sequence[int], llvm_ir: str) -> ShaderModule:
-    """Return the module of a kernel in LLVM IR with so many bindings, some of them written."""
+    """Return the module of a kernel in LLVM IR.
+
+    It has so many bindings, of which those numbered in `written` are written.
+    """
     declarations = tuple([Binding(f"b{number}", "u32", number in written) for number in range(bindings)])
     return ShaderModule(declarations, header.threads, (), "", foreign=f"{header}{llvm_ir}")
 
@@ -76,7 +79,9 @@ MapEncoder = Callable[[TensorMap, int], bytes]
 
 
 def parameter_block(header: KernelHeader, addresses: Sequence[int], grid: int, encode: MapEncoder) -> bytes:
-    """Return the parameters of a launch as one block, which must be aligned to 64 bytes.
+    """Return the parameters of a launch as one block.
+
+    The block must be aligned to 64 bytes.
 
     Args:
         header: the kernel's header.

@@ -1,4 +1,4 @@
-"""An NVIDIA GPU as a compilation target: WGSL's, with products of matrices on matrix units."""
+"""An NVIDIA GPU as a compilation target: WGSL's, with matrix units."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ class NvidiaTarget(WgslTarget):
     name = "nvidia"
 
     def kernel_routine(self, kernel: Kernel, deferred_work: int = 0) -> Routine:
-        """Generate the routine of a kernel: on matrix units, if it is a product that is worth it, else a shader."""
+        """Generate the routine of a kernel: for matrix units, or else a shader."""
         return matmul.contraction(kernel, self.capabilities) or super().kernel_routine(kernel, deferred_work)
 
     def split_k(self, kernel: Kernel) -> int:
-        """Return the split-K factor of a kernel; sums on matrix units are split by their own routine."""
+        """Return the split-K factor of a kernel.
+
+        Sums on matrix units are split by their own routine.
+        """
         return 1 if matmul.computes_product(kernel, self.capabilities) else super().split_k(kernel)
 
     def is_little(self, kernel: Kernel) -> bool:
-        """Return True if a kernel is a product that leaves the GPU underused, and is none for matrix units."""
+        """Return True if a kernel is a product that leaves the GPU underused.
+
+        Those on matrix units are none.
+        """
         return not matmul.computes_product(kernel, self.capabilities) and super().is_little(kernel)

@@ -1,4 +1,4 @@
-"""Products of kernels on matrix units: which, by which schedule, and with which epilogue."""
+"""The choice of matrix units for a kernel: products, schedules and epilogues."""
 
 from __future__ import annotations
 
@@ -26,28 +26,9 @@ _FEWEST, _NARROWEST = 1 << 25, 16
 #: The dtypes and operations of epilogues that are computed in registers; others are a second dispatch.
 DTYPES = frozenset(map(np.dtype, (dtypes.bfloat16, np.float16, np.float32, np.int32, np.uint32, np.bool_)))
 OPERATIONS = frozenset(
-    [
-        *("abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "bitcast_convert_type", "cbrt", "ceil", "clamp"),
-        *(
-            "convert_element_type",
-            "cos",
-            "cosh",
-            "div",
-            "eq",
-            "exp",
-            "exp2",
-            "expm1",
-            "floor",
-            "ge",
-            "gt",
-            "integer_pow",
-            "is_finite",
-            "le",
-        ),
-        *("log", "log1p", "log2", "logaddexp", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem", "round"),
-        *("round_half_even", "rsqrt", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh"),
-        *("sqrt", "sub", "tan", "tanh", "xor"),
-    ]
+    "abs acos acosh add and asin asinh atan atan2 atanh bitcast_convert_type cbrt ceil clamp convert_element_type cos cosh div eq exp exp2 "
+    "expm1 floor ge gt integer_pow is_finite le log log1p log2 logaddexp logistic lt max min mul ne neg not or pow rem round "
+    "round_half_even rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign sin sinh sqrt sub tan tanh xor".split()
 )
 
 
@@ -127,7 +108,10 @@ def _whole(contraction: Contraction, product: MatrixProduct, schedule: AnySchedu
 
 
 def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
-    """Return where the results are stored, and their dtype, if the sums are only rounded to 16 bits."""
+    """Return where results are stored, and their dtype, if sums are only rounded.
+
+    None for other epilogues, and dtypes of other than 16 bits.
+    """
     kernel, loaded = contraction.epilogue()
     dtype = kernel.outputs[0].dtype
     if loaded or len(kernel.stores) != 1 or dtype not in FORMATS:
@@ -142,7 +126,10 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
 def _dispatch(
     product: MatrixProduct, schedule: AnySchedule, results: Results, buffers: tuple[int, ...], stores: int, device: TargetCapabilities
 ) -> Dispatch:
-    """Return the dispatch of a product; the last `stores` of the buffers are its results."""
+    """Return the dispatch of a product.
+
+    The last `stores` of the buffers are its results.
+    """
     kernel: WarpGroupKernel | WarpKernel
     if isinstance(schedule, Schedule):
         kernel = WarpGroupKernel(product, schedule, results, len(buffers))

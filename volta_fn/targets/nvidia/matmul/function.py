@@ -155,7 +155,9 @@ class KernelFunction(Function):
         return self.intrinsic(f"llvm.nvvm.read.ptx.sreg.{name}", "i32")
 
     def ptx(self, code: str, *operands: Value, results: Sequence[str] = (), tied: Sequence[Value] = ()) -> list[Value]:
-        """Append inline PTX, and return its results: first the updated values of `tied`, then those of types `results`.
+        """Append inline PTX and return its results.
+
+        These are the updated values of `tied`, then values of the types `results`.
 
         In `code`, ``$0``, ``$1``, … are the results in this order, then the same registers for the values of `tied` before, then the
         operands.

@@ -24,7 +24,7 @@ _WORDS = "{i32, i32, i32, i32}"
 
 
 class _Side:
-    """A slice of an operand in shared memory, and this thread's share of its copies and fragments.
+    """A slice of an operand in shared memory, and a thread's share of the work.
 
     A row has 64 terms of one row of the left operand or column of the right one; if the operand is not contiguous along k, it has one term
     of all rows or columns of the tile.
@@ -54,7 +54,10 @@ class _Side:
     # copies
 
     def begin(self, first: Value, term: Value, positions: list[Value]) -> Value:
-        """Return where this thread's copies of a tile begin; `first` is the tile's first row or column."""
+        """Return where this thread's copies of a tile begin.
+
+        `first` is the tile's first row or column.
+        """
         f, operand = self.f, self.operand
         self.first = first
         row, start = (f.plus(first, self.row), term) if operand.along_k else (f.plus(term, self.row), first)
@@ -68,7 +71,10 @@ class _Side:
         return f.further(f.bindings[operand.binding], f.binary("mul", total, Value("i64", "2")))
 
     def copy(self, source: Value, stage: Value, term: Value, part: int = 0, parts: int = 1) -> None:
-        """Begin to copy this thread's share of the slice from a term on, or a part of it. Elements out of range become zeros."""
+        """Begin to copy this thread's share of a slice, or a part of it.
+
+        The slice begins with `term`. Elements out of range become zeros.
+        """
         f, operand = self.f, self.operand
         along, across = (term, self.first) if operand.along_k else (self.first, term)
         ends = (operand.inner, operand.outer) if operand.along_k else (operand.outer, operand.inner)
@@ -92,7 +98,10 @@ class _Side:
     # fragments
 
     def begin_fragments(self, warp: Value) -> None:
-        """Compute the lane's addresses in a slice, for the rows or columns of a warp: one for each change of the unit's number."""
+        """Compute the lane's addresses in a slice, for the rows or columns of a warp.
+
+        There is one for each change of the unit's number.
+        """
         f, lane = self.f, self.f.lane
         low, middle, high = f.remainder(lane, 8), f.remainder(f.quotient(lane, 8), 2), f.quotient(lane, 16)
         first = f.times(warp, self.warp_size)
@@ -178,12 +187,15 @@ class WarpKernel:
         column = f.plus(column, f.times(self.warp_column, schedule.warp_columns))
         each = schedule.warp_columns // 2
         for block in range(schedule.warp_rows // 16):
-            own = sums[block * each : (block + 1) * each]
-            self.results.store(f, number, f.plus(row, i32(16 * block)), column, own, staging)
+            block_sums = sums[block * each : (block + 1) * each]
+            self.results.store(f, number, f.plus(row, i32(16 * block)), column, block_sums, staging)
         f.synchronise()
 
     def _slice(self, _: Value, state: list[Value]) -> list[Value]:
-        """Multiply a slice, and begin to copy a later one: between the products, so that they hide the copies."""
+        """Multiply a slice, and begin to copy a later one.
+
+        Copies begin between the products, which hide them.
+        """
         f, schedule = self.f, self.schedule
         left, right = self.sides
         sources, (read, written, term), sums = state[:2], state[2:5], state[5:]

@@ -43,12 +43,18 @@ class MatrixOperand(NamedTuple):
     start: int
 
     def steps(self) -> list[tuple[int, int, int]]:
-        """Return the axes of the stack that lead to other matrices, innermost first: number, size and stride."""
+        """Return the axes of the stack that lead to other matrices, innermost first.
+
+        Each is given by its number, size and stride.
+        """
         axes = enumerate(zip(self.stack.sizes, self.stack.strides, strict=True))
         return [(axis, size, stride) for axis, (size, stride) in reversed([*axes]) if stride]
 
     def tensor_map(self, tile: int) -> TensorMap:
-        """Return the tensor map for tiles of so many rows or columns, and one row of shared memory along the contiguous axis."""
+        """Return the tensor map for tiles of so many rows or columns.
+
+        Along the contiguous axis a box has one row of shared memory.
+        """
         size = self.dtype.itemsize
         atom = ROW // size
         dims, box = ([self.inner, self.outer], [atom, tile]) if self.along_k else ([self.outer, self.inner], [atom, atom])
@@ -93,7 +99,7 @@ class MatrixProduct(NamedTuple):
 
     @property
     def layout(self) -> str:
-        """How operands lie, as BLAS calls it: N for row-major matrices (m, k) and (k, n), T for transposed ones."""
+        """N for row-major operands, (m, k) and (k, n); T for transposed ones."""
         return ("N" if self.lhs.along_k else "T") + ("T" if self.rhs.along_k else "N")
 
     @property
@@ -103,7 +109,7 @@ class MatrixProduct(NamedTuple):
 
 
 def matrix_product(problem: Problem, lhs: int, rhs: int) -> MatrixProduct | None:
-    """Return a problem as a product that matrix units can compute; None if they cannot.
+    """Return a problem as a product for matrix units; None if it is none.
 
     `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS`, summed in float32, and have matrices of one axis
     each, of which one is contiguous and all others are at multiples of 16 bytes.

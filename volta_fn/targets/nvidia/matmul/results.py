@@ -1,4 +1,4 @@
-"""Results of products: what is done with the sums that a warp has in its registers.
+"""Results of products, stored from the sums in the registers of a warp.
 
 A warp has the sums of 16 rows. Of each eight columns, lane 4g + t has columns 2t and 2t + 1 of row g, then those of row g + 8: this is what
 matrix units leave. To store contiguous elements, and to compute epilogues for several of them at once, a warp transposes its sums by way of
@@ -60,14 +60,14 @@ class Results(ABC):
         """
         g, t = f.divided(f.lane, 4)
         unit = f.times(f.exclusive_or(f.quotient(t, 2), g), 16)
-        own = f.plus(unit, f.times(f.remainder(t, 2), 8))
+        pair_at = f.plus(unit, f.times(f.remainder(t, 2), 8))
         line = f.plus(staging, f.times(g, ROW))
         for eight in range(len(sums) // 4):
             for half in range(2):
                 pair = Value("<2 x float>", "poison")
                 for e in range(2):
                     pair = f.let(pair.type, f"insertelement {pair}, {sums[4 * eight + 2 * half + e]}, i32 {e}")
-                at = f.plus(line, f.exclusive_or(own, 32 * eight), i32(half * 8 * ROW))
+                at = f.plus(line, f.exclusive_or(pair_at, 32 * eight), i32(half * 8 * ROW))
                 f.store(pair, f.shared(at), 8)
 
     @abstractmethod
@@ -116,7 +116,10 @@ class _Elementwise(Results):
 
 
 class PartialSums(_Elementwise):
-    """Sums in a workspace [number, rows, columns] of float32, to which a second dispatch applies the epilogue."""
+    """Sums in a workspace, to which a second dispatch applies the epilogue.
+
+    The workspace is an array [number, rows, columns] of float32.
+    """
 
     def __init__(self, rows: int, columns: int, binding: int) -> None:
         super().__init__(rows, columns)
@@ -160,7 +163,10 @@ class Rounded(Results):
         return all(stride % 8 == 0 for stride in (*columns.strides[:-1], *target.rows.strides, *target.stack.strides))
 
     def stage(self, f: KernelFunction, sums: Sequence[Value], staging: Value) -> None:
-        """Write the rounded sums of 64 columns, 16 of them at a time as four matrices of eight rows."""
+        """Write the rounded sums of 64 columns.
+
+        Sixteen columns at a time are four matrices of eight rows.
+        """
         low = f.remainder(f.lane, 8)
         line = f.plus(low, f.times(f.remainder(f.quotient(f.lane, 8), 2), 8))
         put, unit = f.plus(f.shared_base(), staging, f.times(line, ROW)), f.exclusive_or(f.quotient(f.lane, 16), low)
@@ -189,7 +195,7 @@ class Rounded(Results):
 
 
 class _EpilogueScope(VectorScope):
-    """A scope whose pointers are known to be aligned, and which rounds to bfloat16 by the GPU's instruction."""
+    """A scope with aligned pointers, which rounds to bfloat16 by an instruction."""
 
     def emit(self, node_number: int) -> Number:
         """Emit a node."""
@@ -229,7 +235,10 @@ class _EpilogueScope(VectorScope):
 
 
 class Epilogue(_Elementwise):
-    """The epilogue of a contraction, given the bindings of the kernel's inputs, by their numbers, and those of its outputs."""
+    """The epilogue of a contraction.
+
+    `inputs` maps the inputs of the contraction's kernel to bindings; `outputs` are the bindings of its outputs.
+    """
 
     _NAME = "epilogue"
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul.problem import ROW, MatrixProduct
@@ -31,6 +31,7 @@ class Schedule:
     A slice is 128 bytes of every row and column of a tile along k.
     """
 
+    kind: ClassVar = "wgmma"
     columns: int = 256
     #: Warp groups that multiply, and the blocks of 64 rows of each.
     groups: int = 2
@@ -63,9 +64,9 @@ class Schedule:
 
     @property
     def registers(self) -> tuple[int, int] | None:
-        """Registers of a thread that copies and of one that multiplies; None: those that the compiler gives all of them.
+        """Registers of a thread that copies, and of one that multiplies.
 
-        Together they must be no more than a multiprocessor has, or a block waits for ever.
+        None: those that the compiler gives all of them. Together they must be no more than a multiprocessor has, or a block waits for ever.
         """
         return (40, 232) if self.groups == 2 else None
 
@@ -76,7 +77,10 @@ class Schedule:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: slices, staging for each warp that stores, and two barriers per stage."""
+        """Bytes of shared memory.
+
+        It has slices, two barriers for each, and room for each warp to transpose results.
+        """
         return self.stages * (self.slice_bytes + 16) + self.groups * 4 * STAGING
 
 
@@ -84,6 +88,7 @@ class Schedule:
 class WarpSchedule:
     """A tiling for `mma.sync`: every warp copies and multiplies."""
 
+    kind: ClassVar = "mma"
     rows: int = 128
     columns: int = 128
     #: Rows and columns of the part of a tile that a warp multiplies.
@@ -140,12 +145,10 @@ def candidates(device: TargetCapabilities) -> tuple[AnySchedule, ...]:
 
 
 def choose(product: MatrixProduct, device: TargetCapabilities) -> AnySchedule:
-    """Return the schedule measured to be fastest on such a device, or the one estimated to be."""
-    tuned = _tuned().get(device.adapter, {}).get(product.name)
-    if tuned is not None:
-        schedule = (Schedule if device.matrix_units == "wgmma" else WarpSchedule)(**tuned)
-        if schedule.shared <= device.block_memory:
-            return schedule
+    """Return the schedule measured to be fastest, or the one estimated to be."""
+    tuned = shipped().get(device.adapter, {}).get(product.name)
+    if tuned is not None and tuned.kind == device.matrix_units and tuned.shared <= device.block_memory:
+        return tuned
     options = [replace(s, splits=n) for s in candidates(device) for n in _SPLITS if n == 1 or chunk(product, n) >= _FEWEST_SLICES]
     return min(options, key=lambda s: _cost(product, s, device.processors))
 
@@ -171,19 +174,37 @@ def _cost(product: MatrixProduct, schedule: AnySchedule, processors: int) -> flo
     return time + _DISPATCH_COST + _PARTIAL_COST * (schedule.splits + 1) * product.batch * product.m * product.n / processors
 
 
-#: The schedules that come with the package, by adapter and name of product.
+# Schedules that were measured to be the fastest, by adapter and name of product. They are shipped with the package, in a JSON file.
+
+#: The schedules that come with the package.
 SHIPPED = Path(__file__).with_name("tuned.json")
+
+Choices = dict[str, dict[str, AnySchedule]]
+
+
+def read(path: Path) -> Choices:
+    """Read a file of schedules; empty if it is missing or has another format."""
+    try:
+        content = json.loads(path.read_text())
+        return {adapter: {name: _schedule(**fields) for name, fields in schedules.items()} for adapter, schedules in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _schedule(kind: str, **fields: Any) -> AnySchedule:
+    return WarpSchedule(**fields) if kind == "mma" else Schedule(**fields)
+
+
+def write(path: Path, choices: Choices) -> None:
+    """Write a file that `read` reads."""
+    content = {
+        adapter: {name: {"kind": schedule.kind, **asdict(schedule)} for name, schedule in sorted(schedules.items())}
+        for adapter, schedules in sorted(choices.items())
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
 
 
 @functools.cache
-def _tuned() -> dict[str, dict[str, dict[str, Any]]]:
-    try:
-        content: dict[str, dict[str, dict[str, Any]]] = json.loads(SHIPPED.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content
-
-
-def as_dict(schedule: AnySchedule) -> dict[str, Any]:
-    """Return the arguments of a schedule."""
-    return asdict(schedule)
+def shipped() -> Choices:
+    """Return the schedules that come with the package."""
+    return read(SHIPPED)

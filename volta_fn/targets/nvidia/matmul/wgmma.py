@@ -34,7 +34,7 @@ setp.eq.u32 first, $1, 0;
 
 
 class _Side:
-    """A slice of an operand in shared memory: where it is copied to, and how `wgmma` finds it.
+    """A slice of an operand in shared memory, as copies and `wgmma` see it.
 
     Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise the slice is a sequence
     of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
@@ -119,7 +119,10 @@ class WarpGroupKernel:
         return [f.select(wraps, i32(0), following), f.binary("xor", parity, f.cast("zext", wraps, "i32"))]
 
     def _position(self, tile: Value) -> tuple[Value, Value, Value]:
-        """Return the number of a tile's product, of all chunks, and its first row and column."""
+        """Return the number of a tile's product, and its first row and column.
+
+        With split sums, products of the second chunk are numbered after those of the first.
+        """
         f, schedule = self.f, self.schedule
         number, rest = f.divided(tile, self.down * self.across) if self.total > self.down * self.across else (i32(0), tile)
         row, column = f.raster(rest, self.down, self.across, schedule.band)
@@ -187,7 +190,10 @@ class WarpGroupKernel:
             f.repeat(start, i32(self.total), f.times(self.count, schedule.groups), [before], self._multiply_tile)
 
     def _multiply_tile(self, tile: Value, state: list[Value]) -> list[Value]:
-        """Multiply a tile's slices, and store its results. The state is the number of slices copied before."""
+        """Multiply a tile's slices, and store its results.
+
+        The state is the number of slices copied before.
+        """
         f, schedule = self.f, self.schedule
         before = state[0]
         round_, stage = f.divided(before, schedule.stages)

@@ -294,9 +294,10 @@ def contraction(kernel: Kernel, device: TargetCapabilities, deferred_work: int =
 
 
 def finishing(product: Contraction, splits: int, device: TargetCapabilities) -> Dispatch | None:
-    """Return the dispatch that adds up the partial sums of a product, and applies its epilogue; None if the device cannot bind its buffers.
+    """Return the dispatch that adds up partial sums, and applies the epilogue.
 
-    The partial sums are an array [splits, batch, rows, columns] in the buffer after the kernel's results.
+    None if the device cannot bind its buffers. The partial sums are an array [splits, batch, rows, columns] in the buffer after the
+    kernel's results.
     """
     epilogue = Fused(product)
     if not epilogue.may_split(device):
