@@ -8,6 +8,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -279,6 +280,18 @@ def test_memory_is_freed_when_its_commands_are_done(device: NvidiaDriver, cuda: 
     assert cuda.live_memory() == 1
     device.free(c)
     assert cuda.live_memory() == 0
+
+
+def test_data_is_kept_until_it_is_written(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    a, data = device.allocate(4), array(1)
+    end = weakref.ref(data)
+    device.write(a, data, 0)
+    del data
+    device.submit(1)
+    assert end() is not None
+    cuda.run()
+    device.submit(2)
+    assert end() is None
 
 
 def test_no_room(device: NvidiaDriver, cuda: FakeCuda) -> None:
