@@ -19,7 +19,7 @@ from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.compilation import Architecture, Compiler
+from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, LOST, BoundRange, Step
 
@@ -42,7 +42,7 @@ class Translator:
 def opened(adapter: NvidiaAdapter | None = None) -> NvidiaDriver:
     """Open the GPU, with shaders that are names of kernels."""
     device = (adapter or adapters()[0]).open()
-    device._compiler = Compiler(Architecture("sm_90a"), "fake", 0, Translator())  # type: ignore[arg-type]
+    device._compiler = Compiler("sm_90a", "fake", 0, Translator())  # type: ignore[arg-type]
     return device
 
 

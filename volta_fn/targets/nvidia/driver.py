@@ -358,8 +358,9 @@ class NvidiaDriver:
         self.stream = stream.value or 0
         self._copies = HostReadbacks(self)
         self.readbacks: Readbacks = self._copies
-        linker = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
-        self._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), linker)
+        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        linker = f"{driver_version(loaded)} {model.capability}"
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
