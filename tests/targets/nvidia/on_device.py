@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.lazy_imports import is_installed
 from volta_fn.targets.nvidia import compilation
+from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia.compilation import Compiler, architecture_of
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver
 from volta_fn.targets.nvidia.library import driver_version, functions, gpus
@@ -158,6 +160,11 @@ def measure(name: str, run: Callable[[], object], times: int) -> None:
     print(f"    {name}: {(time.perf_counter() - start) / times * 1e6:.2f} us", flush=True)
 
 
+def compile_one(device: NvidiaDriver) -> Callable[[str], object]:
+    """Return a function that compiles a shader with two bindings."""
+    return lambda text: device.compile(text, 2, frozenset([1]), 0)
+
+
 def commands(device: NvidiaDriver) -> None:
     """Dispatches, writes, copies and readbacks are executed in order."""
     a, b = array(device, range(1000)), array(device, range(1000))
@@ -188,15 +195,15 @@ def recordings(device: NvidiaDriver) -> None:
     blocks = [array(device, [1] * 1000) for _ in range(12)]
     rng = np.random.default_rng(0)
     pairs = [rng.choice(12, 2, replace=False) for _ in range(300)]
-    expected = np.ones(12, np.uint32)
+    expected = [1] * 12
     for _ in range(3):
         for i, j in pairs:
-            expected[j] += expected[i]
+            expected[j] = (expected[j] + expected[i]) % (1 << 32)
     recording = device.recording([step(device, ADD, blocks[i], blocks[j]) for i, j in pairs])
     assert recording[0].dispatches == 300
     for _ in range(3):
         recording[0].write()
-    assert [set(read(device, block, 1000).tolist()) for block in blocks] == [{int(n)} for n in expected]
+    assert [set(read(device, block, 1000).tolist()) for block in blocks] == [{n} for n in expected]
     del recording
     finish(device)
 
@@ -264,6 +271,17 @@ def speed(device: NvidiaDriver) -> None:
     finish(device)
     measure("a recording of 100, on the device too", lambda: [write() for _ in range(20)] and finish(device), 5)
     measure("making it", lambda: device.recording(many), 5)
+    shortest = nvidia._SHORTEST_GRAPH
+    for count in (1, 2, 3, 6):
+        for kind, least in (("launches", 1000), ("a graph", 1)):
+            nvidia._SHORTEST_GRAPH = least
+            some = device.recording([dispatch] * count)[0].write
+            finish(device)
+            measure(f"{count} dispatches by {kind}", some, 20)
+            finish(device)
+            measure("    20 times, on the device too", lambda some=some: [some() for _ in range(20)] and finish(device), 5)
+    nvidia._SHORTEST_GRAPH = shortest
+    measure("entering the context", lambda: device.context.__enter__() or device.context.__exit__(None, None, None), 1000)
     measure("submit", lambda: device.submit(device.progress.submitted + 1), 50)
     measure("poll", device.poll, 50)
     small, large = np.zeros(64, np.uint8), np.zeros(1 << 28, np.uint8)
@@ -317,12 +335,16 @@ def shaders(device: NvidiaDriver) -> None:
     loaded, model = functions(), gpus()[0]
     compiler = device._compiler
     device._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), model.ordinal)
-    reply = compilation.pool().ask([WGSL.encode(), *map(str.encode, device._compiler.architecture), b"0"])
+    reply = compilation.pool().ask([WGSL.encode(), device._compiler.architecture.encode(), b"0"])
     print(f"    an answer of the kind {reply[0].decode()}, {len(reply[2])} bytes")
     for which in ("first", "second"):
         text = f"{WGSL}// {os.getpid()} {time.time_ns() if which == 'first' else ''}"
         measure(f"{which} compilation", lambda text=text: device.compile(text, 2, frozenset([1]), 0), 1)
     measure("from the disk", lambda: device.compile(text, 2, frozenset([1]), 0), 3)
+    texts = [f"{WGSL}// {time.time_ns()} {number}" for number in range(64)]
+    with ThreadPoolExecutor(16) as threads:
+        measure("64 compilations on 16 threads", lambda: list(threads.map(compile_one(device), texts)), 1)
+    print(f"    by {len(compilation.pool()._workers)} processes")
     a, b = array(device, np.arange(1000, dtype=np.float32).view(np.uint32)), array(device, [0] * 1000)
     device.play([step(device, WGSL, a, b)])
     np.testing.assert_array_equal(read(device, b, 100).view(np.float32), 2 * np.arange(100, dtype=np.float32))

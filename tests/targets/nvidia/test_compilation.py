@@ -20,9 +20,9 @@ import pytest
 from volta_fn.errors import DeviceError
 from volta_fn.runtime import caches
 from volta_fn.targets.nvidia import compilation
-from volta_fn.targets.nvidia.compilation import Architecture, Compiler, CompilerPool, architecture_of, compile_ptx, receive, send
+from volta_fn.targets.nvidia.compilation import Compiler, CompilerPool, architecture_of, compile_ptx, receive, send
 
-HOPPER = Architecture("sm_90a", "+ptx83")
+HOPPER = "sm_90a+ptx83"
 
 KERNEL = """
 define ptx_kernel void @main(ptr addrspace(1) %x, i64 %bytes, ptr addrspace(1) %grid) {
@@ -85,7 +85,7 @@ def processes() -> Iterator[CompilerPool]:
 
 
 def request(source: str = KERNEL, ordinal: str = "") -> list[bytes]:
-    return [source.encode(), *map(str.encode, HOPPER), ordinal.encode()]
+    return [source.encode(), HOPPER.encode(), ordinal.encode()]
 
 
 def unlinked(ptx: bytes) -> bytes:
@@ -98,17 +98,17 @@ def unlinked(ptx: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("capability", "driver", "architecture"),
     [
-        ((7, 5), 12000, ("sm_75", "")),
-        ((8, 0), 12030, ("sm_80", "+ptx83")),
-        ((8, 9), 13000, ("sm_89", "+ptx83")),
-        ((9, 0), 12020, ("sm_90a", "")),
-        ((10, 0), 13000, ("sm_100a", "")),
-        ((10, 3), 13000, ("sm_100", "")),
-        ((12, 0), 13000, ("sm_120a", "")),
-        ((13, 0), 14000, ("sm_120", "")),
+        ((7, 5), 12000, "sm_75"),
+        ((8, 0), 12030, "sm_80+ptx83"),
+        ((8, 9), 13000, "sm_89+ptx83"),
+        ((9, 0), 12020, "sm_90a"),
+        ((10, 0), 13000, "sm_100a"),
+        ((10, 3), 13000, "sm_100"),
+        ((12, 0), 13000, "sm_120a"),
+        ((13, 0), 14000, "sm_120"),
     ],
 )
-def test_architectures(capability: tuple[int, int], driver: int, architecture: tuple[str, str]) -> None:
+def test_architectures(capability: tuple[int, int], driver: int, architecture: str) -> None:
     assert architecture_of(capability, driver) == architecture
 
 
@@ -116,7 +116,7 @@ def test_architectures(capability: tuple[int, int], driver: int, architecture: t
 def test_llvm_knows_every_architecture(capability: tuple[int, int]) -> None:
     architecture = architecture_of(capability, 13000)
     ptx = compile_ptx(KERNEL, architecture).decode()
-    assert f".target {architecture.processor}\n" in ptx
+    assert f".target {architecture.partition('+')[0]}\n" in ptx
 
 
 def test_float32_is_rounded_after_each_operation() -> None:
@@ -343,15 +343,15 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compiler(pool: Any, architecture: Architecture = HOPPER, driver: str = "13.0 580.1") -> Compiler:
-    return Compiler(architecture, driver, 3, pool)
+def compiler(pool: Any, architecture: str = HOPPER, linker: str = "13.0 580.1 (9, 0)") -> Compiler:
+    return Compiler(architecture, linker, 3, pool)
 
 
 def test_machine_code_is_kept(folder: Path) -> None:
     pool = Counted()
     first = compiler(pool).binary("shader", 0, unlinked)
     assert first == ((8, 4, 2), b"linked shader")
-    assert pool.requests == [[b"shader", b"sm_90a", b"+ptx83", b"3"]]
+    assert pool.requests == [[b"shader", b"sm_90a+ptx83", b"3"]]
     assert compiler(pool).binary("shader", 0, unlinked) == first
     assert len(pool.requests) == 1
 
@@ -359,9 +359,9 @@ def test_machine_code_is_kept(folder: Path) -> None:
 VARIATIONS: list[Callable[[Any], object]] = [
     lambda pool: compiler(pool).binary("another shader", 0, unlinked),
     lambda pool: compiler(pool).binary("shader", 3, unlinked),
-    lambda pool: compiler(pool, Architecture("sm_90a")).binary("shader", 0, unlinked),
-    lambda pool: compiler(pool, Architecture("sm_80", "+ptx83")).binary("shader", 0, unlinked),
-    lambda pool: compiler(pool, driver="13.0 580.2").binary("shader", 0, unlinked),
+    lambda pool: compiler(pool, "sm_90a").binary("shader", 0, unlinked),
+    lambda pool: compiler(pool, "sm_80+ptx83").binary("shader", 0, unlinked),
+    lambda pool: compiler(pool, linker="13.0 580.2 (9, 0)").binary("shader", 0, unlinked),
 ]
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from tests.targets.nvidia.fake_cuda import FakeCuda, Fault, replaced
 from volta_fn.errors import DeviceError, OutOfMemoryError
 from volta_fn.targets.nvidia import driver as nvidia
 from volta_fn.targets.nvidia import library
-from volta_fn.targets.nvidia.compilation import Architecture, Compiler
+from volta_fn.targets.nvidia.compilation import Compiler
 from volta_fn.targets.nvidia.driver import NvidiaAdapter, NvidiaDriver, adapters
 from volta_fn.targets.wgsl.runtime.device.driver import FORKED, LOST, BoundRange, Step
 
@@ -41,7 +42,7 @@ class Translator:
 def opened(adapter: NvidiaAdapter | None = None) -> NvidiaDriver:
     """Open the GPU, with shaders that are names of kernels."""
     device = (adapter or adapters()[0]).open()
-    device._compiler = Compiler(Architecture("sm_90a"), "fake", 0, Translator())  # type: ignore[arg-type]
+    device._compiler = Compiler("sm_90a", "fake", 0, Translator())  # type: ignore[arg-type]
     return device
 
 
@@ -279,6 +280,18 @@ def test_memory_is_freed_when_its_commands_are_done(device: NvidiaDriver, cuda: 
     assert cuda.live_memory() == 1
     device.free(c)
     assert cuda.live_memory() == 0
+
+
+def test_data_is_kept_until_it_is_written(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    a, data = device.allocate(4), array(1)
+    end = weakref.ref(data)
+    device.write(a, data, 0)
+    del data
+    device.submit(1)
+    assert end() is not None
+    cuda.run()
+    device.submit(2)
+    assert end() is None
 
 
 def test_no_room(device: NvidiaDriver, cuda: FakeCuda) -> None:

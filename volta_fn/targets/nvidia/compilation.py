@@ -37,13 +37,6 @@ from volta_fn.targets.wgsl.runtime.device.driver import log
 # Architectures, and versions of PTX.
 
 
-class Architecture(NamedTuple):
-    """What LLVM compiles for: a processor, and features that are added to its own."""
-
-    processor: str
-    features: str = ""
-
-
 #: The processors that LLVM 20 and later know, as their compute capabilities.
 _PROCESSORS = ((7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0))
 #: The first processor with features that later ones lack, which a suffix names.
@@ -52,20 +45,21 @@ _SPECIFIC = (9, 0)
 _PTX, _PTX_DRIVER = 83, 12030
 
 
-def architecture_of(capability: tuple[int, int], driver: int) -> Architecture:
+def architecture_of(capability: tuple[int, int], driver: int) -> str:
     """Return the architecture for a compute capability and a driver of this version.
 
-    Machine code of a processor that LLVM does not know is made of the PTX of an earlier one.
+    It is LLVM's name of a processor, and of a version of PTX if that is not the processor's own. Machine code of a processor that LLVM does
+    not know is made of the PTX of an earlier one.
 
     >>> architecture_of((9, 0), 13000)
-    Architecture(processor='sm_90a', features='+ptx83')
+    'sm_90a+ptx83'
     >>> architecture_of((12, 1), 13000)
-    Architecture(processor='sm_120', features='')
+    'sm_120'
     """
     major, minor = max(processor for processor in _PROCESSORS if processor <= capability)
     suffix = "a" if _SPECIFIC <= (major, minor) == capability else ""
     features = f"+ptx{_PTX}" if driver >= _PTX_DRIVER and major < 10 else ""
-    return Architecture(f"sm_{major}{minor}{suffix}", features)
+    return f"sm_{major}{minor}{suffix}{features}"
 
 
 # Compile LLVM IR to PTX, and PTX to machine code.
@@ -84,7 +78,7 @@ def _llvm() -> Any:
     return binding
 
 
-def compile_ptx(llvm_ir: str, architecture: Architecture) -> bytes:
+def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     """Compile LLVM IR to PTX.
 
     LLVM ends the process where it has no instruction for something, so it is called in a process of its own (`CompilerPool`). Products
@@ -94,9 +88,9 @@ def compile_ptx(llvm_ir: str, architecture: Architecture) -> bytes:
         RuntimeError: The text is not LLVM IR.
     """
     binding = _llvm()
-    machine = binding.Target.from_triple(_TRIPLE).create_target_machine(
-        cpu=architecture.processor, features=architecture.features, opt=_LEVEL
-    )
+    processor, _, version = architecture.partition("+")
+    features = f"+{version}" if version else ""
+    machine = binding.Target.from_triple(_TRIPLE).create_target_machine(cpu=processor, features=features, opt=_LEVEL)
     module = binding.parse_assembly(llvm_ir)
     module.triple, module.data_layout = _TRIPLE, str(machine.target_data)
     module.verify()
@@ -174,11 +168,11 @@ def serve() -> None:
             send(replies, _answer(*receive(sys.stdin.buffer)))
 
 
-def _answer(source: bytes, processor: bytes, features: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
+def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
     linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
     try:
         llvm_ir, size = _llvm_ir_of(source.decode())
-        ptx = compile_ptx(llvm_ir, Architecture(processor.decode(), features.decode()))
+        ptx = compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
     except RuntimeError as error:
@@ -410,13 +404,13 @@ def missing_compiler() -> str | None:
 class Compiler:
     """The compiler of an architecture's shaders, with the cache on disk."""
 
-    def __init__(self, architecture: Architecture, driver: str, ordinal: int | None, processes: CompilerPool | None = None) -> None:
+    def __init__(self, architecture: str, linker: str, ordinal: int | None, processes: CompilerPool | None = None) -> None:
         """Prepare a compiler.
 
-        `driver` is the driver's version. The processes make machine code in contexts of the GPU `ordinal`, or this process does if it is
-        None.
+        `linker` tells apart what makes machine code of PTX: drivers, and GPUs. The processes do in contexts of the GPU `ordinal`, or this
+        process does if it is None.
         """
-        self.architecture, self._driver, self._ordinal = architecture, driver, ordinal
+        self.architecture, self._linker, self._ordinal = architecture, linker, ordinal
         self._processes = processes
 
     def binary(self, source: str, checks: int, link_here: Callable[[bytes], bytes]) -> ShaderBinary:
@@ -440,8 +434,7 @@ class Compiler:
             raise DeviceError(missing)
         start = time.perf_counter()
         ordinal = b"" if self._ordinal is None or not _LINK_IN_WORKERS else str(self._ordinal).encode()
-        processor, features = self.architecture
-        kind, threads, data = (self._processes or pool()).ask([source.encode(), processor.encode(), features.encode(), ordinal])
+        kind, threads, data = (self._processes or pool()).ask([source.encode(), self.architecture.encode(), ordinal])
         if kind == _ERROR:
             raise DeviceError(data.decode())
         code = link_here(data) if kind == _PTX_TEXT else data
@@ -449,7 +442,7 @@ class Compiler:
         return threads, code
 
     def _name(self, source: str, checks: int) -> str:
-        circumstances = repr((_compiler_version(), self._driver, self.architecture, checks))
+        circumstances = repr((_compiler_version(), self._linker, self.architecture, checks))
         return hashlib.sha256(f"{circumstances}\0{source}".encode()).hexdigest()
 
 

@@ -367,14 +367,17 @@ class NvidiaDriver:
         self.stream = stream.value or 0
         self._copies = HostReadbacks(self)
         self.readbacks: Readbacks = self._copies
-        linker = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
-        self._compiler = Compiler(architecture_of(model.capability, loaded.version), driver_version(loaded), linker)
+        ordinal = model.ordinal if model.memory >= _ROOM_FOR_LINKERS else None
+        linker = f"{driver_version(loaded)} {model.capability}"
+        self._compiler = Compiler(architecture_of(model.capability, loaded.version), linker, ordinal)
         self._events = Events(loaded, self.call_errors, _WITHOUT_TIMING)
         #: The numbers and events of batches that are not known to be done.
         self._batches: deque[tuple[int, int]] = deque()
         self._polled = threading.Lock()
         #: What is released when a batch is done: its number, a function, and a handle or an address.
         self._retired: deque[tuple[int, Callable[[int], int], int]] = deque()
+        #: Data that was written, with the number of its batch: the driver may read page-locked memory later.
+        self._sources: deque[tuple[int, np.ndarray]] = deque()
         #: The executable graphs of recordings, and the events of timestamps.
         self._graphs: Finalized[int] = Finalized()
         self._timing = Events(loaded, self.call_errors, 0)
@@ -411,6 +414,8 @@ class NvidiaDriver:
         """
         self._destroy_dropped_graphs()
         retired, done = self._retired, self.progress.done
+        while self._sources and self._sources[0][0] <= done:
+            self._sources.popleft()
         while retired and retired[0][0] <= done:
             _, release, handle = retired.popleft()
             release(handle)
@@ -423,9 +428,10 @@ class NvidiaDriver:
 
     def write(self, memory: int, data: np.ndarray, offset: int) -> None:
         """Copy bytes from the host to memory that no pending command uses."""
-        with self.context:  # the driver has read the data when it returns
+        with self.context:
             status = self.functions.cuMemcpyHtoDAsync_v2(memory + offset, data.ctypes.data, data.nbytes, self.stream)
             self.call_errors.check(status, "cuMemcpyHtoDAsync")
+        self._sources.append((self.progress.submitted + 1, data))
 
     def copy(self, target: int, source: int, offset: int, size: int) -> None:
         """Write a command that copies `size` bytes to the beginning of the target.
@@ -554,6 +560,8 @@ class NvidiaDriver:
     def submit(self, number: int) -> None:
         """Submit the commands written since the last batch as batch `number`."""
         progress = self.progress
+        if self._retired or self._sources:
+            self.poll()
         with self.context:
             self._release_retired()
             event = self._events.record(self.stream)
@@ -602,8 +610,8 @@ class NvidiaDriver:
         """Close the device, and release everything that is left in its context."""
         with self._copies.reading:
             self.context.destroy()
-        self._batches.clear()
-        self._retired.clear()
+        for pending in (self._batches, self._retired, self._sources):
+            pending.clear()
 
 
 #: The devices that are open, or lost and not destroyed yet, and the contexts of all.
