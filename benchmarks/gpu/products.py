@@ -44,7 +44,7 @@ REPEATED, SAMPLES, SECONDS = 8, 7, 0.01
 
 @dataclass(frozen=True)
 class Check:
-    """A function of arrays, and the dispatches of its program that are to run on matrix units."""
+    """A function of arrays, of which some dispatches are to run on matrix units."""
 
     name: str
     function: Callable[..., Any]
@@ -154,7 +154,10 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
 
 
 def relative_error(actual: Any, wanted: Any) -> float:
-    """Return ‖actual - wanted‖ / ‖wanted‖; of bools, the share that differ by more than rounding explains."""
+    """Return ‖actual - wanted‖ / ‖wanted‖.
+
+    Of bools it is the share that differs beyond what rounding explains.
+    """
     x, y = np.asarray(actual), np.asarray(wanted)
     if x.dtype == np.bool_:
         return max(0.0, float((x != y).mean()) - 0.01)
@@ -286,7 +289,10 @@ _CHOOSE = contract.choose
 
 
 def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
-    """Time a product, print the result, and put the best schedule into `best`, if it is given."""
+    """Time a product and print the result.
+
+    If `best` is given, all schedules are timed, and the fastest is put into it.
+    """
     rng = np.random.default_rng(0)
     left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
     operands = vnp.asarray(numbers(rng, left, BFLOAT16)), [vnp.asarray(numbers(rng, right, BFLOAT16)) for _ in range(REPEATED)]
