@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     use_gpu()
     bench = Bench()
-    print(f"{bench.opened.name}; microseconds here, in PyTorch, and in NumPy", flush=True)
+    print(f"{bench.name}; microseconds here, in PyTorch, and in NumPy", flush=True)
     for shape in [(1, 8, 8), (3, 32, 32), (1, 160, 160)] if options.quick else SHAPES:
         print(row(bench, shape, 0.0 if options.quick else WAKING), flush=True)
 

@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     begun, bench = time.perf_counter(), Bench()
     runner, best = Runner(bench), Choices()
     print(
-        f"{bench.opened.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
+        f"{bench.name}; µs in float32: products by the best schedules, Winograd, what is chosen untried, PyTorch, PyTorch / best",
         flush=True,
     )
     for shape, each in every_pass():
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def one(bench: Bench, runner: Runner, best: Choices, shape: Shape, each: Pass, count: int) -> None:
     """Try a pass of a convolution, and print its row."""
-    best_schedules, wrong, chosen = best.setdefault(bench.opened.name, {}), 0, []
+    best_schedules, wrong, chosen = best.setdefault(bench.name, {}), 0, []
     rng = np.random.default_rng(0)
     operands = [rng.standard_normal(prod(aval.shape), np.float32) for aval in each.avals]
     sums = contractions(each.avals, each.params)

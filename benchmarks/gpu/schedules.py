@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     begun, bench = time.perf_counter(), Bench()
     runner, best = Runner(bench), Choices()
-    print(f"{bench.opened.name}; TFLOP/s in float32: the best schedule, the one chosen untried, PyTorch, best / PyTorch", flush=True)
+    print(f"{bench.name}; TFLOP/s in float32: the best schedule, the one chosen untried, PyTorch, best / PyTorch", flush=True)
     wanted = [p for sizes in SHAPES for layout in options.layouts if (p := Product(sizes, layout)).count <= options.most]
     todo = [case_of(bench, product, options.candidates) for product in wanted]
     prepare(bench, todo[0])
@@ -119,7 +119,7 @@ def one(runner: Runner, case: Case, best: Choices, *, everything: bool) -> None:
     for timing in result if everything else ():
         print(f"{'':24}{rate / timing.seconds:7.2f}  {describe(timing.schedule)}")
     if right:
-        best.setdefault(bench.opened.name, {})[class_of(c)] = result[0].schedule
+        best.setdefault(bench.name, {})[class_of(c)] = result[0].schedule
 
 
 if __name__ == "__main__":

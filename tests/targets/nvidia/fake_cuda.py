@@ -170,7 +170,7 @@ class FakeCuda:
         at(result, ctypes.c_size_t).value = self.total
 
     def do_cuDeviceGetAttribute(self, result: int, attribute: int, device: int) -> None:
-        at(result, ctypes.c_int).value = {75: self.capability[0], 76: self.capability[1], 18: 0}[attribute]
+        at(result, ctypes.c_int).value = {75: self.capability[0], 76: self.capability[1], 18: 0, 16: 132, 97: 227 << 10}[attribute]
 
     # contexts
 

@@ -30,6 +30,7 @@ from volta_fn.lazy_imports import is_installed, load
 from volta_fn.runtime import caches
 from volta_fn.runtime.caches import cache_dir, sources_digest
 from volta_fn.runtime.threads import on_own_thread
+from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.library import CallErrors, Context, Functions, functions
 from volta_fn.targets.wgsl.runtime.device.driver import log
 
@@ -170,19 +171,28 @@ def serve() -> None:
 def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, bytes, bytes]:
     linking = on_own_thread(_context, int(ordinal)) if ordinal else None  # creating a context takes as long as all else
     try:
-        shader = load("volta_fn.targets.nvidia.translation").translate(source.decode())
-        ptx = compile_ptx(shader.llvm_ir, architecture.decode())
+        llvm_ir, size = _llvm_ir_of(source.decode())
+        ptx = compile_ptx(llvm_ir, architecture.decode())
     except VoltaError as error:
         return _ERROR, b"", error.message.encode()
     except RuntimeError as error:
         return _ERROR, b"", f"LLVM refuses the module: {str(error).strip()}".encode()
-    threads = _THREADS.pack(*shader.threads)
+    threads = _THREADS.pack(*size)
     if linking is not None:
         with contextlib.suppress(VoltaError):  # the process that asks links the PTX itself, and reports why that fails
             loaded, errors, context = linking.result()
             with context:
                 return _CUBIN, threads, link(loaded, errors, ptx)
     return _PTX_TEXT, threads, ptx
+
+
+def _llvm_ir_of(source: str) -> tuple[str, tuple[int, int, int]]:
+    """Return the LLVM IR of a module, and the threads of a block: of WGSL, or of LLVM IR with a header."""
+    header = header_of(source)
+    if header is not None:
+        return source, (header.threads, 1, 1)
+    shader = load("volta_fn.targets.nvidia.translation").translate(source)
+    return shader.llvm_ir, shader.threads
 
 
 @functools.cache

@@ -33,7 +33,9 @@ from volta_fn.targets.nvidia.graphs import (
     instantiate,
     parameters_of,
 )
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, TensorMap, header_of
 from volta_fn.targets.nvidia.library import NOT_READY, CallErrors, Context, Functions, GpuModel, driver_version, functions, gpus
+from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.runtime.device.driver import LOST, BoundRange, Description, Errors, Portion, Readbacks, Step, log
 
 # Copy memory to the host.
@@ -305,7 +307,8 @@ class LaunchRecording:
     def __init__(self, driver: NvidiaDriver, steps: Sequence[Step]) -> None:
         self._driver = driver
         self._launched = [
-            (LaunchConfiguration(step.workgroups, step.pipeline.threads, 0, driver.stream), parameters_of(step)) for step in steps
+            (LaunchConfiguration(step.workgroups, step.pipeline.threads, step.pipeline.shared, driver.stream), parameters_of(step))
+            for step in steps
         ]
         self._arguments = [
             (ctypes.addressof(configuration), step.pipeline.function, None, parameters.address)
@@ -330,12 +333,18 @@ _SHORTEST_GRAPH = 3
 _ROOM_FOR_LINKERS = 24 << 30
 #: The flag of a stream that does not wait for the default one.
 _NON_BLOCKING = 1
+#: The attribute of a function that says how much dynamic shared memory launches may ask for.
+_MOST_DYNAMIC_MEMORY = 8
+#: CUDA's numbers for tensor maps: of dtypes, of the swizzle over rows of 128 bytes, and of reading them into the L2 cache at once.
+_MAP_DTYPES = {"float16": 6, "bfloat16": 9, "float32": 11}
+_SWIZZLE_128, _PROMOTE_128 = 3, 2
+_MAP_ALIGNMENT = 64
 
 
 class NvidiaDriver:
     """An open GPU.
 
-    Memory is the address of its first byte, and a layout the number of bindings.
+    Memory is the address of its first byte. The layout of a kernel that is no WGSL is its header, that of all shaders None.
     """
 
     def __init__(self, model: GpuModel, description: Description) -> None:
@@ -374,6 +383,10 @@ class NvidiaDriver:
         self._timing = Events(loaded, self.call_errors, 0)
         self._timed: Finalized[list[int]] = Finalized()
         _OPEN.set(self, None)
+
+    def target(self, capabilities: TargetCapabilities) -> NvidiaTarget:
+        """Return the target of NVIDIA's GPUs."""
+        return NvidiaTarget(capabilities)
 
     # memory
 
@@ -432,34 +445,63 @@ class NvidiaDriver:
 
     # shaders
 
-    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, int]:
-        """Return the kernel of a shader and the number of its bindings."""
+    def compile(self, source: str, count: int, written: frozenset[int], checks: int) -> tuple[Kernel, KernelHeader | None]:
+        """Return the kernel of a shader, or of LLVM IR with a header, and the header."""
         self.call_errors.check_device()
+        header = header_of(source)
         binary = self._compiler.binary(source, checks, self._link)
-        return Kernel(*self._load(binary.code), binary.threads, written), count
+        shared = 0 if header is None else header.shared
+        function, module = self._load(binary.code, shared)
+        return Kernel(function, module, binary.threads, written, shared), header
 
     def _link(self, ptx: bytes) -> bytes:
         with self.context:
             return link(self.functions, self.call_errors, ptx)
 
-    def _load(self, code: bytes) -> tuple[int, int]:
-        """Load machine code; return its function `main` and its module."""
+    def _load(self, code: bytes, shared: int) -> tuple[int, int]:
+        """Load machine code; return its function `main` and its module.
+
+        The function may be launched with `shared` bytes of dynamic shared memory.
+        """
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         with self.context:
             self.call_errors.check(self.functions.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
             status = self.functions.cuModuleGetFunction(ctypes.byref(function), module, b"main")
+            if not status and shared:
+                status = self.functions.cuFuncSetAttribute(function, _MOST_DYNAMIC_MEMORY, shared)
             if status:
                 self.functions.cuModuleUnload(module)
-            self.call_errors.check(status, "cuModuleGetFunction")
+            self.call_errors.check(status, "cuModuleGetFunction or cuFuncSetAttribute")
         return function.value or 0, module.value or 0
 
     def release_pipeline(self, pipeline: Kernel) -> None:
         """Release a kernel once no command that was written uses it."""
         self._retire(self.functions.cuModuleUnload, pipeline.module)
 
-    def bind(self, layout: int, ranges: Sequence[BoundRange]) -> BindGroup:
+    def bind(self, layout: KernelHeader | None, ranges: Sequence[BoundRange]) -> BindGroup:
         """Return the bind group of some ranges of blocks."""
-        return bind_group(ranges)
+        return bind_group(layout, ranges, self._encode)
+
+    def _encode(self, tensor_map: TensorMap, address: int) -> bytes:
+        rank, dims, box = len(tensor_map.dims), tensor_map.dims, tensor_map.box
+        room = ctypes.create_string_buffer(2 * _MAP_ALIGNMENT + MAP_BYTES)
+        encoded = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
+        status = self.functions.cuTensorMapEncodeTiled(
+            encoded,
+            _MAP_DTYPES[tensor_map.dtype],
+            rank,
+            address,
+            (ctypes.c_uint64 * rank)(*dims),
+            (ctypes.c_uint64 * (rank - 1))(*tensor_map.strides),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            0,
+            _SWIZZLE_128,
+            _PROMOTE_128,
+            0,
+        )
+        self.call_errors.check(status, "cuTensorMapEncodeTiled")
+        return ctypes.string_at(encoded, MAP_BYTES)
 
     def release_group(self, group: BindGroup) -> None:
         """Do nothing: a bind group is memory of Python's."""
@@ -481,7 +523,7 @@ class NvidiaDriver:
                 if 0 in grid:  # which the driver refuses
                     continue
                 parameters = parameters_of(step)
-                status = launch(kernel.function, *grid, *kernel.threads, 0, stream, None, parameters.extra)
+                status = launch(kernel.function, *grid, *kernel.threads, kernel.shared, stream, None, parameters.extra)
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 
@@ -495,7 +537,7 @@ class NvidiaDriver:
         """Return a graph of dispatches; None if there is no memory for it."""
         parameters = [parameters_of(step) for step in steps]
         nodes = [
-            KernelNode(step.pipeline.function, step.workgroups, step.pipeline.threads, words.address)
+            KernelNode(step.pipeline.function, step.workgroups, step.pipeline.threads, step.pipeline.shared, words.address)
             for step, words in zip(steps, parameters, strict=True)
         ]
         edges = dependences([accesses_of(step) for step in steps])
@@ -603,12 +645,20 @@ _ALIGNMENT = 16
 _FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-query")
 
 
+def matrix_units_of(capability: tuple[int, int]) -> str:
+    """Return the matrix units of GPUs of a compute capability, as `TargetCapabilities` names them."""
+    return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
+
+
 def describe(model: GpuModel) -> Description:
     """Return what programs may use of a GPU, by VOLTA_GPU_LIMITS."""
     least = threads.value_of("VOLTA_GPU_LIMITS") == "webgpu"
     capabilities = TargetCapabilities(fp_contract=False, subgroup_least=_SUBGROUP, subgroup_most=_SUBGROUP, adapter=model.name)
     if not least:
         capabilities = capabilities._replace(
+            matrix_units=matrix_units_of(model.capability),
+            processors=model.processors,
+            block_memory=model.block_memory,
             float16=True,
             float64=True,
             int64=True,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
+from volta_fn.targets.nvidia.kernel import KernelHeader, MapEncoder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
 from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
 
@@ -27,6 +28,8 @@ class Kernel(NamedTuple):
     threads: tuple[int, int, int]
     #: The bindings that it writes.
     written: frozenset[int]
+    #: Bytes of dynamic shared memory.
+    shared: int = 0
 
 
 #: CUDA's marks in the array that passes packed parameters: their address, their bytes, the end.
@@ -66,7 +69,8 @@ class BindGroup(NamedTuple):
 
     #: The ranges in the order of a shader's bindings.
     ranges: tuple[Range, ...]
-    #: The parameters: the addresses of the ranges, their bytes, and the address of an indirect grid, here null.
+    #: The parameters, of which the last one is the address of an indirect grid, here null. Of a shader the others are the addresses of
+    #: the ranges and their bytes, of another kernel those that `parameter_block` says.
     words: bytes
     direct: Parameters
 
@@ -76,11 +80,19 @@ _WORD = struct.Struct("<Q")
 _GRID_BYTES = 12
 
 
-def bind_group(ranges: Sequence[BoundRange]) -> BindGroup:
-    """Return the bind group of some ranges of blocks."""
+def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode: MapEncoder) -> BindGroup:
+    """Return the bind group of some ranges of blocks.
+
+    Args:
+        header: the header of a kernel that is no WGSL; None for a shader.
+        ranges: a range for each binding.
+        encode: encodes a tensor map.
+    """
     addresses = [block.handle + offset for block, offset, _ in ranges]
-    sizes = [size for _, _, size in ranges]
-    words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *sizes, 0)
+    if header is None:
+        words = struct.pack(f"<{2 * len(ranges) + 1}Q", *addresses, *[size for _, _, size in ranges], 0)
+    else:
+        words = parameter_block(header, addresses, 0, encode)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
     return BindGroup(tuple(spans), words, Parameters(words))
 
@@ -220,6 +232,7 @@ class KernelNode(NamedTuple):
     function: int
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
+    shared_bytes: int
     #: The address of the array by which parameters pass.
     extra: int
 
@@ -234,8 +247,8 @@ def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNod
     try:
         handles: list[int] = []
         add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
-        for (function, grid, threads, extra), predecessors in zip(nodes, edges, strict=True):
-            parameters = KernelNodeParameters(function, grid, threads, 0, None, extra, None, None)
+        for (function, grid, threads, shared, extra), predecessors in zip(nodes, edges, strict=True):
+            parameters = KernelNodeParameters(function, grid, threads, shared, None, extra, None, None)
             count = len(predecessors)
             before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
             errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")

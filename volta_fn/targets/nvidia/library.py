@@ -60,6 +60,8 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadData": (_RESULT, _HANDLE),
     "cuModuleUnload": (_HANDLE,),
     "cuModuleGetFunction": (_RESULT, _HANDLE, ctypes.c_char_p),
+    "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
+    "cuTensorMapEncodeTiled": (_HANDLE, _INT, _UNSIGNED, _ADDRESS, *[_HANDLE] * 4, *[_INT] * 4),
     "cuLaunchKernel": (_HANDLE, *[_UNSIGNED] * 7, _HANDLE, _HANDLE, _HANDLE),
     "cuLaunchKernelEx": (_HANDLE, _HANDLE, _HANDLE, _HANDLE),
     "cuGraphCreate": (_RESULT, _UNSIGNED),
@@ -222,7 +224,7 @@ class CallErrors:
 
 # Find the GPUs.
 
-_INTEGRATED, _MAJOR, _MINOR = 18, 75, 76
+_INTEGRATED, _MAJOR, _MINOR, _PROCESSORS, _BLOCK_MEMORY = 18, 75, 76, 16, 97
 #: The least compute capability that shaders are compiled for: subgroup operations need it.
 _LEAST_CAPABILITY = (7, 0)
 
@@ -239,6 +241,9 @@ class GpuModel(NamedTuple):
     #: Bytes.
     memory: int
     integrated: bool
+    #: Multiprocessors, and the most bytes of shared memory that a launch may give a block.
+    processors: int
+    block_memory: int
 
 
 def gpus() -> list[GpuModel]:
@@ -269,7 +274,16 @@ def _model(loaded: Functions, ordinal: int) -> GpuModel:
         return value.value
 
     capability = attribute(_MAJOR), attribute(_MINOR)
-    return GpuModel(ordinal, device.value, name.value.decode(errors="replace"), capability, memory.value, bool(attribute(_INTEGRATED)))
+    return GpuModel(
+        ordinal,
+        device.value,
+        name.value.decode(errors="replace"),
+        capability,
+        memory.value,
+        bool(attribute(_INTEGRATED)),
+        attribute(_PROCESSORS),
+        attribute(_BLOCK_MEMORY),
+    )
 
 
 #: Seconds to wait for threads to leave a context that is to be destroyed.

@@ -162,10 +162,19 @@ class ShaderModule:
     group: str | None = None
     #: The statements before the one that computes this index (``let group = …``).
     prologue: str = ""
+    #: The text of a module in another language than WGSL, which only its driver understands: it has bindings, but no statements.
+    foreign: str = ""
+
+    @property
+    def is_wgsl(self) -> bool:
+        """Whether it is WGSL, which transformations may rewrite."""
+        return not self.foreign
 
     @cached_property
     def text(self) -> str:
-        """The WGSL."""
+        """The WGSL, or the foreign text."""
+        if self.foreign:
+            return self.foreign
         parameters = ", ".join([f"@builtin({value}) {parameter}: {type_}" for value, parameter, type_ in self.builtins])
         return "".join(
             [*self._printed(), f"@compute @workgroup_size({self.invocations}) fn main({parameters}) {{\n", self.statements, "}\n"]

@@ -112,7 +112,7 @@ def _of_device(device: Device) -> DeviceProfile:
         raise ArgumentError(f"limits: expected a GPU, got {device}; programs for the CPU have no limits")
     backend: Any = device.backend
     gpu = backend.gpu
-    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.opened.largest, gpu.pool.limit)
+    return DeviceProfile(device.device_kind, gpu.capabilities, gpu.description.largest, gpu.pool.limit)
 
 
 # List the routines of kernels and equations.
@@ -231,6 +231,14 @@ class WgslTarget(Target):
         """Generate the routine of a kernel."""
         return kernel_routine(kernel, self.capabilities, deferred_work=deferred_work)
 
+    def split_k(self, kernel: Kernel) -> int:
+        """Return the split-K factor of a kernel; 1 if it is no product."""
+        return matmul.split_k(kernel, self.capabilities)
+
+    def is_little(self, kernel: Kernel) -> bool:
+        """Return True if a kernel is a product that leaves the GPU underused."""
+        return matmul.is_little(kernel, self.capabilities)
+
     def keep_calls(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """Return the program with equations for calls of attention worth a routine."""
         return self._keep_attention(closed)
@@ -270,7 +278,7 @@ class WgslTarget(Target):
             NodePass(
                 "split-K",
                 "Split long sums of products in chunks whose partial sums the next kernel adds.",
-                partial(split_k_into_consumers, splits=partial(matmul.split_k, device=capabilities), most=capabilities.kernel_buffers),
+                partial(split_k_into_consumers, splits=self.split_k, most=capabilities.kernel_buffers),
             ),
             NodePass(
                 "late small kernels",
@@ -279,7 +287,7 @@ class WgslTarget(Target):
             ),
         ]
         if capabilities.buffers >= 3 * _DEFERRED:  # a dispatch can bind two operands and a result of each
-            policy = DeferralPolicy(partial(matmul.is_little, device=capabilities), max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
+            policy = DeferralPolicy(self.is_little, max_bytes=_DEFERRED_BYTES, min_products=_DEFERRED)
             run = partial(defer_products, policy=policy)
             passes.append(
                 NodePass("deferred products", "Move small products that no other depends on to the end, to run in one dispatch.", run)

@@ -44,8 +44,7 @@ def lowered_of(workload: Workload) -> Any:
 
 def account_only(gpu: Gpu, patch: pytest.MonkeyPatch) -> None:
     """Let a device count memory, but have none, and run nothing: the workloads are large."""
-    patch.setattr(gpu.pool, "create", lambda size, usage: None)
-    patch.setattr(gpu.grids, "create", lambda size, usage: None)
+    patch.setattr(gpu.driver, "allocate", lambda size, grids=False: None)
     patch.setattr(gpu.pool, "_full", lambda size: False)
     patch.setattr(gpu.pool, "largest", 1 << 62)
     patch.setattr(gpu.queue, "write", lambda *args: None)
@@ -155,7 +154,7 @@ def test_dtypes_that_webgpu_lacks_and_steps_of_the_host_are_named() -> None:
 
 def test_limits_by_the_name_of_a_gpu_and_mistakes() -> None:
     assert profile_of(DEVICE.device_kind[:4].upper()).name == DEVICE.device_kind
-    assert profile_of(DEVICE).largest == DEVICE.backend.gpu.opened.largest
+    assert profile_of(DEVICE).largest == DEVICE.backend.gpu.description.largest
     with pytest.raises(ArgumentError, match=r"expected 'webgpu', 'phone', .*got 'Voodoo'"):
         profile_of("Voodoo")
     with pytest.raises(ArgumentError, match=r"WebGPU has no maxTextures"):

@@ -26,10 +26,10 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.primitives.contraction import product_dtype
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, Buffers, LaneScope, Texts, bind_kernel
 from volta_fn.targets.wgsl.matmul.direct import can_be_thin, few_results, few_terms, is_of_few_results, is_of_few_terms, is_thin, thin
-from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, digits, rounded
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, ResultStore, SumIndex, combine, digits, rounded
 from volta_fn.targets.wgsl.matmul.schedule import Choices, Schedule, Working, class_of, learn, read, remembered, working, write
 from volta_fn.targets.wgsl.matmul.tiles import tiled
-from volta_fn.targets.wgsl.routine import Routine
+from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import is_supported
 from volta_fn.targets.wgsl.scalars.shader import Shader
 
@@ -291,6 +291,21 @@ def contraction(kernel: Kernel, device: TargetCapabilities, deferred_work: int =
     buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
     c, may_split = _maps(product, epilogue), epilogue.may_split(device)
     return contract(c, device, buffers, epilogue, may_split=may_split, deferred_work=deferred_work, options=options)
+
+
+def finishing(product: Contraction, splits: int, device: TargetCapabilities) -> Dispatch | None:
+    """Return the dispatch that adds up partial sums, and applies the epilogue.
+
+    None if the device cannot bind its buffers. The partial sums are an array [splits, batch, rows, columns] in the buffer after the
+    kernel's results.
+    """
+    epilogue = Fused(product)
+    if not epilogue.may_split(device):
+        return None
+    count = len(product.kernel.inputs)
+    buffers = BufferNumbers(product.lhs.input, product.rhs.input, count, count + len(product.kernel.stores))
+    c = _maps(product, epilogue)
+    return combine(c, working(c.target.dtype), splits, device, epilogue, buffers)
 
 
 def contraction_options(kernel: Kernel, device: TargetCapabilities) -> Iterator[ProductOptions]:

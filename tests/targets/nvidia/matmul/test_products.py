@@ -1,0 +1,143 @@
+"""Kernels of products, run by an emulator, beside NumPy; and their schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import volta_fn as vf
+import volta_fn.numpy as vnp
+from tests.targets.nvidia.emulation import run_first
+from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
+from volta_fn.compiler.ir.nodes import KernelCall
+from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.nvidia.matmul import contract
+from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
+
+WARPS = WarpSchedule(64, 64, 32, 32, stages=3)
+GROUPS = Schedule(64, 1, stages=2)
+KERNELS = [pytest.param(AMPERE, WARPS, id="mma"), pytest.param(HOPPER, GROUPS, id="wgmma")]
+
+
+@pytest.fixture(autouse=True)
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let products of any size run on matrix units."""
+    monkeypatch.setattr(contract, "_FEWEST", 1)
+
+
+def numbers(*shape: int, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:
+    """Normal random numbers."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def computed(
+    f: Callable[..., Any], *arrays: np.ndarray, device: TargetCapabilities, schedule: AnySchedule, inside: bool = True
+) -> np.ndarray:
+    """Return what the kernel of a product stores first: results, or partial sums."""
+    item, operands = operands_of(f, list(arrays), device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule, inside))
+    assert routine is not None
+    results = [np.zeros(v.aval.shape, v.aval.dtype) for v in item.results]
+    workspaces = [np.zeros(size // 4, np.float32) for size in routine.workspaces]
+    run_first(routine, [*operands, *results, *workspaces])
+    return (workspaces or results)[0]
+
+
+def check(actual: np.ndarray, f: Callable[..., Any], *arrays: np.ndarray) -> None:
+    """Compare with the function in float32, up to the rounding of results."""
+    expected = np.asarray(f(*[vnp.asarray(x.astype(np.float32)) for x in arrays]))
+    tolerance = 2e-2 if actual.dtype.itemsize == 2 else 1e-5
+    np.testing.assert_allclose(actual.astype(np.float32), expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_layouts_of_ragged_sizes(device: TargetCapabilities, schedule: AnySchedule, layout: str) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return (x.T if layout[0] == "T" else x) @ (y.T if layout[1] == "T" else y)
+
+    m, n, k = 72, 40, 136
+    arrays = numbers(*((k, m) if layout[0] == "T" else (m, k))), numbers(*((n, k) if layout[1] == "T" else (k, n)))
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_float16_and_results_in_float32(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.dot(x, y, preferred_element_type="float32")
+
+    arrays = numbers(40, 72, dtype=np.float16), numbers(72, 48, dtype=np.float16)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_epilogues(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def layer(x: Any, w: Any, b: Any, r: Any) -> Any:
+        return r + vf.nn.gelu(x @ w + b)
+
+    arrays = numbers(40, 72), numbers(72, 48), numbers(48), numbers(40, 48)
+    check(computed(layer, *arrays, device=device, schedule=schedule), layer, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_results_that_are_not_aligned(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return 2 * (x @ y.T)
+
+    arrays = numbers(21, 72), numbers(35, 72)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_stacks_whose_axes_are_apart(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.einsum("bthd,bshd->bhts", x, y)
+
+    arrays = numbers(2, 40, 2, 32), numbers(2, 24, 2, 32)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_partial_sums(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.dot(x, y, preferred_element_type="float32")
+
+    arrays = numbers(40, 200), numbers(200, 48)
+    partial = computed(product, *arrays, device=device, schedule=replace(schedule, splits=2), inside=False)
+    check(partial.reshape(2, 40, 48).sum(0), product, *arrays)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(Schedule(128, 2, stages=3), id="two groups"),
+        pytest.param(Schedule(128, 2, stages=3, ahead=0), id="none ahead"),
+        pytest.param(Schedule(64, 2, blocks=2, stages=3, turns=True), id="turns"),
+    ],
+)
+def test_blocks_compute_several_tiles(schedule: Schedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y
+
+    arrays = numbers(200, 136), numbers(136, 136)
+    check(computed(product, *arrays, device=HOPPER._replace(processors=1), schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
+@pytest.mark.parametrize("grid", [0, 1])
+def test_a_conditional_dispatch(device: TargetCapabilities, schedule: AnySchedule, grid: int) -> None:
+    arrays = [numbers(40, 72), numbers(72, 48)]
+    item, operands = operands_of(lambda x, y: x @ y, arrays, device)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, device, ProductOptions(schedule))
+    assert routine is not None
+    result = np.zeros((40, 48), arrays[0].dtype)
+    run_first(routine, [*operands, result], np.full(3, grid, np.uint32))
+    assert bool(result.any()) == bool(grid)

@@ -1,0 +1,137 @@
+"""Products that matrix units can compute, and how their operands lie in memory."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from volta_fn import dtypes
+from volta_fn.compiler.contractions import Axes, Operand, Problem, Walk
+from volta_fn.targets.nvidia.kernel import TensorMap
+
+#: Dtypes of operands that are summed in float32, with their names in PTX.
+FORMATS = {np.dtype(dtypes.bfloat16): "bf16", np.dtype(np.float16): "f16"}
+
+#: Bytes of the units in which operands are copied, and of a row of a tile in shared memory.
+UNIT, ROW = 16, 128
+
+#: The most axes of a stack of products, as tensor maps have five axes.
+_STACK_AXES = 3
+
+
+class MatrixOperand(NamedTuple):
+    """A stack of matrices that are contiguous along k, or along m or n.
+
+    Strides are in elements.
+    """
+
+    #: The number of its binding.
+    binding: int
+    dtype: np.dtype
+    #: Whether it is contiguous along k.
+    along_k: bool
+    #: Rows of the left operand, or columns of the right one, and terms of the sums.
+    outer: int
+    inner: int
+    #: From one row of contiguous elements to the next.
+    stride: int
+    #: The sizes of the stack's axes, outermost first, and their strides.
+    stack: Walk
+    #: Elements before the first matrix.
+    start: int
+
+    def steps(self) -> list[tuple[int, int, int]]:
+        """Return the axes of the stack that lead to other matrices, innermost first.
+
+        Each is given by its number, size and stride.
+        """
+        axes = enumerate(zip(self.stack.sizes, self.stack.strides, strict=True))
+        return [(axis, size, stride) for axis, (size, stride) in reversed([*axes]) if stride]
+
+    def tensor_map(self, tile: int) -> TensorMap:
+        """Return the tensor map for tiles of so many rows or columns.
+
+        Along the contiguous axis a box has one row of shared memory.
+        """
+        size = self.dtype.itemsize
+        atom = ROW // size
+        dims, box = ([self.inner, self.outer], [atom, tile]) if self.along_k else ([self.outer, self.inner], [atom, atom])
+        strides = [self.stride]
+        for _, count, stride in self.steps():
+            dims.append(count)
+            strides.append(stride)
+            box.append(1)
+        return TensorMap(self.binding, self.dtype.name, self.start * size, tuple(dims), tuple(x * size for x in strides), tuple(box))
+
+
+class MatrixProduct(NamedTuple):
+    """A stack of products of matrices."""
+
+    lhs: MatrixOperand
+    rhs: MatrixOperand
+
+    @property
+    def stack(self) -> Axes:
+        """The sizes of the stack's axes, outermost first."""
+        return self.lhs.stack.sizes
+
+    @property
+    def batch(self) -> int:
+        """The number of products."""
+        return math.prod(self.stack)
+
+    @property
+    def m(self) -> int:
+        """The rows of each."""
+        return self.lhs.outer
+
+    @property
+    def n(self) -> int:
+        """The columns of each."""
+        return self.rhs.outer
+
+    @property
+    def k(self) -> int:
+        """The terms of each sum."""
+        return self.lhs.inner
+
+    @property
+    def layout(self) -> str:
+        """N for row-major operands, (m, k) and (k, n); T for transposed ones."""
+        return ("N" if self.lhs.along_k else "T") + ("T" if self.rhs.along_k else "N")
+
+    @property
+    def name(self) -> str:
+        """What a schedule is chosen by."""
+        return f"{FORMATS[self.lhs.dtype]} {self.layout} {self.batch}x{self.m}x{self.n}x{self.k}"
+
+
+def matrix_product(problem: Problem, lhs: int, rhs: int) -> MatrixProduct | None:
+    """Return a problem as a product for matrix units; None if it is none.
+
+    `lhs` and `rhs` are the bindings of the operands. Both must be of one of `FORMATS`, summed in float32, and have matrices of one axis
+    each, of which one is contiguous and all others are at multiples of 16 bytes.
+    """
+    if problem.lhs.dtype != problem.rhs.dtype or problem.lhs.dtype not in FORMATS or problem.dtype != np.float32:
+        return None
+    if len(problem.lhs.stack.sizes) > _STACK_AXES:
+        return None
+    left, right = _operand(problem.lhs, lhs), _operand(problem.rhs, rhs)
+    return None if left is None or right is None else MatrixProduct(left, right)
+
+
+def _operand(operand: Operand, binding: int) -> MatrixOperand | None:
+    outer, inner, stack = operand.outer, operand.inner, operand.stack
+    if len(outer.sizes) != 1 or len(inner.sizes) != 1:
+        return None
+    steps = outer.strides[0], inner.strides[0]
+    if 1 not in steps:
+        return None
+    along_k = steps[1] == 1
+    stride = steps[0] if along_k else steps[1]
+    unit = UNIT // operand.dtype.itemsize
+    if stride <= 0 or any(x % unit or x < 0 for x in (stride, operand.start, *stack.strides)):
+        return None
+    return MatrixOperand(binding, operand.dtype, along_k, outer.size, inner.size, stride, stack, operand.start)
