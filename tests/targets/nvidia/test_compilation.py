@@ -125,6 +125,16 @@ def test_float32_is_rounded_after_each_operation() -> None:
     assert ".version 8.3" in ptx and ".entry main(" in ptx
 
 
+@pytest.mark.parametrize(("type_", "suffix"), [("half", "f16"), ("double", "f64")])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a", "sm_120a"])
+def test_other_floats_are_not_contracted_either(type_: str, suffix: str, architecture: str) -> None:
+    text = KERNEL.replace("float %", f"{type_} %").replace("load float", f"load {type_}")
+    text = "\n".join([line for line in text.splitlines() if "sqrt" not in line]).replace("%root", "%sum")
+    ptx = compile_ptx(text, architecture).decode()
+    assert {f"mul.rn.{suffix}", f"add.rn.{suffix}"} <= set(re.findall(r"\b(?:mul|add|fma)[.\w]*", ptx))
+    assert "fma" not in ptx.partition("add.rn")[0]
+
+
 # messages
 
 

@@ -6,6 +6,8 @@ import ctypes
 import gc
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -262,6 +264,83 @@ def test_much_memory_is_not_kept(device: NvidiaDriver, cuda: FakeCuda, monkeypat
 @pytest.mark.parametrize(("size", "capacity"), [(0, 256), (257, 512), (1 << 24, 1 << 24), ((1 << 24) + 1, 1 << 25), (3 << 24, 3 << 24)])
 def test_capacities(size: int, capacity: int) -> None:
     assert nvidia._capacity(size) == capacity
+
+
+def test_threads_at_once(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    """Each thread adds to numbers of its own and reads them; some readbacks are dropped."""
+    cuda.strict = False  # work of other threads may be pending
+    lock, ended, failures = threading.Lock(), threading.Event(), list[BaseException]()
+
+    def execute() -> None:
+        while not ended.is_set() or cuda.work:
+            cuda.run(1)
+            time.sleep(1e-5)
+
+    def submit() -> int:
+        device.submit(device.progress.submitted + 1)
+        return device.progress.submitted
+
+    def use(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(30):
+                count = int(rng.integers(1, 300))
+                with lock:
+                    a = device.allocate(4 * count)
+                    device.write(a, array(*range(count)), 0)
+                    for _ in range(int(rng.integers(0, 4))):
+                        device.readbacks.request(a, 4 * count)
+                    steps = [step(device, "double", (a, 4 * count), written=0)] * int(rng.integers(1, 5))
+                    device.recording(steps)[0].write()
+                    readback = device.readbacks.request(a, 4 * count)
+                    device.play(steps)  # later
+                    device.free(a)
+                    batch = submit()
+                while device.poll() < batch:
+                    time.sleep(1e-4)
+                assert device.readbacks.arrived(readback)
+                expected = np.arange(count, dtype=np.uint32) << len(steps)
+                np.testing.assert_array_equal(device.readbacks.take(readback).view(np.uint32), expected)
+                with lock:
+                    device.readbacks.keep(readback)
+        except BaseException as error:
+            failures.append(error)
+
+    executor, users = threading.Thread(target=execute), [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
+    for thread in (executor, *users):
+        thread.start()
+    for user in users:
+        user.join()
+    ended.set()
+    executor.join()
+    assert not failures
+    submit()
+    cuda.run()
+    submit()
+    device.readbacks.clear()
+    assert cuda.live_memory() == cuda.live_host_memory() == 0
+    assert not cuda.graphs()
+
+
+def test_nothing_grows_from_step_to_step(device: NvidiaDriver, cuda: FakeCuda) -> None:
+    cuda.eager = True
+    steps, blocks = chain_of(device, 4)
+    recording = device.recording(steps)
+
+    def train(count: int) -> tuple[int, ...]:
+        for _ in range(count):
+            recording[0].write()
+            device.write(blocks[0], array(1), 0)
+            device.readbacks.request(blocks[-1], 4)
+            device.play(steps[:1])
+            device.timestamps().play(steps[0])
+            device.submit(device.progress.submitted + 1)
+            device.poll()
+            cuda.launches.clear()
+        pending = (device._batches, device._retired, device._sources, device._copies._orphans, device._copies._used)
+        return (len(cuda.objects), cuda.live_memory(), cuda.live_host_memory(), *map(len, pending))
+
+    assert train(10) == train(500)
 
 
 # memory
@@ -553,6 +632,37 @@ def test_forked_processes_are_refused(device: NvidiaDriver, monkeypatch: pytest.
         device.free(a)
         device.release()
     device.check()
+
+
+FORK = """
+import os, sys
+from tests.targets.nvidia.fake_cuda import FakeCuda
+from volta_fn.targets.nvidia import library
+from volta_fn.targets.nvidia.driver import adapters
+fake = FakeCuda(eager=True)
+library.open_library = lambda: fake
+device = adapters()[0].open()
+memory = device.allocate(4)
+readback = device.readbacks.request(memory, 4)
+child = os.fork()
+before = len(fake.calls)
+if not child:
+    device.free(memory)
+    del readback
+    device.release()
+    device.destroy()
+    assert len(fake.calls) == before
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+device.submit(1)
+assert device.poll() == 1
+"""
+
+
+def test_a_fork_ends_without_calls() -> None:
+    result = subprocess.run([sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True)
+    assert not result.returncode, result.stderr
+    assert not result.stderr
 
 
 def test_contexts_of_dropped_devices_are_destroyed(device: NvidiaDriver, cuda: FakeCuda) -> None:

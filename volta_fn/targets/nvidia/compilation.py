@@ -91,7 +91,7 @@ def compile_ptx(llvm_ir: str, architecture: str) -> bytes:
     processor, _, version = architecture.partition("+")
     features = f"+{version}" if version else ""
     machine = binding.Target.from_triple(_TRIPLE).create_target_machine(cpu=processor, features=features, opt=_LEVEL)
-    module = binding.parse_assembly(llvm_ir)
+    module = binding.parse_assembly(llvm_ir, binding.create_context())
     module.triple, module.data_layout = _TRIPLE, str(machine.target_data)
     module.verify()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=_LEVEL))
@@ -394,6 +394,11 @@ class ShaderBinary(NamedTuple):
     code: bytes
 
 
+def _binary(entry: bytes) -> ShaderBinary:
+    """Return the machine code of an entry, which begins with the size of a workgroup."""
+    return ShaderBinary(_THREADS.unpack_from(entry), entry[_THREADS.size :])
+
+
 def missing_compiler() -> str | None:
     """Return what is missing to compile shaders, with advice; None if nothing is."""
     if is_installed("llvmlite"):
@@ -419,16 +424,16 @@ class Compiler:
         `link_here` makes machine code of PTX in this process. Raises `DeviceError` if the shader cannot be compiled.
         """
         folder = cache_dir()
+        if folder is None:
+            return _binary(self._compiled(source, link_here))
         name = self._name(source, checks)
-        stored = None if folder is None else caches.read(folder, name)
-        if stored is not None and len(stored) > _THREADS.size:
-            return ShaderBinary(_THREADS.unpack_from(stored), stored[_THREADS.size :])
-        threads, code = self._compiled(source, link_here)
-        if folder is not None:
-            caches.write(folder, name, threads + code)
-        return ShaderBinary(_THREADS.unpack(threads), code)
+        entry = caches.read(folder, name)
+        if entry is None:
+            entry = self._compiled(source, link_here)
+            caches.write(folder, name, entry)
+        return _binary(entry)
 
-    def _compiled(self, source: str, link_here: Callable[[bytes], bytes]) -> tuple[bytes, bytes]:
+    def _compiled(self, source: str, link_here: Callable[[bytes], bytes]) -> bytes:
         missing = missing_compiler()
         if missing is not None:
             raise DeviceError(missing)
@@ -439,7 +444,7 @@ class Compiler:
             raise DeviceError(data.decode())
         code = link_here(data) if kind == _PTX_TEXT else data
         log.debug("a shader of %d characters compiled in %.3f s, %d bytes", len(source), time.perf_counter() - start, len(code))
-        return threads, code
+        return threads + code
 
     def _name(self, source: str, checks: int) -> str:
         circumstances = repr((_compiler_version(), self._linker, self.architecture, checks))
