@@ -300,12 +300,11 @@ class FakeCuda:
 
     # launches
 
-    def _launch(self, function: int, grid: tuple[int, ...], threads: tuple[int, ...], extra: int) -> Callable[[], None]:
+    def _launch(self, function: int, grid: tuple[int, ...], threads: tuple[int, ...], parameters: int) -> Callable[[], None]:
         assert all(grid), "the driver refuses empty grids"
-        marks = [at(extra + 8 * i, ctypes.c_uint64).value for i in range(5)]
-        assert marks[0] == 1 and marks[2] == 2 and marks[4] == 0
-        size = at(marks[3], ctypes.c_size_t).value
-        words = [at(marks[1] + i, ctypes.c_uint64).value for i in range(0, size, 8)]
+        words = []
+        while address := at(parameters + 8 * len(words), ctypes.c_uint64).value:
+            words.append(at(address, ctypes.c_uint64).value)
         code, context = self.objects[function], self.context
 
         def run() -> None:
@@ -322,14 +321,14 @@ class FakeCuda:
 
     def do_cuLaunchKernel(self, function: int, *args: Any) -> int:
         *sizes, shared, stream, parameters, extra = args
-        assert not shared and not parameters and self.objects[stream] == "stream"
-        self._enqueue(self._launch(function, tuple(sizes[:3]), tuple(sizes[3:]), extra))
+        assert not shared and not extra and self.objects[stream] == "stream"
+        self._enqueue(self._launch(function, tuple(sizes[:3]), tuple(sizes[3:]), parameters))
         return 0
 
-    def do_cuLaunchKernelEx(self, configuration: int, function: int, parameters: Any, extra: int) -> None:
+    def do_cuLaunchKernelEx(self, configuration: int, function: int, parameters: int, extra: Any) -> None:
         launch = LaunchConfiguration.from_address(configuration)
-        assert self.objects[launch.stream] == "stream" and not (parameters or launch.attributes or launch.attribute_count)
-        self._enqueue(self._launch(function, tuple(launch.grid), tuple(launch.threads), extra))
+        assert self.objects[launch.stream] == "stream" and not (extra or launch.attributes or launch.attribute_count)
+        self._enqueue(self._launch(function, tuple(launch.grid), tuple(launch.threads), parameters))
 
     def do_cuGraphCreate(self, result: int, flags: int) -> None:
         self._make(result, [])
@@ -337,7 +336,7 @@ class FakeCuda:
     def do_cuGraphAddKernelNode_v2(self, result: int, graph: int, before: int | None, count: int, parameters: int) -> None:
         node = KernelNodeParameters.from_address(parameters)
         predecessors = {at(before + 8 * i, ctypes.c_uint64).value for i in range(count)} if before else set()
-        run = self._launch(node.function, tuple(node.grid), tuple(node.threads), node.extra)
+        run = self._launch(node.function, tuple(node.grid), tuple(node.threads), node.parameters)
         self._make(result, run)
         handle = at(result, ctypes.c_void_p).value
         assert predecessors <= {other for other, *_ in self.objects[graph]}

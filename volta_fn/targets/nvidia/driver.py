@@ -311,7 +311,7 @@ class LaunchRecording:
             for step in steps
         ]
         self._arguments = [
-            (ctypes.addressof(configuration), step.pipeline.function, None, parameters.address)
+            (ctypes.addressof(configuration), step.pipeline.function, parameters.address, None)
             for step, (configuration, parameters) in zip(steps, self._launched, strict=True)
         ]
 
@@ -524,7 +524,7 @@ class NvidiaDriver:
                 if 0 in grid:  # which the driver refuses
                     continue
                 parameters = parameters_of(step)
-                status = launch(kernel.function, *grid, *kernel.threads, kernel.shared, stream, None, parameters.extra)
+                status = launch(kernel.function, *grid, *kernel.threads, kernel.shared, stream, parameters.address, None)
                 if status:
                     self.call_errors.check(status, "cuLaunchKernel")
 

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from volta_fn.errors import VoltaError
-from volta_fn.targets.nvidia.kernel import KernelHeader, MapEncoder, parameter_block
+from volta_fn.targets.nvidia.kernel import MAP_BYTES, KernelHeader, MapEncoder, parameter_block
 from volta_fn.targets.nvidia.library import CallErrors, Functions
 from volta_fn.targets.wgsl.runtime.device.driver import BoundRange, Step
 
 # Kernels and the parameters of their launches.
+
+_WORD = struct.Struct("<Q")
 
 
 class Kernel(NamedTuple):
@@ -32,19 +34,22 @@ class Kernel(NamedTuple):
     shared: int = 0
 
 
-#: CUDA's marks in the array that passes packed parameters: their address, their bytes, the end.
-_END, _POINTER, _SIZE = 0, 1, 2
-
-
 class Parameters:
-    """The packed parameters of a launch, and the array by which they pass."""
+    """The parameters of a launch, one after another, and the array of their addresses by which they pass.
 
-    __slots__ = ("_block", "_size", "address", "extra")
+    The driver copies each to where the kernel has it: tensor maps are aligned there, and the first one need not be at the beginning.
+    """
 
-    def __init__(self, words: bytes) -> None:
-        self._block, self._size = ctypes.create_string_buffer(words, len(words)), ctypes.c_size_t(len(words))
-        self.extra = (ctypes.c_void_p * 5)(_POINTER, ctypes.addressof(self._block), _SIZE, ctypes.addressof(self._size), _END)
-        self.address = ctypes.addressof(self.extra)
+    __slots__ = ("_addresses", "_block", "address")
+
+    def __init__(self, block: bytes, maps: int = 0) -> None:
+        """Hold a block of tensor maps, and of words of 64 bits after them."""
+        self._block = ctypes.create_string_buffer(block, len(block))
+        first, words = ctypes.addressof(self._block), MAP_BYTES * maps
+        offsets = [*range(0, words, MAP_BYTES), *range(words, len(block), _WORD.size)]
+        self._addresses = (ctypes.c_void_p * (len(offsets) + 1))(*[first + offset for offset in offsets], None)
+        #: The address of the array, which ends with null.
+        self.address = ctypes.addressof(self._addresses)
 
 
 class Range(NamedTuple):
@@ -72,10 +77,11 @@ class BindGroup(NamedTuple):
     #: The parameters, of which the last one is the address of an indirect grid, here null. Of a shader the others are the addresses of
     #: the ranges and their bytes, of another kernel those that `parameter_block` says.
     words: bytes
+    #: The number of tensor maps among them.
+    maps: int
     direct: Parameters
 
 
-_WORD = struct.Struct("<Q")
 #: Bytes of an indirect grid.
 _GRID_BYTES = 12
 
@@ -94,7 +100,8 @@ def bind_group(header: KernelHeader | None, ranges: Sequence[BoundRange], encode
     else:
         words = parameter_block(header, addresses, 0, encode)
     spans = [Range(block.handle, block.handle + offset, block.handle + offset + size) for block, offset, size in ranges]
-    return BindGroup(tuple(spans), words, Parameters(words))
+    maps = 0 if header is None else len(header.maps)
+    return BindGroup(tuple(spans), words, maps, Parameters(words, maps))
 
 
 def parameters_of(step: Step) -> Parameters:
@@ -102,7 +109,7 @@ def parameters_of(step: Step) -> Parameters:
     group: BindGroup = step.bind_group
     if step.grid_buffer is None:
         return group.direct
-    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset))
+    return Parameters(group.words[: -_WORD.size] + _WORD.pack(step.grid_buffer + step.grid_offset), group.maps)
 
 
 class LaunchConfiguration(ctypes.Structure):
@@ -233,8 +240,8 @@ class KernelNode(NamedTuple):
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int
-    #: The address of the array by which parameters pass.
-    extra: int
+    #: The address of the array of the addresses of parameters.
+    parameters: int
 
 
 def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNode], edges: Sequence[Sequence[int]], stream: int) -> int:
@@ -247,8 +254,8 @@ def instantiate(loaded: Functions, errors: CallErrors, nodes: Sequence[KernelNod
     try:
         handles: list[int] = []
         add, node = loaded.cuGraphAddKernelNode_v2, ctypes.c_void_p()
-        for (function, grid, threads, shared, extra), predecessors in zip(nodes, edges, strict=True):
-            parameters = KernelNodeParameters(function, grid, threads, shared, None, extra, None, None)
+        for (function, grid, threads, shared, addresses), predecessors in zip(nodes, edges, strict=True):
+            parameters = KernelNodeParameters(function, grid, threads, shared, addresses, None, None, None)
             count = len(predecessors)
             before = (ctypes.c_void_p * count)(*[handles[number] for number in predecessors]) if count else None
             errors.check(add(ctypes.byref(node), graph, before, count, ctypes.byref(parameters)), "cuGraphAddKernelNode")

@@ -204,7 +204,9 @@ def test_conversions_of_truth_values(type_: str) -> None:
     assert_equal(evaluate(f"{type_}(bool(x))", type_, type_, x), (x != 0).astype(dtype), x)
 
 
-@pytest.mark.parametrize(("source", "target"), [("f32", "u32"), ("f32", "i32"), ("f64", "u64"), ("i64", "f64"), ("u32", "f32"), ("i32", "u32")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("f32", "u32"), ("f32", "i32"), ("f64", "u64"), ("i64", "f64"), ("u32", "f32"), ("i32", "u32")]
+)
 def test_bitcasts(source: str, target: str) -> None:
     x = numbers(source)
     assert_equal(evaluate(f"bitcast<{target}>(x)", source, target, x), x.view(DTYPES[target]), x)
@@ -214,7 +216,9 @@ def test_bitcasts_of_vectors() -> None:
     x = numbers("u64")
     low = evaluate("bitcast<vec2<u32>>(x).x", "u64", "u32", x)
     assert_equal(low, x.astype(np.uint32), x)
-    assert_equal(evaluate("bitcast<u64>(vec2<u32>(u32(x >> 32u), u32(x)))", "u64", "u64", x), (x << np.uint64(32)) | (x >> np.uint64(32)), x)
+    assert_equal(
+        evaluate("bitcast<u64>(vec2<u32>(u32(x >> 32u), u32(x)))", "u64", "u64", x), (x << np.uint64(32)) | (x >> np.uint64(32)), x
+    )
 
 
 # Built-in functions.
@@ -246,7 +250,11 @@ def test_min_max_and_clamp(type_: str) -> None:
 @pytest.mark.parametrize("name", ["abs", "floor", "ceil", "trunc", "round", "sqrt", "fract", "sign"])
 def test_functions_of_floats(name: str, type_: str) -> None:
     x = numbers(type_)
-    references = {"round": np.rint, "fract": lambda x: x - np.floor(x), "sign": lambda x: np.where(np.isnan(x) | (x == 0), 0, np.sign(x)).astype(x.dtype)}
+    references = {
+        "round": np.rint,
+        "fract": lambda x: x - np.floor(x),
+        "sign": lambda x: np.where(np.isnan(x) | (x == 0), 0, np.sign(x)).astype(x.dtype),
+    }
     with np.errstate(all="ignore"):
         expected = references.get(name, getattr(np, name, None))(x)  # type: ignore[misc]
         assert_equal(evaluate(f"{name}(x)", type_, type_, x), expected, x)
