@@ -6,6 +6,7 @@ A `Loop` collects the nodes of one kernel. The passes over nodes that all target
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -320,7 +321,8 @@ class _Lowering:
         read = [self.converted(self.element(v, i), wide) for v, i in zip(eqn.invars, _operand_indices(eqn, index), strict=True)]
         product, total = ("and", "reduce_or") if wide == _BOOL else ("mul", "reduce_sum")
         one = self.add(Apply(wide, product, tuple(read)))
-        return self.converted(self.add(Reduce(wide, total, one)), eqn.outvars[0].aval.dtype)
+        sums = Reduce(wide, total, one, eqn.params.get("precision", ""))
+        return self.converted(self.add(sums), eqn.outvars[0].aval.dtype)
 
     def row_number(self) -> Affine:
         inner = sorted(self.loop.reduced)
@@ -379,7 +381,7 @@ def _renumbered(node: Node, new: Mapping[int, int], inputs: Mapping[int, int]) -
         return Load(node.dtype, inputs[node.input], node.shape, node.index, node.mask, node.fill)
     if isinstance(node, Apply):
         return Apply(node.dtype, node.op, tuple([new[i] for i in node.operands]), node.params)
-    return Reduce(node.dtype, node.op, new[node.operand]) if isinstance(node, Reduce) else node
+    return replace(node, operand=new[node.operand]) if isinstance(node, Reduce) else node
 
 
 _OTHERS: dict[str, Callable[..., int]] = {"iota": _Lowering.iota, "pad": _Lowering.pad, "concatenate": _Lowering.concatenate}

@@ -22,7 +22,7 @@ from volta_fn.targets.wgsl.routine import Routine
 
 _CALL = re.compile(r'call (void|\{[^}]*\}|\S+) asm sideeffect "((?:[^"\\]|\\.)*)", "([^"]*)"\((.*)\)$', re.MULTILINE)
 _DECLARED = re.compile(r"^declare (void|\{[^}]*\}|<[^>]*>|\S+) @(llvm\.nvvm\.[\w.]+)\(([^)]*)\)$", re.MULTILINE)
-_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16)}
+_DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float16": np.dtype(np.float16), "tensorfloat32": np.dtype(np.float32)}
 _TIMEOUT = 60
 
 #: What LLVM calls on hosts without an instruction for it.
@@ -275,12 +275,14 @@ class Emulator:
             if (position >= 0).all() and (position < map_.dims).all():
                 offset = int(position @ strides)
                 box[index] = memory[offset : offset + dtype.itemsize].view(dtype)[0]
-        rows = box.reshape(-1, map_.box[0])
+        if map_.dtype == "tensorfloat32":  # rounded to the nearest
+            box = ((box.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+        rows, count = box.reshape(-1, map_.box[0]), 16 // dtype.itemsize
         assert rows.shape[1] * dtype.itemsize == 128
         for number, row in enumerate(rows):
             for unit in range(8):
                 target = _swizzled(self._address(a[0]) + 128 * number + 16 * unit)
-                ctypes.memmove(target, row[unit * 8 : unit * 8 + 8].tobytes(), 16)
+                ctypes.memmove(target, row[unit * count : unit * count + count].tobytes(), 16)
         self._arrive(self._address(a[-1]), 0, rows.size * dtype.itemsize)
 
     def _stmatrix(self, given: dict[int, list[Any]]) -> dict[int, Sequence[Any]]:
@@ -292,15 +294,15 @@ class Emulator:
 
     def _wgmma(self, given: dict[int, list[Any]], code: str) -> dict[int, Sequence[Any]]:
         """Multiply by all instructions of a piece of PTX."""
-        columns = int(code.partition("m64n")[2].partition("k16")[0])
-        dtype = _DTYPES["bfloat16" if ".bf16" in code else "float16"]
+        columns = int(code.partition("m64n")[2].partition("k")[0])
+        dtype = _DTYPES["bfloat16" if ".bf16" in code else "tensorfloat32" if ".tf32" in code else "float16"]
         each, count = columns // 2, next(k for k, x in enumerate(given[0]) if isinstance(x, int))
         sums = {t: np.array(given[t][:count], np.float64) for t in given}
         offsets: dict[str, int] = {}
         for line in code.splitlines():
             if match := re.match(r"add.s64 (\w+), \$(\d+), (\d+);", line):
                 offsets[match[1]] = given[0][int(match[2]) - count] + int(match[3])
-            if match := re.match(r"wgmma.mma_async.* \{\$(\d+),.*\}, (\w+), b, adds, 1, 1, (\d), (\d);", line):
+            if match := re.match(r"wgmma.mma_async.* \{\$(\d+),.*\}, (\w+), b, adds, 1, 1(?:, (\d), (\d))?;", line):
                 left = self._matrix(offsets[match[2]], 64, match[3] == "1", dtype)
                 product = left @ self._matrix(offsets["b"], columns, match[4] == "1", dtype).T
                 for t, own in sums.items():
@@ -313,19 +315,20 @@ class Emulator:
         return {t: list(map(float, x)) for t, x in sums.items()}
 
     def _matrix(self, descriptor: int, rows: int, transposed: bool, dtype: np.dtype) -> np.ndarray:
-        """Return a matrix (rows, 16) in shared memory."""
+        """Return a matrix in shared memory, with 32 bytes of terms in each row."""
         assert descriptor >> 62 == 1, "the swizzle of 128 bytes"
         low = (descriptor & 0x3FFF) << 4
         start = self.shared + ((low - self.shared) & 0x3FFFF)
         leading, stride = [((descriptor >> bits) & 0x3FFF) << 4 for bits in (16, 32)]
-        result = np.zeros((rows, 16), np.float64)
+        size = dtype.itemsize
+        result = np.zeros((rows, 32 // size), np.float64)
         for r in range(rows):
-            for k in range(16):
+            for k in range(32 // size):
                 if transposed:
                     address = start + r // 64 * leading + k // 8 * stride + k % 8 * 128 + r % 64 * 2
                 else:
-                    address = start + r // 8 * stride + r % 8 * 128 + k * 2
-                result[r, k] = np.frombuffer((ctypes.c_char * 2).from_address(_swizzled(address)), dtype)[0]
+                    address = start + r // 8 * stride + r % 8 * 128 + k * size
+                result[r, k] = np.frombuffer((ctypes.c_char * size).from_address(_swizzled(address)), dtype)[0]
         return result
 
 
@@ -387,7 +390,7 @@ def _mma(given: dict[int, list[Any]], dtype: np.dtype) -> dict[int, Sequence[Any
     return results
 
 
-def run_first(routine: Routine, buffers: Sequence[np.ndarray], grid: np.ndarray | None = None) -> None:
-    """Run the first dispatch of a routine on its buffers, by their numbers."""
-    dispatch = routine.dispatches[0]
+def run_kernel(routine: Routine, buffers: Sequence[np.ndarray], grid: np.ndarray | None = None) -> None:
+    """Run the only dispatch of a routine that is no shader on its buffers, by their numbers."""
+    (dispatch,) = [each for each in routine.dispatches if header_of(each.source)]
     Emulator(dispatch.source).run([buffers[number] for number in dispatch.buffers], dispatch.groups[0], grid)

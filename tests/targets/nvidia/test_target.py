@@ -13,6 +13,7 @@ from tests.targets.nvidia.planning import AMPERE, HOPPER, NONE, shaped
 from volta_fn import lax
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.config import default_matmul_precision
 from volta_fn.targets.nvidia.kernel import header_of
 from volta_fn.targets.nvidia.target import NvidiaTarget
 from volta_fn.targets.wgsl.runtime.commands import Run, runs
@@ -55,6 +56,17 @@ def test_without_matrix_units_it_is_a_shader() -> None:
 def test_float32_is_never_rounded() -> None:
     types = [shaped(*x.shape, dtype="float32") for x in LAYER]
     assert not any(on_matrix_units(planned(layer, *types)))
+
+
+def test_float32_is_rounded_if_the_program_allows_it() -> None:
+    def product(x: Any, w: Any) -> Any:
+        return vnp.matmul(x, w, precision="tensorfloat32")
+
+    types = shaped(1024, 768, dtype="float32"), shaped(768, 2048, dtype="float32")
+    assert on_matrix_units(planned(product, *types)) == [False, True]
+    assert not any(on_matrix_units(planned(product, *types, device=AMPERE)))
+    with default_matmul_precision("high"):
+        assert on_matrix_units(planned(lambda x, w: x @ w.T, types[0], shaped(2048, 768, dtype="float32"))) == [True]
 
 
 def test_small_products_are_shaders() -> None:

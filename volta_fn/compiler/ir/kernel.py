@@ -107,6 +107,8 @@ class Reduce:
     dtype: np.dtype
     op: str
     operand: int
+    #: Of a sum of products, the precision to which targets may round the factors, such as "tensorfloat32".
+    precision: str = ""
 
     @property
     def reduction(self) -> Reduction:
@@ -470,7 +472,8 @@ def _node(node: Node, names: Sequence[str]) -> str:
     if isinstance(node, Inside):
         return _ranges(node.ranges)
     if isinstance(node, Reduce):
-        return f"<- {node.op}:{dtypes.short_name(node.dtype)} {names[node.operand]}"
+        precision = f" in {node.precision}" if node.precision else ""
+        return f"<- {node.op}:{dtypes.short_name(node.dtype)} {names[node.operand]}{precision}"
     if isinstance(node, Apply):
         params = "[" + ", ".join(f"{k}={v}" for k, v in node.params if k != "weak_type") + "]" if node.params else ""
         return f"{node.op}{params} {' '.join(names[i] for i in node.operands)}".rstrip()

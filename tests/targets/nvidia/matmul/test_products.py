@@ -12,12 +12,15 @@ import pytest
 
 import volta_fn as vf
 import volta_fn.numpy as vnp
-from tests.targets.nvidia.emulation import run_first
+from tests.targets.nvidia.emulation import run_kernel
 from tests.targets.nvidia.planning import AMPERE, HOPPER, operands_of
+from volta_fn.compiler.contractions import Operand, Walk
+from volta_fn.compiler.ir.kernel import interpret
 from volta_fn.compiler.ir.nodes import KernelCall
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.matmul import contract
 from volta_fn.targets.nvidia.matmul.contract import ProductOptions, contraction
+from volta_fn.targets.nvidia.matmul.problem import copy_kernel
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, WarpSchedule
 
 WARPS = WarpSchedule(64, 64, 32, 32, stages=3)
@@ -46,7 +49,7 @@ def computed(
     assert routine is not None
     results = [np.zeros(v.aval.shape, v.aval.dtype) for v in item.results]
     workspaces = [np.zeros(size // 4, np.float32) for size in routine.workspaces]
-    run_first(routine, [*operands, *results, *workspaces])
+    run_kernel(routine, [*operands, *results, *workspaces])
     return (workspaces or results)[0]
 
 
@@ -139,5 +142,32 @@ def test_a_conditional_dispatch(device: TargetCapabilities, schedule: AnySchedul
     routine = contraction(item.node.kernel, device, ProductOptions(schedule))
     assert routine is not None
     result = np.zeros((40, 48), arrays[0].dtype)
-    run_first(routine, [*operands, result], np.full(3, grid, np.uint32))
+    run_kernel(routine, [*operands, result], np.full(3, grid, np.uint32))
     assert bool(result.any()) == bool(grid)
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_float32_that_may_be_rounded(layout: str) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return vnp.matmul(x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
+
+    x, y = numbers(40, 72, dtype=np.float32), numbers(*((48, 72) if layout[1] == "T" else (72, 48)), dtype=np.float32)
+    item, operands = operands_of(product, [x, y], HOPPER)
+    assert isinstance(item.node, KernelCall)
+    routine = contraction(item.node.kernel, HOPPER, ProductOptions(GROUPS))
+    assert routine is not None
+    assert len(routine.dispatches) == (1 if layout == "NT" else 2)  # an operand that is not contiguous along k is copied
+    result = np.zeros((40, 48), np.float32)
+    run_kernel(routine, [*operands, result, np.ascontiguousarray(y.T)])
+    exact = x.astype(np.float64) @ (y.T if layout[1] == "T" else y).astype(np.float64)
+    error = np.linalg.norm(result - exact) / np.linalg.norm(exact)
+    assert 1e-5 < error < 1e-3
+
+
+def test_copies_are_contiguous_along_k() -> None:
+    operand = Operand(np.dtype(np.float32), Walk((2, 3), (0, 4)), Walk((5,), (1,)), Walk((4, 6), (120, 20)), 0)
+    kernel = copy_kernel(operand, 600)
+    x = np.arange(600, dtype=np.float32)
+    (copy,) = interpret(kernel, x)
+    k, number, outer = np.arange(24), np.arange(3)[:, None, None], np.arange(5)[:, None]
+    np.testing.assert_array_equal(copy.reshape(3, 5, 24), x[number * 4 + outer + k // 6 * 120 + k % 6 * 20])

@@ -55,8 +55,15 @@ def test_rows_begin_at_multiples_of_16_bytes() -> None:
     assert product(104, 104, 100) is None
 
 
-def test_other_dtypes_are_refused() -> None:
+def test_float32_is_refused_unless_it_may_be_rounded() -> None:
     assert product(128, 128, 128, dtype=FLOAT32) is None
+    matrices = ((1,), (0,)), ((), ())
+    problem = problem_of((128, 64), (64, 96), matrices, (FLOAT32,) * 3)
+    rounded = matrix_product(problem, 0, 1, rounds=True)
+    assert rounded is not None
+    assert (rounded.lhs.is_copy, rounded.rhs.is_copy) == (False, True)
+    assert rounded.layout == "NT"
+    assert rounded.rhs.tensor_map(64).dtype == "tensorfloat32"
 
 
 @pytest.mark.parametrize("device", [AMPERE, HOPPER, AMPERE._replace(block_memory=99 << 10)], ids=["mma", "wgmma", "small mma"])

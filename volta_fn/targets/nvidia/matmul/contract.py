@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from volta_fn import dtypes
 from volta_fn.compiler.contractions import ResultMap
-from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position
+from volta_fn.compiler.ir.kernel import Apply, Constant, Inside, Kernel, Load, Position, Reduce
 from volta_fn.compiler.ir.nodes import Contraction, contraction_of
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.primitives.contraction import TENSORFLOAT32
 from volta_fn.targets.nvidia.kernel import kernel_module
 from volta_fn.targets.nvidia.matmul.mma import WarpKernel
-from volta_fn.targets.nvidia.matmul.problem import FORMATS, MatrixProduct, matrix_product
+from volta_fn.targets.nvidia.matmul.problem import FORMATS, MatrixProduct, copy_kernel, matrix_product
 from volta_fn.targets.nvidia.matmul.results import Epilogue, PartialSums, Results, Rounded
 from volta_fn.targets.nvidia.matmul.schedule import AnySchedule, Schedule, choose, tiles
 from volta_fn.targets.nvidia.matmul.wgmma import WarpGroupKernel
+from volta_fn.targets.wgsl import loops
 from volta_fn.targets.wgsl.matmul.contract import Fused, finishing
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 
 #: The fewest multiplications, and the fewest rows, columns and terms, with which matrix units are faster than shaders.
 _FEWEST, _NARROWEST = 1 << 25, 16
+
+#: How many times as many there must be with each copy of an operand.
+_FEWEST_PER_COPY = 4
 
 #: The dtypes and operations of epilogues that are computed in registers; others are a second dispatch.
 DTYPES = frozenset(map(np.dtype, (dtypes.bfloat16, np.float16, np.float32, np.int32, np.uint32, np.bool_)))
@@ -56,15 +63,48 @@ def contraction(kernel: Kernel, device: TargetCapabilities, options: ProductOpti
     contraction, product = matrices
     schedule = options.schedule or choose(product, device)
     inside = _can_be_inside(contraction) if options.inside is None else options.inside
+    first = len(kernel.inputs) + len(kernel.stores)
     if inside and schedule.splits == 1:
-        return Routine((_whole(contraction, product, schedule, device),))
+        copies = _Copies(contraction, product, first)
+        return Routine((*copies.dispatches(device), _whole(contraction, product, copies.numbers, schedule, device)), tuple(copies.sizes))
     last = finishing(contraction, schedule.splits, device)
     if last is None:
         return None
-    workspace = len(kernel.inputs) + len(kernel.stores)
-    buffers = tuple(dict.fromkeys([contraction.lhs.input, contraction.rhs.input, workspace]))
-    first = _dispatch(product, schedule, PartialSums(product.m, product.n, len(buffers) - 1), buffers, 1, device)
-    return Routine((first, last), (4 * schedule.splits * product.batch * product.m * product.n,))
+    copies = _Copies(contraction, product, first + 1)
+    buffers = tuple(dict.fromkeys([*copies.numbers, first]))
+    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, len(buffers) - 1), buffers, 1, device)
+    size = 4 * schedule.splits * product.batch * product.m * product.n
+    return Routine((*copies.dispatches(device), partial, last), (size, *copies.sizes))
+
+
+class _Copies:
+    """The copies of operands that matrix units cannot read in place, as workspaces from a buffer's number on."""
+
+    def __init__(self, contraction: Contraction, product: MatrixProduct, first: int) -> None:
+        #: The numbers of the operands' buffers, and bytes of the workspaces.
+        self.numbers: list[int] = []
+        self.sizes: list[int] = []
+        self._kernels: list[tuple[Kernel, tuple[int, int]]] = []
+        problem = contraction.problem()
+        for load, side, operand in ((contraction.lhs, problem.lhs, product.lhs), (contraction.rhs, problem.rhs, product.rhs)):
+            if not operand.is_copy:
+                self.numbers.append(load.input)
+                continue
+            kernel, number = copy_kernel(side, contraction.kernel.inputs[load.input].size), first + len(self.sizes)
+            self._kernels.append((kernel, (load.input, number)))
+            self.numbers.append(number)
+            self.sizes.append(kernel.outputs[0].size * 4)
+
+    def dispatches(self, device: TargetCapabilities) -> list[Dispatch]:
+        """Return the dispatches that copy."""
+        result = []
+        for kernel, numbers in self._kernels:
+            routine = loops.routine(kernel, device, {})
+            assert not routine.workspaces, "a copy is one dispatch"
+            for dispatch in routine.dispatches:
+                buffers = tuple([numbers[number] for number in dispatch.buffers])
+                result.append(replace(dispatch, buffers=buffers, written=frozenset([numbers[1]])))
+        return result
 
 
 def _matrices(kernel: Kernel, device: TargetCapabilities) -> tuple[Contraction, MatrixProduct] | None:
@@ -73,14 +113,21 @@ def _matrices(kernel: Kernel, device: TargetCapabilities) -> tuple[Contraction, 
     if contraction is None:
         return None
     contraction = contraction.oriented()
-    product = matrix_product(contraction.problem(), 0, int(contraction.lhs.input != contraction.rhs.input))
-    return (contraction, product) if product is not None and is_worthwhile(product) else None
+    total = contraction.kernel.nodes[contraction.total]
+    rounds = isinstance(total, Reduce) and total.precision == TENSORFLOAT32 and device.matrix_units == "wgmma"
+    product = matrix_product(contraction.problem(), 0, 1, rounds=rounds)
+    if product is None or not is_worthwhile(product):
+        return None
+    if contraction.lhs.input == contraction.rhs.input and not product.lhs.is_copy and not product.rhs.is_copy:
+        product = product._replace(rhs=product.rhs._replace(binding=0))  # one buffer is bound once
+    return contraction, product
 
 
 def is_worthwhile(product: MatrixProduct) -> bool:
     """Return whether matrix units compute a product faster than shaders do."""
-    sizes = product.m, product.n, product.k
-    return min(sizes) >= _NARROWEST and product.batch * product.m * product.n * product.k >= _FEWEST
+    copies = product.lhs.is_copy + product.rhs.is_copy
+    fewest = _FEWEST * _FEWEST_PER_COPY**copies
+    return min(product.m, product.n, product.k) >= _NARROWEST and product.batch * product.m * product.n * product.k >= fewest
 
 
 def _can_be_inside(contraction: Contraction) -> bool:
@@ -93,12 +140,14 @@ def _can_be_inside(contraction: Contraction) -> bool:
     return True
 
 
-def _whole(contraction: Contraction, product: MatrixProduct, schedule: AnySchedule, device: TargetCapabilities) -> Dispatch:
-    """Return the dispatch of a product with its epilogue."""
+def _whole(
+    contraction: Contraction, product: MatrixProduct, operands: Sequence[int], schedule: AnySchedule, device: TargetCapabilities
+) -> Dispatch:
+    """Return the dispatch of a product with its epilogue; `operands` are buffers."""
     _, loaded = contraction.epilogue()
     count, stores = len(contraction.kernel.inputs), len(contraction.kernel.stores)
     outputs = range(count, count + stores)
-    buffers = tuple(dict.fromkeys([contraction.lhs.input, contraction.rhs.input, *loaded, *outputs]))
+    buffers = tuple(dict.fromkeys([*operands, *loaded, *outputs]))
     bindings = {number: binding for binding, number in enumerate(buffers)}
     results: Results = Epilogue(contraction, bindings, [bindings[number] for number in outputs])
     rounding = _rounding(contraction)
@@ -114,10 +163,12 @@ def _rounding(contraction: Contraction) -> tuple[ResultMap, np.dtype] | None:
     """
     kernel, loaded = contraction.epilogue()
     dtype = kernel.outputs[0].dtype
-    if loaded or len(kernel.stores) != 1 or dtype not in FORMATS:
+    if loaded or len(kernel.stores) != 1 or dtype.itemsize != 2:
         return None
     value = kernel.nodes[kernel.stores[0].value]
-    if not isinstance(value, Apply) or value.op != "convert_element_type" or not isinstance(kernel.nodes[value.operands[0]], Load):
+    if dtype not in FORMATS or not isinstance(value, Apply) or value.op != "convert_element_type":
+        return None
+    if not isinstance(kernel.nodes[value.operands[0]], Load):
         return None
     target = Fused(contraction).target()
     return (target, dtype) if Rounded.fits(target) else None

@@ -14,8 +14,8 @@ from volta_fn.targets.nvidia.matmul.problem import FORMATS, ROW, MatrixOperand, 
 from volta_fn.targets.nvidia.matmul.results import Results
 from volta_fn.targets.nvidia.matmul.schedule import STAGING, Schedule, chunk, tiles
 
-#: Rows that a `wgmma` multiplies, the terms of a row of shared memory, and those of one `wgmma`.
-_ROWS, _TERMS, _STEP = 64, 64, 16
+#: Rows that a `wgmma` multiplies, and bytes of its terms.
+_ROWS, _STEP = 64, 32
 
 _WAIT = """{
 .reg .pred done;
@@ -36,22 +36,22 @@ setp.eq.u32 first, $1, 0;
 class _Side:
     """A slice of an operand in shared memory, as copies and `wgmma` see it.
 
-    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise the slice is a sequence
-    of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
+    Along k, a row of 128 bytes has terms of one row of the left operand, or one column of the right one. Otherwise, of 16-bit operands, the
+    slice is a sequence of boxes of 64 rows or columns, whose rows of 128 bytes have one term each.
     """
 
     def __init__(self, operand: MatrixOperand, pointer: Value, tile: int, offset: int) -> None:
         self.operand, self.pointer, self.tile, self.offset = operand, pointer, tile, offset
         self.bytes = tile * ROW
         #: The box of a copy, in rows or columns.
-        self.box = tile if operand.along_k else _TERMS
+        self.box = tile if operand.along_k else ROW // 2
         self.tensor_map = operand.tensor_map(self.box)
         # Bits 16 to 29 of a descriptor are the bytes between boxes, bits 32 to 45 those between groups of eight rows, both in units of 16
         # bytes; bit 62 selects the swizzle of 128 bytes.
-        between_boxes = 16 if operand.along_k else _TERMS * ROW
+        between_boxes = 16 if operand.along_k else ROW // 2 * ROW
         self.descriptor = (between_boxes >> 4) << 16 | (8 * ROW >> 4) << 32 | 1 << 62
         #: What the terms of one `wgmma` add to the descriptor.
-        self.step = (_STEP * 2 if operand.along_k else _STEP * ROW) >> 4
+        self.step = (_STEP if operand.along_k else _STEP // 2 * ROW) >> 4
 
 
 class WarpGroupKernel:
@@ -65,6 +65,8 @@ class WarpGroupKernel:
         down, across = tiles(product, schedule)
         self.down, self.across = down, across
         self.slices = chunk(product, schedule.splits)
+        #: Terms of a slice.
+        self.terms = ROW // product.lhs.dtype.itemsize
         self.total = down * across * product.batch * schedule.splits
         self.base = f.shared_base()
         self.staging = schedule.stages * schedule.slice_bytes
@@ -142,7 +144,7 @@ class WarpGroupKernel:
         number, row, column = self._position(tile)
         split, stack = f.divided(number, self.product.batch) if self.schedule.splits > 1 else (i32(0), number)
         positions = f.coordinates(stack, self.product.stack)
-        begin = f.times(split, self.slices * _TERMS)
+        begin = f.times(split, self.slices * self.terms)
 
         def copy_slice(k: Value, state: list[Value]) -> list[Value]:
             stage, parity = state
@@ -150,7 +152,7 @@ class WarpGroupKernel:
             barrier = self._of_stage(self.full, stage)
             f.ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", barrier, i32(self.schedule.slice_bytes))
             to = f.plus(self.base, f.times(stage, self.schedule.slice_bytes))
-            term = f.plus(begin, f.times(k, _TERMS))
+            term = f.plus(begin, f.times(k, self.terms))
             for side, first in zip(self.sides, (row, column), strict=True):
                 self._copy_side(side, f.plus(to, i32(side.offset)), first, term, positions, barrier)
             return self._next(stage, parity)
@@ -235,17 +237,17 @@ class WarpGroupKernel:
         operands = [self._descriptor(left, address) for address in rows]
         operands.append(self._descriptor(right, f.plus(start, i32(right.offset))))
         first, kind = 2 * len(sums), FORMATS[left.operand.dtype]
-        transposed = f"{int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
+        flags = "adds, 1, 1" if kind == "tf32" else f"adds, 1, 1, {int(not left.operand.along_k)}, {int(not right.operand.along_k)}"
+        terms = _STEP // left.operand.dtype.itemsize
         names = [f"a{r}" for r in range(schedule.blocks)]
         code = ["{", ".reg .pred adds;", f".reg .b64 {', '.join(names)}, b;", "setp.ne.b32 adds, 1, 0;", "wgmma.fence.sync.aligned;"]
-        for step in range(_TERMS // _STEP):
+        for step in range(ROW // _STEP):
             code.append(f"add.s64 b, ${first + schedule.blocks}, {step * right.step};")
             for r, name in enumerate(names):
                 registers = ", ".join(f"${r * each + i}" for i in range(each))
                 code.append(f"add.s64 {name}, ${first + r}, {step * left.step};")
                 code.append(
-                    f"wgmma.mma_async.sync.aligned.m64n{schedule.columns}k16.f32.{kind}.{kind} "
-                    f"{{{registers}}}, {name}, b, adds, 1, 1, {transposed};"
+                    f"wgmma.mma_async.sync.aligned.m64n{schedule.columns}k{terms}.f32.{kind}.{kind} {{{registers}}}, {name}, b, {flags};"
                 )
         code += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {schedule.ahead};", "}"]
         return f.ptx("\n".join(code), *operands, tied=sums)
