@@ -1,1 +1,1 @@
-"""NVIDIA's GPUs through their driver alone: WGSL becomes LLVM IR, PTX, and machine code."""
+"""NVIDIA's GPUs through their driver alone."""

@@ -1,7 +1,7 @@
 """Kernels for NVIDIA's GPUs on the CPU: special registers and intrinsics are replaced, invocations run in turn.
 
-An invocation is a context of its own (POSIX's `swapcontext`) that runs until it waits: at a barrier for its workgroup, in a shuffle or a vote
-for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs.
+An invocation is a context of its own (POSIX's `swapcontext`) that runs until it waits: at a barrier for its workgroup, in a shuffle or a
+vote for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ define float @host.rsqrt.approx.f(float %x) {{
 
 def _unary(name: str, intrinsic: str, source: str, result: str) -> str:
     call = f"%result = call {result} @llvm.{intrinsic}({source} %x)"
-    return f"declare {result} @llvm.{intrinsic}({source})\ndefine {result} @host.{name}({source} %x) {{\n  {call}\n  ret {result} %result\n}}"
+    return (
+        f"declare {result} @llvm.{intrinsic}({source})\ndefine {result} @host.{name}({source} %x) {{\n  {call}\n  ret {result} %result\n}}"
+    )
 
 
 def _support() -> str:
@@ -157,7 +159,7 @@ def _support() -> str:
 def _on_host(text: str) -> tuple[str, list[str]]:
     """Return a kernel's module for the CPU, and the names of its variables in workgroup memory."""
     support = _support()
-    text = re.sub(r'^(target triple|attributes) .*$|^declare .*@llvm\.nvvm\..*$| #0(?= \{)', "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(target triple|attributes) .*$|^declare .*@llvm\.nvvm\..*$| #0(?= \{)", "", text, flags=re.MULTILINE)
     text = text.replace("ptx_kernel ", "").replace("@llvm.nvvm.read.ptx.sreg.", "@host.register.").replace("@llvm.nvvm.", "@host.")
     text = re.sub(r"(@w\.\w+ =) internal", r"\1", text)
     declared = set(re.findall(r"^declare .*?@([\w.]+)", text, flags=re.MULTILINE))

@@ -55,7 +55,14 @@ def test_while() -> None:
 
 
 def test_continuing_sees_the_variables_of_the_body() -> None:
-    body = "var k = 0u; loop { let twice = 2u * k; if (k % 2u == 0u) { continue; } r += 1u; continuing { k++; r += twice; break if k >= 6u; } }"
+    body = """
+    var k = 0u;
+    loop {
+      let twice = 2u * k;
+      if (k % 2u == 0u) { continue; }
+      r += 1u;
+      continuing { k++; r += twice; break if k >= 6u; }
+    }"""
     assert results_of(body) == [3 + 2 * sum(range(6))] * COUNT
 
 
@@ -316,7 +323,9 @@ def test_parameters_follow_the_numbers_of_bindings() -> None:
 
 
 def test_the_same_text_gives_the_same_module() -> None:
-    source = _KERNEL.format(body="r = f(given[i]) + g(i);", declarations="fn f(x: u32) -> u32 { return g(x); } fn g(x: u32) -> u32 { return x; }")
+    source = _KERNEL.format(
+        body="r = f(given[i]) + g(i);", declarations="fn f(x: u32) -> u32 { return g(x); } fn g(x: u32) -> u32 { return x; }"
+    )
     assert translate(source) == translate(source)
 
 

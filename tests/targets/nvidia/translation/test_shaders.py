@@ -11,8 +11,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -25,7 +26,8 @@ from tests.samples.sample import Sample
 from tests.targets.nvidia.translation.emulation import run
 from tests.targets.nvidia.translation.programs import CARD, execute, plan_of, shaders_of
 from tests.targets.nvidia.translation.ptx import ptx_of
-from volta_fn import dtypes
+from volta_fn import dtypes, grad, lax, nn, random
+from volta_fn import numpy as jnp
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.nvidia.translation import translate
 from volta_fn.targets.wgsl.runtime import commands
@@ -84,6 +86,44 @@ def compute(sample: Sample, name: str) -> None:
 @pytest.mark.parametrize(("sample", "name"), cases_of(samples_of_code())[::EVERY_RESULT], ids=str)
 def test_samples_compute_what_numpy_does(sample: Sample, name: str) -> None:
     compute(sample, name)
+
+
+#: Programs that are large enough for tiles, several workgroups, subgroups, and algorithms in passes.
+LARGER: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "product": (lambda x, y: x @ y, ((70, 130), (130, 66))),
+    "products": (lambda x, y: jnp.tanh(x @ y), ((3, 64, 64), (3, 64, 64))),
+    "product of long rows": (lambda x, y: x @ y, ((4, 3000), (3000, 4))),
+    "softmax": (lambda x: nn.softmax(x, axis=-1), ((5, 3000),)),
+    "sums of columns": (lambda x: (x.sum(0), x.max(1), jnp.argmax(x, 1)), ((300, 70),)),
+    "sort": (lambda x: jnp.sort(x), ((5000,),)),
+    "sort of rows": (lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1)), ((7, 300),)),
+    "top k": (lambda x: lax.top_k(x, 20), ((3, 4000),)),
+    "cumulative": (lambda x: (jnp.cumsum(x), lax.cummax(x)), ((6000,),)),
+    "scatter": (lambda x, y: jnp.zeros(40).at[(jnp.abs(x) * 20).astype("int32") % 40].add(y), ((2000,), (2000,))),
+    "convolution": (
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        ((2, 17, 19, 8), (3, 3, 8, 16)),
+    ),
+    "attention": (lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True), ((1, 70, 2, 32),) * 3),
+    "eigenvalues": (lambda x: jnp.linalg.eigvalsh(x @ x.T), ((40, 40),)),
+    "singular values": (lambda x: jnp.linalg.svd(x, compute_uv=False), ((40, 30),)),
+    "triangular": (lambda x: jnp.abs(jnp.linalg.qr(x)[1]), ((50, 34),)),
+    "solution": (lambda x, y: jnp.linalg.solve(x + 9 * jnp.eye(60), y), ((60, 60), (60, 3))),
+    "cholesky": (lambda x: jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(70)), ((70, 70),)),
+    "transform": (lambda x: jnp.abs(jnp.fft.fft(x)), ((3, 512),)),
+    "while": (lambda x: lax.while_loop(lambda s: s[0] < 7, lambda s: (s[0] + 1, jnp.sin(s[1]) + s[1]), (0, x)), ((300,),)),
+    "gradient": (lambda x, w: grad(lambda w: jnp.mean(nn.relu(x @ w) ** 2))(w), ((128, 64), (64, 96))),
+    "random": (lambda x: random.normal(random.key(3), (3000,)) + x, ((1,),)),
+}
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_programs_compute_what_numpy_does(name: str) -> None:
+    function, shapes = LARGER[name]
+    inputs = [np.random.default_rng(k).normal(size=shape).astype(np.float32) for k, shape in enumerate(shapes)]
+    expected = host(function(*arrays(inputs)))
+    for result, reference in zip(execute(plan_of(function, inputs), inputs), expected, strict=True):
+        assert_close(result, reference, 2e-5, name)
 
 
 def test_llvm_has_instructions_for_shaders_and_contracts_nothing() -> None:
