@@ -1,7 +1,7 @@
 """Kernels for NVIDIA's GPUs on the CPU: special registers and intrinsics are replaced, invocations run in turn.
 
-An invocation is a context of its own (POSIX's `swapcontext`) that runs until it waits: at a barrier for its workgroup, in a shuffle or a vote
-for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs.
+An invocation is a context of its own (POSIX's `swapcontext`) that runs until it waits: at a barrier for its workgroup, in a shuffle or a
+vote for its subgroup. Workgroup memory is full of `_FILLING` before a workgroup runs.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Kernel:
         self._code = load_objects([compile_object(text)], names)
         self._addresses = dict(zip(names, self._code.addresses, strict=True))
         self._entry = self._addresses["host.entry"]
-        self._waits = "host.barrier" in shader.llvm_ir.replace("llvm.nvvm", "host") or ".sync." in shader.llvm_ir
+        self._waits = re.search(r"@llvm\.nvvm\.(barrier|shfl|vote)", shader.llvm_ir) is not None
         self._registers = (ctypes.c_uint32 * len(_REGISTERS)).from_address(self._addresses["host.registers"])
         self._state = ctypes.c_uint32.from_address(self._addresses["host.state"])
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 import volta_fn as vf
-from tests.samples.sample import Sample
 from tests.targets.nvidia.translation.emulation import kernel
 from volta_fn.compiler import pipeline
 from volta_fn.compiler.target import TargetCapabilities
@@ -134,8 +133,3 @@ def execute(plan: ProgramPlan, inputs: Sequence[np.ndarray]) -> list[np.ndarray]
             slot = memory.slots[arguments + plan.own_results.index(output.result)]
             results.append(_array(slot, output.shape, np.dtype(plan.computed[output.result].dtype)))
     return results
-
-
-def results_of(sample: Sample, function: object, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the results of a function of a sample."""
-    return execute(plan_of(function, inputs), inputs)

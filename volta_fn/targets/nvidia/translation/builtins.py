@@ -1,4 +1,4 @@
-"""WGSL's built-in functions as instructions: numbers, atomics, barriers, subgroups."""
+"""WGSL's built-in functions: numbers, atomics, barriers, subgroups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _splat(i: Instructions, model: Value, number: float) -> Value:
 
 
 def _of_integers_or_floats(name: str, floats: str = "") -> Builtin:
-    """Return a function with intrinsics for signed integers, unsigned ones, and floats."""
+    """Return a function whose intrinsics depend on the kind of numbers."""
 
     def call(i: Instructions, *operands: Value) -> Value:
         kind = element_of(operands[0].type).kind
@@ -160,7 +160,10 @@ def _first_trailing_bit(i: Instructions, x: Value) -> Value:
 
 
 def _first_leading_bit(i: Instructions, x: Value) -> Value:
-    """Return the number of the highest bit that is 1, of a negative number that is 0; -1 where there is none."""
+    """Return the number of the highest bit that differs from the sign.
+
+    It is -1 where there is none.
+    """
     scalar = element_of(x.type)
     if scalar.kind == "int":
         x = i.binary("^", x, i.binary(">>", x, _splat(i, Value(with_element(x.type, U32), ""), scalar.bits - 1)))
@@ -168,7 +171,7 @@ def _first_leading_bit(i: Instructions, x: Value) -> Value:
 
 
 def _field(i: Instructions, x: Value, offset: Value, count: Value) -> tuple[Value, Value]:
-    """Return the offset of a field of bits and the number of its bits, within the width."""
+    """Return the offset and the length of a field of bits, within the width."""
     width = constant(U32, element_of(x.type).bits)
     offset = _min(i, concrete(offset, U32), width)
     return offset, _min(i, concrete(count, U32), i.binary("-", width, offset))
@@ -217,7 +220,7 @@ _OTHERS: dict[str, Builtin] = {"extractBits": _extract_bits, "insertBits": _inse
 
 
 def call(i: Instructions, name: str, operands: Sequence[Value]) -> Value | None:
-    """Return the result of a built-in function of numbers; None if there is none of this name."""
+    """Return the result of a function of numbers; None if the name is unknown."""
     if name == "select":
         no, yes = i.unify(*operands[:2])
         return i.select(operands[2], concrete(yes), concrete(no))
@@ -254,7 +257,10 @@ _BARRIER = "  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
 
 
 def barrier(i: Instructions) -> None:
-    """Append a barrier of the workgroup, which orders all memory; after another it is none."""
+    """Append a barrier of the workgroup, which orders all memory.
+
+    Of two in a row, one is enough.
+    """
     if i.is_terminated or i.lines[-1:] != [_BARRIER]:
         i.run("llvm.nvvm.barrier.cta.sync.aligned.all", "i32 0")
 

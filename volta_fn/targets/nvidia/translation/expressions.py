@@ -43,7 +43,10 @@ class Signature(NamedTuple):
 
 
 def hidden_texts(operand: Operand) -> list[str]:
-    """Return the texts of the arguments, or the parameters, that pass a variable of the module; of a binding, also its size."""
+    """Return the arguments, or the parameters, that pass a variable of the module.
+
+    A binding is passed with its size.
+    """
     is_binding = isinstance(operand, Place) and operand.space == GLOBAL
     return [str(operand), f"i64 {operand.pointer}.bytes"] if is_binding else [str(operand)]
 
@@ -269,8 +272,8 @@ class Expressions(Instructions):
             first = parts[0].type
             return Array(default_type(first) if isinstance(first, Scalar) else first, len(parts))
         scalars = [element_of(part.type) for part in parts]
-        known = next((scalar for scalar in scalars if not scalar.is_abstract), None)
-        return Vector(known or default_type(ABSTRACT_FLOAT if ABSTRACT_FLOAT in scalars else ABSTRACT_INT), int(name[3]))
+        literal = default_type(ABSTRACT_FLOAT if ABSTRACT_FLOAT in scalars else ABSTRACT_INT)
+        return Vector(next((scalar for scalar in scalars if not scalar.is_abstract), literal), int(name[3]))
 
     def _vector(self, type_: Vector, parts: Sequence[Value]) -> Value:
         if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""Modules of WGSL as modules of LLVM IR: declarations, the functions, and the kernel with its parameters."""
+"""Modules of WGSL as modules of LLVM IR: memory, functions, and the kernel."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from volta_fn.targets.nvidia.translation.syntax import (
     Expression,
     Function,
     Name,
+    StructDeclaration,
     Variable,
     fault,
     parse,
-)
-from volta_fn.targets.nvidia.translation.syntax import (
-    Structure as StructureSyntax,
 )
 from volta_fn.targets.nvidia.translation.types import U32, Scalar, Structure, Type, Vector, memory_type
 from volta_fn.targets.nvidia.translation.values import (
@@ -84,7 +82,7 @@ class Module:
             match item:
                 case Alias(_, name, type_):
                     self.types[name] = self._constants.type_of(type_)
-                case StructureSyntax(_, name, members):
+                case StructDeclaration(_, name, members):
                     self.types[name] = Structure(name, tuple((member, self._constants.type_of(type_)) for member, type_ in members))
                 case Variable():
                     self._declare(item)
@@ -95,10 +93,12 @@ class Module:
         kernel = self._kernel(main, (x, y, z))
         outlined = _outlined(kernel, bodies)
         functions = [self._definition(name, body, "noinline" if name in outlined else "alwaysinline") for name, body in bodies.items()]
-        attributes = f'attributes #0 = {{ nounwind "nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1" }}'
+        common = "nounwind convergent" if any(body.is_convergent for body in (kernel, *bodies.values())) else "nounwind"
+        launch = f'"nvvm.reqntid"="{x},{y},{z}" "nvvm.minctasm"="1"'
+        attributes = [f"attributes #0 = {{ {common} {launch} }}", f"attributes #1 = {{ {common} }}"]
         parameters = f"define ptx_kernel void @main({', '.join(self._kernel_parameters())}) #0"
         lines = ['target triple = "nvptx64-nvidia-cuda"', *self.intrinsics.values(), *self._memory, *functions]
-        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", attributes, ""]), (x, y, z))
+        return TranslatedShader("\n".join([*lines, f"{parameters} {{\n{kernel.text}\n}}", *attributes, ""]), (x, y, z))
 
     # declarations of the module
 
@@ -140,7 +140,7 @@ class Module:
         return value
 
     def _define_constant(self, name: str, value: Value) -> None:
-        """Name a constant; other types than scalars and vectors are tables in constant memory."""
+        """Name a constant; arrays and structures lie in constant memory."""
         if isinstance(value.type, Scalar | Vector):
             self.operands[name] = value
             return
@@ -169,7 +169,10 @@ class Module:
         return reached
 
     def _signature(self, function: Function) -> Signature:
-        """Return how a function is called: bindings and private variables that it uses are further parameters."""
+        """Return how a function is called.
+
+        Bindings and private variables that it uses are further parameters.
+        """
         self._constants.line = function.line
         parameters = tuple(self._constants.type_of(parameter.type) for parameter in function.parameters)
         result = None if function.result is None else self._constants.type_of(function.result)
@@ -200,7 +203,7 @@ class Module:
         for _, operand in signature.hidden:
             parameters += hidden_texts(operand)
         result = "void" if signature.result is None else signature.result.llvm
-        return f"define internal {result} @f.{name}({', '.join(parameters)}) {inlining} nounwind {{\n{body.text}\n}}"
+        return f"define internal {result} @f.{name}({', '.join(parameters)}) {inlining} #1 {{\n{body.text}\n}}"
 
     def _kernel(self, main: Function, threads: tuple[int, int, int]) -> Body:
         body = Body(self)
@@ -215,7 +218,10 @@ class Module:
         return body
 
     def _kernel_parameters(self) -> list[str]:
-        """Return the parameters that `TranslatedShader` describes. WGSL's bindings do not overlap where they are written."""
+        """Return the parameters that `TranslatedShader` describes.
+
+        WGSL forbids that a range that is written overlaps another.
+        """
         names = [f"%b.{variable.name}" for variable in self._bindings]
         access = ["" if variable.access == "read_write" else " readonly" for variable in self._bindings]
         pointers = [f"ptr addrspace({GLOBAL}) noalias{a} {name}" for a, name in zip(access, names, strict=True)]
@@ -302,5 +308,8 @@ def _builtin(body: Body, name: str, threads: tuple[int, int, int]) -> Value:
 
 
 def translate(source: str) -> TranslatedShader:
-    """Return a WGSL module with the entry point `main` as a kernel. Raises `CompilerError` for text beyond the subset."""
+    """Translate a WGSL module with the entry point `main`.
+
+    Raises `CompilerError` for text beyond the subset.
+    """
     return Module(source).translated()

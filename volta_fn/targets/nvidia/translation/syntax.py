@@ -1,4 +1,4 @@
-"""The syntax of WGSL: tokens, a tree of declarations, statements and expressions, and its parser.
+"""The syntax of WGSL: tokens, a tree, and its parser.
 
 The grammar is that of compute shaders: no textures, no overridable constants, no pointers except in arguments of built-in functions.
 """
@@ -23,14 +23,14 @@ def fault(line: int, problem: str) -> CompilerError:
 
 
 class TypeName(NamedTuple):
-    """A type, or a function with template arguments; each argument is a type or a number of elements."""
+    """A type or a function, with template arguments: types, or numbers of elements."""
 
     name: str
     arguments: tuple[TypeName | Expression, ...] = ()
 
 
 class Literal(NamedTuple):
-    """A number or a truth value; `suffix` is empty where the number has no type of its own."""
+    """A number or a truth value; without a suffix, a number has no type yet."""
 
     value: int | float | bool
     suffix: str
@@ -124,7 +124,7 @@ class If(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Any loop: it ends where `condition` is false, and `continuing` follows each iteration."""
+    """Any loop, which ends if `condition` is false; `continuing` ends an iteration."""
 
     line: int
     initial: Statement | None
@@ -180,7 +180,7 @@ class Variable(NamedTuple):
     binding: int
 
 
-class Structure(NamedTuple):
+class StructDeclaration(NamedTuple):
     """A structure and the types of its members."""
 
     line: int
@@ -197,7 +197,7 @@ class Alias(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A parameter; `builtin` is the built-in value that the entry point receives in it."""
+    """A parameter; of the entry point, with the built-in value that it receives."""
 
     name: str
     type: TypeName
@@ -219,7 +219,7 @@ class Function(NamedTuple):
     assigned: frozenset[str]
 
 
-ModuleItem = Variable | Structure | Alias | Function
+ModuleItem = Variable | StructDeclaration | Alias | Function
 
 
 # Tokens.
@@ -358,7 +358,7 @@ class _Parser:
                     self._accept(",")
         return attributes
 
-    def _structure(self, line: int) -> Structure:
+    def _structure(self, line: int) -> StructDeclaration:
         name, members = self._name(), []
         self._take("{")
         while not self._accept("}"):
@@ -368,7 +368,7 @@ class _Parser:
             self._take(":")
             members.append((member, self._type()))
             self._accept(",")
-        return Structure(line, name, tuple(members))
+        return StructDeclaration(line, name, tuple(members))
 
     def _variable(self, line: int, keyword: str, attributes: dict[str, list[str]]) -> Variable:
         space, access = keyword, ""
@@ -592,5 +592,8 @@ class _Parser:
 
 
 def parse(source: str) -> tuple[ModuleItem, ...]:
-    """Return the declarations of a module, in order. Raises `CompilerError` for text beyond the grammar."""
+    """Return the declarations of a module, in order.
+
+    Raises `CompilerError` for text beyond the grammar.
+    """
     return _Parser(source).module()

@@ -75,7 +75,7 @@ class Atomic:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Elements of one type; the length of an array in storage may be None, which leaves it to the binding."""
+    """Elements of one type; without a length, as many as the binding has."""
 
     element: Type
     length: int | None
@@ -141,7 +141,10 @@ def _round_up(size: int, alignment: int) -> int:
 
 
 def memory_type(type_: Type) -> str:
-    """Return LLVM's type of memory that holds a value; structures are bytes, so that WGSL's layout is kept."""
+    """Return LLVM's type of memory that holds a value.
+
+    Structures are bytes, so that WGSL's layout is kept.
+    """
     if isinstance(type_, Array):
         return f"[{type_.length or 0} x {memory_type(type_.element)}]"
     return f"[{type_.size} x i8]" if isinstance(type_, Structure) else type_.llvm
@@ -159,7 +162,7 @@ SUFFIXES = {"bool": BOOL, "i": I32, "u": U32, "li": I64, "lu": U64, "h": F16, "f
 
 
 def element_of(type_: Type) -> Scalar:
-    """Return the type of the components of a vector; of a scalar or an atomic, the scalar's."""
+    """Return the scalar type of a scalar, a vector or an atomic."""
     if isinstance(type_, Scalar):
         return type_
     if isinstance(type_, Vector | Atomic):

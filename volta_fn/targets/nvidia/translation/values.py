@@ -1,4 +1,4 @@
-"""Values and places in memory, and the instructions that operators and conversions become.
+"""Values, places in memory, and the instructions of operators and conversions.
 
 WGSL leaves nothing undefined that LLVM does: a quotient by 0 is the dividend, shifts count modulo the width, conversions saturate. Floats
 are IEEE's, without flags that let LLVM assume or contract anything.
@@ -35,7 +35,7 @@ from volta_fn.targets.nvidia.translation.types import (
 
 
 class Value(NamedTuple):
-    """A result of an instruction, or a constant; `number` is that of a constant scalar."""
+    """A result of an instruction, or a constant, with its number if a scalar."""
 
     type: Type
     text: str
@@ -105,6 +105,9 @@ def suffix(type_: Type) -> str:
     return f"v{type_.lanes}{name}" if isinstance(type_, Vector) else name
 
 
+#: Beginnings of the names of intrinsics that invocations call together.
+_CONVERGENT = ("llvm.nvvm.barrier.", "llvm.nvvm.shfl.", "llvm.nvvm.vote.")
+
 #: What operators do to compile-time integers.
 _FOLDED: dict[str, Callable[[int, int], int]] = {
     "+": operators.add, "-": operators.sub, "*": operators.mul, "&": operators.and_, "|": operators.or_, "^": operators.xor,
@@ -128,6 +131,8 @@ class Instructions:
         self.label = "entry"
         #: Whether the current block has ended.
         self.is_terminated = False
+        #: Whether invocations wait for each other, or exchange values.
+        self.is_convergent = False
 
     def fault(self, problem: str) -> CompilerError:
         """Return the error of the current statement."""
@@ -166,6 +171,7 @@ class Instructions:
 
     def _declared(self, name: str, result: str, arguments: Sequence[Value | str]) -> str:
         types = [a.type.llvm if isinstance(a, Value) else a.rpartition(" ")[0] for a in arguments]
+        self.is_convergent |= name.startswith(_CONVERGENT)
         self._intrinsics[name] = f"declare {result} @{name}({', '.join(types)})"
         return f"call {result} @{name}({', '.join(map(str, arguments))})"
 
@@ -231,7 +237,10 @@ class Instructions:
         return Place(place.type.members[number][1], pointer, place.space)
 
     def element(self, operand: Operand, index: Value) -> Operand:
-        """Return an element of an array, or a component of a vector: the place of one in memory, the value of one in registers."""
+        """Return an element of an array, or a component of a vector.
+
+        It is a place where the operand is, else a value.
+        """
         type_, index = operand.type, concrete(index)
         if isinstance(operand, Value) and isinstance(type_, Array):
             if index.number is not None:
@@ -275,7 +284,10 @@ class Instructions:
         return result
 
     def component(self, vector: Value, index: Value) -> Value:
-        """Return a component; one that is not known is selected, since vectors are registers."""
+        """Return a component.
+
+        An unknown one is selected: vectors are in registers, which have no addresses.
+        """
         type_ = vector.type
         if not isinstance(type_, Vector):
             raise self.fault(f"{type_.llvm} has no components")
@@ -311,7 +323,10 @@ class Instructions:
     # operators
 
     def unify(self, *operands: Value) -> list[Value]:
-        """Give operands one type: literals take that of the others, scalars become vectors."""
+        """Give operands one type.
+
+        Literals take that of the others, scalars become vectors.
+        """
         types = [operand.type for operand in operands]
         scalars = [element_of(type_) for type_ in types]
         scalar = next((s for s in scalars if not s.is_abstract), None)
@@ -443,7 +458,7 @@ class Instructions:
         return self.let(type_, f"{instruction} {value} to {type_.llvm}")
 
     def _truncated(self, scalar: Scalar, x: Value) -> Value:
-        """Return a float as an integer of a type, toward zero; numbers out of its range become the nearest bound."""
+        """Return a float as an integer, toward zero, within the range of its type."""
         if element_of(x.type).bits == 16:
             x = self.convert(F32, x)
         names = {32: {"int": "i", "uint": "ui"}, 64: {"int": "ll", "uint": "ull"}}[scalar.bits]
