@@ -35,8 +35,10 @@ from volta_fn.targets.wgsl.target import RoutineCache
 
 BFLOAT16, FLOAT16, FLOAT32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 
-#: The largest error that results may have, relative to all of them: that of rounding once, and with an epilogue some more times.
+#: The largest error that results may have, relative to all of them: that of rounding once, and with an epilogue some more times; and that
+#: of products of operands that are rounded to TensorFloat-32.
 TOLERANCES = {BFLOAT16: 8e-3, FLOAT16: 1e-3, FLOAT32: 2e-5}
+ROUNDED_TOLERANCE = 8e-4
 
 #: Products in a timed program, samples of each, and seconds that a sample takes at least.
 REPEATED, SAMPLES, SECONDS = 8, 7, 0.01
@@ -51,6 +53,8 @@ class Check:
     shapes: Sequence[tuple[int, ...]]
     dtype: np.dtype = BFLOAT16
     expected: int = 1
+    #: Whether operands may be rounded to TensorFloat-32.
+    rounds: bool = False
 
 
 def laid_out(layout: str) -> Callable[[Any, Any], Any]:
@@ -62,6 +66,11 @@ def shapes_of(layout: str, m: int, n: int, k: int, batch: int = 1) -> tuple[tupl
     """Return the shapes of operands in memory."""
     stack = (batch,) if batch > 1 else ()
     return (*stack, *((m, k) if layout[0] == "N" else (k, m))), (*stack, *((k, n) if layout[1] == "N" else (n, k)))
+
+
+def rounded(layout: str) -> Callable[[Any, Any], Any]:
+    """Return the product of operands that may be rounded to TensorFloat-32."""
+    return lambda x, y: vnp.matmul(x.T if layout[0] == "T" else x, y.T if layout[1] == "T" else y, precision="tensorfloat32")
 
 
 def in_float32(x: Any, y: Any) -> Any:
@@ -135,6 +144,7 @@ def checks() -> list[Check]:
         Check("a loop", looped, ((1024, 512), (6, 512, 512))),
         Check("a branch", branch, ((1024, 512), (512, 512)), expected=2),
         Check("gradients", loss_gradient, ((512, 512), (1024, 512)), expected=3),
+        *[Check(f"rounded {x}", rounded(x), shapes_of(x, 1032, 1000, 1024), FLOAT32, rounds=True) for x in ("NN", "NT", "TN", "TT")],
         Check("many tiles", laid_out("NN"), shapes_of("NN", 4096, 4104, 512)),
     ]
     return result
@@ -174,11 +184,12 @@ def run_check(check: Check) -> bool:
     actual = vf.jit(check.function)(*[vnp.asarray(x) for x in arrays])
     pairs = list(zip(vf.tree.leaves(actual), vf.tree.leaves(wanted), strict=True))
     errors = [relative_error(x, y) for x, y in pairs]
-    tolerance = max(TOLERANCES.get(np.dtype(x.dtype), 0.0) for x, _ in pairs)
+    tolerance = ROUNDED_TOLERANCE if check.rounds else max(TOLERANCES.get(np.dtype(x.dtype), 0.0) for x, _ in pairs)
     right = max(errors) <= tolerance
     count = on_matrix_units(check.function, arrays)
-    enough = count >= check.expected
-    verdict = "" if right and enough else "  WRONG" if not right else f"  NOT ON MATRIX UNITS: {count} of {check.expected}"
+    expected = 0 if check.rounds and opened_gpu().capabilities.matrix_units != "wgmma" else check.expected
+    enough = count >= expected
+    verdict = "" if right and enough else "  WRONG" if not right else f"  NOT ON MATRIX UNITS: {count} of {expected}"
     print(f"{check.dtype.name:9s} {check.name:28s} {count} on matrix units, error {max(errors):.1e}{verdict}", flush=True)
     return right and enough
 
@@ -187,18 +198,25 @@ def run_check(check: Check) -> bool:
 
 
 class Timed(NamedTuple):
-    """A product of 16-bit matrices as it occurs in networks."""
+    """A product as it occurs in networks; those of float32 may be rounded to TensorFloat-32."""
 
     layout: str
     m: int
     n: int
     k: int
     batch: int = 1
+    dtype: np.dtype = BFLOAT16
 
     @property
     def name(self) -> str:
-        """Its layout and sizes."""
-        return f"{self.layout} {f'{self.batch}x' if self.batch > 1 else ''}{self.m}x{self.n}x{self.k}"
+        """Its dtype, layout and sizes."""
+        dtype = "tf32" if self.dtype == FLOAT32 else "bf16"
+        return f"{dtype} {self.layout} {f'{self.batch}x' if self.batch > 1 else ''}{self.m}x{self.n}x{self.k}"
+
+    @property
+    def function(self) -> Callable[[Any, Any], Any]:
+        """Return the product of operands as they are in memory."""
+        return rounded(self.layout) if self.dtype == FLOAT32 else laid_out(self.layout)
 
     @property
     def operations(self) -> int:
@@ -217,12 +235,14 @@ TIMED = [
     *[Timed(layout, 4096, 768, 3072) for layout in ("NN", "NT")],
     Timed("TN", 768, 3072, 4096),
     Timed("NT", 4096, 50257, 768),
+    *[Timed(layout, 4096, 4096, 4096, dtype=FLOAT32) for layout in ("NT", "NN")],
+    Timed("NT", 1024, 1024, 1024, dtype=FLOAT32),
 ]
 
 
 def timer(product: Timed, operands: tuple[Any, list[Any]]) -> Callable[[], float]:
     """Return a function that times the product by a jitted program of several."""
-    multiply = laid_out(product.layout)
+    multiply = product.function
     program = vf.jit(lambda x, ys: [multiply(x, y) for y in ys])
     x, ys = operands
     results = program(x, ys)
@@ -245,8 +265,10 @@ def peer(product: Timed) -> Callable[[], float] | None:
     if torch is None:
         return None
     left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
-    x = torch.randn(left, device="cuda").to(torch.bfloat16)
-    ys = [torch.randn(right, device="cuda").to(torch.bfloat16) for _ in range(REPEATED)]
+    torch.backends.cuda.matmul.allow_tf32 = True
+    dtype = torch.float32 if product.dtype == FLOAT32 else torch.bfloat16
+    x = torch.randn(left, device="cuda").to(dtype)
+    ys = [torch.randn(right, device="cuda").to(dtype) for _ in range(REPEATED)]
     multiply = laid_out(product.layout)
 
     def run() -> list[Any]:
@@ -295,7 +317,7 @@ def run_timed(product: Timed, best: dict[str, AnySchedule] | None) -> None:
     """
     rng = np.random.default_rng(0)
     left, right = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
-    operands = vnp.asarray(numbers(rng, left, BFLOAT16)), [vnp.asarray(numbers(rng, right, BFLOAT16)) for _ in range(REPEATED)]
+    operands = vnp.asarray(numbers(rng, left, product.dtype)), [vnp.asarray(numbers(rng, right, product.dtype)) for _ in range(REPEATED)]
     samplers = {"": timer(product, operands)}
     schedules: dict[str, AnySchedule] = {}
     for schedule in candidates(opened_gpu().capabilities) if best is not None else ():
@@ -327,7 +349,7 @@ def named(product: Timed) -> str:
 
     contract.choose = choose
     shapes = shapes_of(product.layout, product.m, product.n, product.k, product.batch)
-    on_matrix_units(laid_out(product.layout), [np.empty(shape, BFLOAT16) for shape in shapes])
+    on_matrix_units(product.function, [np.empty(shape, product.dtype) for shape in shapes])
     contract.choose = _CHOOSE
     return names[0]
 

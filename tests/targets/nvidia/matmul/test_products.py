@@ -72,6 +72,15 @@ def test_layouts_of_ragged_sizes(device: TargetCapabilities, schedule: AnySchedu
 
 
 @pytest.mark.parametrize(("device", "schedule"), KERNELS)
+def test_tiles_that_fit(device: TargetCapabilities, schedule: AnySchedule) -> None:
+    def product(x: Any, y: Any) -> Any:
+        return x @ y
+
+    arrays = numbers(64, 128), numbers(128, 64)
+    check(computed(product, *arrays, device=device, schedule=schedule), product, *arrays)
+
+
+@pytest.mark.parametrize(("device", "schedule"), KERNELS)
 def test_float16_and_results_in_float32(device: TargetCapabilities, schedule: AnySchedule) -> None:
     def product(x: Any, y: Any) -> Any:
         return vnp.dot(x, y, preferred_element_type="float32")

@@ -72,13 +72,16 @@ def contraction(kernel: Kernel, device: TargetCapabilities, options: ProductOpti
         return None
     copies = _Copies(contraction, product, first + 1)
     buffers = tuple(dict.fromkeys([*copies.numbers, first]))
-    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, len(buffers) - 1), buffers, 1, device)
+    partial = _dispatch(product, schedule, PartialSums(product.m, product.n, schedule, len(buffers) - 1), buffers, 1, device)
     size = 4 * schedule.splits * product.batch * product.m * product.n
     return Routine((*copies.dispatches(device), partial, last), (size, *copies.sizes))
 
 
 class _Copies:
-    """The copies of operands that matrix units cannot read in place, as workspaces from a buffer's number on."""
+    """The copies of operands that matrix units cannot read in place.
+
+    They are workspaces, numbered from `first` on.
+    """
 
     def __init__(self, contraction: Contraction, product: MatrixProduct, first: int) -> None:
         #: The numbers of the operands' buffers, and bytes of the workspaces.
@@ -149,10 +152,10 @@ def _whole(
     outputs = range(count, count + stores)
     buffers = tuple(dict.fromkeys([*operands, *loaded, *outputs]))
     bindings = {number: binding for binding, number in enumerate(buffers)}
-    results: Results = Epilogue(contraction, bindings, [bindings[number] for number in outputs])
+    results: Results = Epilogue(contraction, schedule, bindings, [bindings[number] for number in outputs])
     rounding = _rounding(contraction)
     if rounding is not None and isinstance(schedule, Schedule):
-        results = Rounded(product.m, product.n, *rounding, bindings[count])
+        results = Rounded(product.m, product.n, schedule, *rounding, bindings[count])
     return _dispatch(product, schedule, results, buffers, stores, device)
 
 

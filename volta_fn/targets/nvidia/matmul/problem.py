@@ -161,7 +161,10 @@ def _copy_strides(operand: Operand) -> Axes:
 
 
 def copy_kernel(operand: Operand, elements: int) -> Kernel:
-    """Return the kernel that copies an operand, an array of so many elements, to contiguous matrices along k."""
+    """Return the kernel that copies an operand to matrices contiguous along k.
+
+    The operand is an array of so many elements.
+    """
     stack = [walk for walk in zip(operand.stack.sizes, operand.stack.strides, _copy_strides(operand), strict=True) if walk[1]]
     inner = contiguous_strides(operand.inner.sizes)
     outer = tuple(x * operand.inner.size for x in contiguous_strides(operand.outer.sizes))

@@ -22,6 +22,7 @@ from volta_fn.targets.cpu.scalars import Number, apply
 from volta_fn.targets.cpu.scalars.number import BFLOAT16
 from volta_fn.targets.nvidia.matmul.function import GLOBAL, KernelFunction, i32
 from volta_fn.targets.nvidia.matmul.problem import ROW
+from volta_fn.targets.nvidia.matmul.schedule import AnySchedule
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -33,13 +34,15 @@ LANES = 4
 
 
 class Results(ABC):
-    """A way to store the sums of a matrix with `rows` and `columns`."""
+    """A way to store the sums of a matrix with `rows` and `columns`, computed in tiles."""
 
     #: Columns that are staged at once.
     width = ROW // 4
 
-    def __init__(self, rows: int, columns: int) -> None:
+    def __init__(self, rows: int, columns: int, tile: AnySchedule) -> None:
         self.rows, self.columns = rows, columns
+        #: Whether tiles may have rows, or columns, that do not exist.
+        self._overhangs = rows % tile.rows != 0, columns % tile.columns != 0
 
     def store(self, f: KernelFunction, number: Value, row: Value, column: Value, sums: Sequence[Value], staging: Value) -> None:
         """Store 16 rows of sums from a row and a column on, of the product of this number.
@@ -74,9 +77,13 @@ class Results(ABC):
     def finish(self, f: KernelFunction, number: Value, row: Value, column: Value, staging: Value) -> None:
         """Store what is staged, from a row and a column on."""
 
-    def inside(self, f: KernelFunction, row: Value, column: Value) -> Value:
-        """Emit whether a row and a column exist."""
-        return f.binary("and", f.below(row, self.rows), f.below(column, self.columns))
+    def inside(self, f: KernelFunction, row: Value, column: Value) -> Value | None:
+        """Emit whether a row and a column exist; None if all do."""
+        sizes = zip(self._overhangs, (row, column), (self.rows, self.columns), strict=True)
+        conditions = [f.below(index, size) for overhangs, index, size in sizes if overhangs]
+        if len(conditions) == 2:
+            return f.binary("and", *conditions)
+        return conditions[0] if conditions else None
 
 
 class _Elementwise(Results):
@@ -121,8 +128,8 @@ class PartialSums(_Elementwise):
     The workspace is an array [number, rows, columns] of float32.
     """
 
-    def __init__(self, rows: int, columns: int, binding: int) -> None:
-        super().__init__(rows, columns)
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, binding: int) -> None:
+        super().__init__(rows, columns, tile)
         self.lanes = 1 if columns % LANES else LANES
         self._binding = binding
 
@@ -149,8 +156,8 @@ class Rounded(Results):
 
     width = ROW // 2
 
-    def __init__(self, rows: int, columns: int, target: ResultMap, dtype: np.dtype, binding: int) -> None:
-        super().__init__(rows, columns)
+    def __init__(self, rows: int, columns: int, tile: AnySchedule, target: ResultMap, dtype: np.dtype, binding: int) -> None:
+        super().__init__(rows, columns, tile)
         self._target, self._binding = target, binding
         self._pack = "bf16x2" if dtype == BFLOAT16 else "f16x2"
 
@@ -242,8 +249,8 @@ class Epilogue(_Elementwise):
 
     _NAME = "epilogue"
 
-    def __init__(self, product: Contraction, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
-        super().__init__(product.size(product.rows), product.size(product.columns))
+    def __init__(self, product: Contraction, tile: AnySchedule, inputs: Mapping[int, int], outputs: Sequence[int]) -> None:
+        super().__init__(product.size(product.rows), product.size(product.columns), tile)
         kernel, numbers = product.epilogue()
         self._product, self._inputs, self._outputs = product, [inputs[n] for n in numbers], outputs
         self._analysis = KernelAnalysis(kernel)
