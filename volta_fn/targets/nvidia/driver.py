@@ -647,7 +647,7 @@ _FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-
 
 
 def matrix_units_of(capability: tuple[int, int]) -> str:
-    """Return the matrix units of GPUs of a compute capability, as `TargetCapabilities` names them."""
+    """Return `TargetCapabilities`' name of the matrix units of a compute capability."""
     return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
 
 
