@@ -50,7 +50,7 @@ class FakeCuda:
         self.names, self.eager = names, eager
         self.version, self.capability, self.total = 13000, (9, 0), 1 << 37
         self.kernels: dict[str, Callable[[list[int], tuple[int, int, int]], None]] = {}
-        #: Statuses that the next calls of a function return, by its name.
+        #: Statuses that the next calls of a function return, by its name; those with 0 are made.
         self.failures: dict[str, list[int]] = {}
         #: Whether it is an error to wait for work.
         self.strict = True
@@ -80,8 +80,9 @@ class FakeCuda:
     def _called(self, name: str, args: tuple[Any, ...]) -> int:
         try:
             self.calls.append(name)
-            if self.failures.get(name):
-                return self.failures[name].pop(0)
+            planted = self.failures[name].pop(0) if self.failures.get(name) else 0
+            if planted:
+                return planted
             if not name.startswith(_WITHOUT_CONTEXT):
                 context = self.context
                 if context is None:
@@ -90,6 +91,7 @@ class FakeCuda:
                     return context.status
             return getattr(self, "do_" + name)(*args) or 0
         except BaseException as error:
+            error.add_note(name)
             self.broken.append(error)
             return 999
 

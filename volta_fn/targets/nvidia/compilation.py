@@ -187,7 +187,10 @@ def _answer(source: bytes, architecture: bytes, ordinal: bytes) -> tuple[bytes, 
 
 
 def _llvm_ir_of(source: str) -> tuple[str, tuple[int, int, int]]:
-    """Return the LLVM IR of a module, and the threads of a block: of WGSL, or of LLVM IR with a header."""
+    """Return the LLVM IR of a module, and the threads of a block.
+
+    The module is WGSL, or LLVM IR with a header.
+    """
     header = header_of(source)
     if header is not None:
         return source, (header.threads, 1, 1)

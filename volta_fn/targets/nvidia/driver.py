@@ -609,6 +609,7 @@ class NvidiaDriver:
 
     def destroy(self) -> None:
         """Close the device, and release everything that is left in its context."""
+        self.call_errors.device_lost = True
         with self._copies.reading:
             self.context.destroy()
         for pending in (self._batches, self._retired, self._sources):
@@ -647,7 +648,7 @@ _FEATURES = ("shader-f16", "shader-f64", "shader-int64", "subgroup", "timestamp-
 
 
 def matrix_units_of(capability: tuple[int, int]) -> str:
-    """Return the matrix units of GPUs of a compute capability, as `TargetCapabilities` names them."""
+    """Return `TargetCapabilities`' name of the matrix units of a compute capability."""
     return "wgmma" if capability == (9, 0) else "mma" if capability >= (8, 0) else ""
 
 
