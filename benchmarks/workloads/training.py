@@ -118,7 +118,12 @@ def _with_wide_softmax(lib: Library) -> Library:
 
 
 def _torch_in(
-    torch: Any, precision: str, params: dict[str, Any], batch: tuple[Any, ...], torch_loss: Callable[..., Any], optimizer: Callable[..., Any]
+    torch: Any,
+    precision: str,
+    params: dict[str, Any],
+    batch: tuple[Any, ...],
+    torch_loss: Callable[..., Any],
+    optimizer: Callable[..., Any],
 ) -> Callable[[], Any]:
     """Return PyTorch's step in another precision, compiled, and on a GPU as one CUDA graph."""
     first = next(iter(params.values()))
