@@ -32,7 +32,7 @@ from volta_fn.transforms.linearize import (
     spread,
     transpose_jaxpr,
 )
-from volta_fn.transforms.rules import chained
+from volta_fn.transforms.rules.programs import chained
 from volta_fn.transforms.vmap import batch_jaxpr
 
 Policy = Callable[..., bool]

@@ -1,0 +1,251 @@
+"""The rules of `scan`.
+
+A property of a value in the carry (differentiated, unknown or stacked) must hold for all iterations. So each rule looks for
+the smallest set of such values that an iteration does not extend: a fixed point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from volta_fn.core.array import Array
+from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, dce_jaxpr, has_effects, inline_calls, program_cache
+from volta_fn.core.primitive import AxisData, Zero
+from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
+from volta_fn.core.trace import bind
+from volta_fn.errors import GradientError
+from volta_fn.primitives.call import jit_p
+from volta_fn.primitives.control_flow.scan import scan_p
+from volta_fn.primitives.data_movement.movement import instantiate, moveaxis, to_front
+from volta_fn.primitives.elementwise.arithmetic import add
+from volta_fn.transforms.linearize import (
+    PartialEvalTrace,
+    fixed_point,
+    jvp_jaxpr,
+    jvp_rules,
+    linear_marks,
+    marked,
+    merge,
+    nonzero_marks,
+    partial_eval_rules,
+    spread,
+    transpose_jaxpr,
+    transpose_rules,
+    with_zeros,
+)
+from volta_fn.transforms.rules.programs import reordered, split_program
+from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
+
+
+class _Operands(NamedTuple):
+    """A list with an entry per operand of a scan, split by role."""
+
+    consts: Sequence[Any]
+    carry: Sequence[Any]
+    rows: Sequence[Any]
+
+    @classmethod
+    def of(cls, values: Sequence[Any], params: dict[str, Any]) -> _Operands:
+        start, end = params["num_consts"], params["num_consts"] + params["num_carry"]
+        return cls(values[:start], values[start:end], values[end:])
+
+
+def _bind_scan(params: dict[str, Any], jaxpr: ClosedJaxpr, consts: Sequence[Array], carry: Sequence[Array], rows: Sequence[Array]) -> Any:
+    return bind(scan_p, *consts, *carry, *rows, **_scan_params(params, jaxpr, len(consts), len(carry)))
+
+
+def _scan_params(params: dict[str, Any], jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> dict[str, Any]:
+    return {**params, "jaxpr": jaxpr, "num_consts": num_consts, "num_carry": num_carry}
+
+
+# Forward mode.
+
+
+@jvp_rules.register(scan_p)
+def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Sequence[Array], Sequence[Any]]:
+    closed, count = params["jaxpr"], params["num_carry"]
+    outputs = len(closed.out_avals)
+    nonzero = _Operands.of(nonzero_marks(tangents), params)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = jvp_jaxpr(closed, [*nonzero.consts, *carry, *nonzero.rows], [*carry, *[False] * (outputs - count)])
+        return result, result[1][:count]
+
+    (forward, out_nonzero), carry_nonzero = fixed_point(nonzero.carry, step)
+    values = _Operands.of(primals, params)
+    marks = nonzero._replace(carry=carry_nonzero)
+    in_tangents = _Operands(*[marked(t, m) for t, m in zip(_Operands.of(tangents, params), marks, strict=True)])
+    inputs = _paired([len(group) for group in values], [len(group) for group in in_tangents])
+    body = reordered(forward, inputs, _paired([count, outputs - count], [sum(carry_nonzero), sum(out_nonzero[count:])]))
+    flat = _bind_scan(
+        params,
+        body,
+        [*values.consts, *in_tangents.consts],
+        [*values.carry, *map(instantiate, in_tangents.carry)],
+        [*values.rows, *in_tangents.rows],
+    )
+    carried = count + sum(carry_nonzero)
+    rows = flat[carried:]
+    outs = [*flat[:count], *rows[: outputs - count]]
+    return outs, with_zeros([*flat[count:carried], *rows[outputs - count :]], out_nonzero, outs)
+
+
+def _paired(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return positions that order groups a, b, a', b' of these sizes as a, a', b, b'."""
+    order: list[int] = []
+    start, other = 0, sum(first)
+    for size, size_other in zip(first, second, strict=True):
+        order += [*range(start, start + size), *range(other, other + size_other)]
+        start, other = start + size, other + size_other
+    return order
+
+
+# Partial evaluation: a known loop, and an unknown loop that reads the residuals of each iteration.
+
+
+class _Split(NamedTuple):
+    carry_unknown: list[bool]
+    out_unknown: list[bool]
+    #: From the known consts to the residuals that are the same in every iteration.
+    invariant: ClosedJaxpr
+    #: The known loop; after its own outputs it returns the residuals that must be stacked.
+    known_loop: ClosedJaxpr
+    #: The unknown loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
+    unknown_body: ClosedJaxpr
+    #: For each residual that differs between iterations: the known row that it is, or None if the known loop stacks it.
+    rows: list[int | None]
+
+
+@partial_eval_rules.register(scan_p)
+def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
+    is_unknown = [trace.is_unknown(a) for a in args]
+    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(is_unknown), params))
+    values, marks = _Operands.of(args, params), _Operands.of(is_unknown, params)
+    consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
+    flat: Sequence[Array] = ()
+    if split.known_loop.out_avals or any(map(has_effects, split.known_loop.eqns)):
+        flat = _bind_scan(params, split.known_loop, consts, marked(values.carry, split.carry_unknown, False), rows)
+    stacked = iter(flat[split.out_unknown.count(False) :])
+    residuals = [next(stacked) if i is None else rows[i] for i in split.rows]
+    unknown_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
+    unknown_carry = marked(values.carry, split.carry_unknown)
+    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, marks.rows)]
+    recorded = trace.record(scan_p, operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry)))
+    return tuple(merge(split.out_unknown, recorded, flat))
+
+
+@program_cache
+def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Split:
+    free = [False] * (len(closed.out_avals) - count)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = split_program(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *free])
+        return result, result[2][:count]
+
+    (known_program, unknown_program, out_unknown), carry_unknown = fixed_point(is_unknown.carry, step)
+    known_program = inline_calls(known_program, jit_p)
+    consts, carry = is_unknown.consts.count(False), carry_unknown.count(False)
+    outputs = out_unknown.count(False)
+    invars, residuals = known_program.jaxpr.invars, known_program.jaxpr.outvars[outputs:]
+    varying = _varying(known_program, consts)
+    row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
+    invariant = [type(v) is Literal or v not in varying for v in residuals]
+    stacked = [not i and v not in row_of for i, v in zip(invariant, residuals, strict=True)]
+    same = _without_inputs(known_program, consts, varying, marked(residuals, invariant))
+    loop = dce_jaxpr(known_program, [*[True] * outputs, *stacked])
+    # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
+    positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)
+    inputs = [
+        *marked(positions, invariant), *range(len(residuals), first_row),
+        *marked(positions, invariant, False), *range(first_row, len(unknown_program.in_avals)),
+    ]  # fmt: skip
+    body = reordered(unknown_program, inputs, range(len(unknown_program.out_avals)))
+    return _Split(carry_unknown, out_unknown, same, loop, body, [row_of.get(v) for v in marked(residuals, invariant, False)])
+
+
+def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
+    """Return the variables that may differ between iterations."""
+    varying: set[Atom] = set(closed.jaxpr.invars[consts:])
+    for eqn in closed.eqns:
+        if has_effects(eqn) or any(v in varying for v in eqn.invars):
+            varying.update(eqn.outvars)
+    return varying
+
+
+def _without_inputs(known_program: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+    """Return the program of outputs that depend on the constants alone."""
+    jaxpr = known_program.jaxpr
+    eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
+    return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known_program.consts))
+
+
+# Reverse mode.
+
+
+@transpose_rules.register(scan_p)
+def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+    """Run the loop backwards, carrying cotangents, and sums of those of the consts."""
+    closed, count = params["jaxpr"], params["num_carry"]
+    linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
+    ys_nonzero = nonzero_marks(cotangents[count:])
+    backward, const_given, row_given = _backward_body(closed, linear, ys_nonzero)
+    sums = marked(marked(closed.in_avals[: params["num_consts"]], linear.consts), const_given)
+    carry = [*[instantiate(Zero(a)) for a in sums], *map(instantiate, cotangents[:count])]
+    rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
+    backwards = {**params, "reverse": not params["reverse"]}
+    flat = _bind_scan(backwards, backward, marked(values.consts, linear.consts, False), carry, rows)
+    return [
+        *spread(flat[: len(sums)], linear.consts, const_given),
+        *flat[len(sums) : len(sums) + count],
+        *spread(flat[len(sums) + count :], linear.rows, row_given),
+    ]
+
+
+@program_cache
+def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
+    start, count = len(linear.consts), len(linear.carry)
+    avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
+    for aval in avals.carry:
+        if aval.tangent_aval().dtype != aval.dtype:
+            raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
+    transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
+    consts, sums = linear.consts.count(False), sum(linear.consts)
+    const_given, carry_given, row_given = has_cotangent[:sums], has_cotangent[sums : sums + count], has_cotangent[sums + count :]
+    accumulated = marked(marked(avals.consts, linear.consts), const_given)
+    residuals = linear.rows.count(False)
+
+    def run(*flat: Array) -> list[Array]:
+        residual_consts, rest = flat[:consts], flat[consts:]
+        totals, cts, rows = rest[: len(accumulated)], rest[len(accumulated) : len(accumulated) + count], rest[len(accumulated) + count :]
+        outs = iter(eval_jaxpr(transposed, *residual_consts, *rows[:residuals], *cts, *rows[residuals:]))
+        grown = [add(total, next(outs)) for total in totals]
+        carried = [next(outs) if nz else instantiate(Zero(a)) for nz, a in zip(carry_given, avals.carry, strict=True)]
+        return [*grown, *carried, *outs]
+
+    y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
+    inputs = [*marked(avals.consts, linear.consts, False), *accumulated, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
+    return trace_to_jaxpr(run, inputs, "backward"), const_given, row_given
+
+
+# Batching.
+
+
+@batching_rules.register(scan_p)
+def _scan_batch(
+    axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
+) -> tuple[Sequence[Array], list[int | None]]:
+    closed, count = params["jaxpr"], params["num_carry"]
+    free = [False] * (len(closed.out_avals) - count)
+    stacked = _Operands.of([d is not None for d in dims], params)
+
+    def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
+        result = batch_jaxpr(closed, axis, [*stacked.consts, *carry, *stacked.rows], [*carry, *free])
+        return result, result[1][:count]
+
+    (body, out_stacked), carry_stacked = fixed_point(stacked.carry, step)
+    values, dims_of = _Operands.of(args, params), _Operands.of(dims, params)
+    carry = [stack_if(s, a, d, axis.size) for s, a, d in zip(carry_stacked, values.carry, dims_of.carry, strict=True)]
+    rows = [a if d is None else moveaxis(a, d, 1) for a, d in zip(values.rows, dims_of.rows, strict=True)]
+    outs = _bind_scan(params, body, to_front(values.consts, dims_of.consts), carry, rows)
+    return outs, [(0 if i < count else 1) if s else None for i, s in enumerate(out_stacked)]
