@@ -15,25 +15,20 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inl
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.call import call_params, jit_p, optimization_barrier_p, results_of
+from volta_fn.primitives.call import jit_p, optimization_barrier_p, results_of
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.data_movement.movement import to_front
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
     PartialEvalTrace,
-    jvp_jaxpr,
     linear_marks,
     marked,
     merge,
-    nonzero_marks,
     partial_eval_jaxpr,
-    split_tangents,
-    spread,
-    transpose_jaxpr,
 )
+from volta_fn.transforms.rules.calls import Call, batch_of_call, jvp_of_call, transpose_of_call
+from volta_fn.transforms.rules.jit import jit_call
 from volta_fn.transforms.rules.programs import chained
-from volta_fn.transforms.vmap import batch_jaxpr
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -90,10 +85,15 @@ def checkpoint(
 remat = checkpoint
 
 
-def _jvp(primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any) -> tuple[Sequence[Array], list[Any]]:
-    nonzero = nonzero_marks(tangents)
-    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    return split_tangents(bind(checkpoint_p, *primals, *marked(tangents, nonzero), jaxpr=forward, **settings), out_nonzero)
+def _checkpoint_call(settings: dict[str, Any]) -> Call:
+    """Return what calls a derived program with a policy and `prevent_cse`."""
+    return lambda program, operands: bind(checkpoint_p, *operands, jaxpr=program, **settings)
+
+
+def _jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, **settings: Any
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    return jvp_of_call(_checkpoint_call(settings), jaxpr, primals, tangents)
 
 
 def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
@@ -141,11 +141,13 @@ def _subprogram(closed: ClosedJaxpr, invars: list[Var], outvars: list[Atom], eqn
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, policy: Policy | None, prevent_cse: bool) -> list[Any]:
-    linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
-    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
-    residuals = marked(args, linear, False)
-    program = _after_barrier(backward, len(residuals)) if prevent_cse and residuals else backward
-    return spread(bind(jit_p, *residuals, *marked(cotangents, nonzero), **call_params(program, "checkpoint")), linear, has_cotangent)
+    residual_count = linear_marks(args).count(False)
+
+    def call(backward: ClosedJaxpr, operands: Sequence[Array]) -> Sequence[Array]:
+        program = _after_barrier(backward, residual_count) if prevent_cse and residual_count else backward
+        return jit_call("checkpoint")(program, operands)
+
+    return transpose_of_call(call, jaxpr, cotangents, args)
 
 
 @program_cache
@@ -161,8 +163,7 @@ def _after_barrier(closed: ClosedJaxpr, count: int) -> ClosedJaxpr:
 def _batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, **settings: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
-    batched, out_stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
-    return bind(checkpoint_p, *to_front(args, dims), jaxpr=batched, **settings), [0 if s else None for s in out_stacked]
+    return batch_of_call(_checkpoint_call(settings), jaxpr, axis, args, dims)
 
 
 checkpoint_p = Primitive(

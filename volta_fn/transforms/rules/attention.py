@@ -21,7 +21,12 @@ from volta_fn.transforms.linearize import (
     transpose_jaxpr,
     transpose_rules,
 )
+from volta_fn.transforms.rules.calls import jvp_of_call, transpose_of_call
+from volta_fn.transforms.rules.jit import jit_call
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules
+
+#: Calls a derivative that no target has a routine for.
+_EXPANSION = jit_call("attention")
 
 
 @jvp_rules.register(attention_p)
@@ -37,6 +42,13 @@ def _attention_jvp(
     operands = (*primals, out, statistics, *[instantiate(t) for t in marked(tangents[:3], nonzero)])
     (tangent,) = bind(attention_tangent_p, *operands, **attention_params(body, form, tuple(nonzero)))
     return (out, statistics), [tangent, instantiate(zeros[1])]  # for recordings, in which all results have tangents
+
+
+@jvp_rules.register(attention_tangent_p, attention_gradient_p)
+def _derived_attention_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> tuple[Sequence[Array], Sequence[Any]]:
+    return jvp_of_call(_EXPANSION, jaxpr, primals, tangents)
 
 
 @program_cache
@@ -73,6 +85,13 @@ def _attention_tangent_transpose(
     else:
         results = bind(jit_p, *residuals, cotangents[0], **call_params(backward, "attention_gradient"))
     return spread(results, linear, has_cotangent)
+
+
+@transpose_rules.register(attention_gradient_p)
+def _attention_gradient_transpose(
+    cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, form: Form, moved: tuple[bool, ...]
+) -> list[Any]:
+    return transpose_of_call(_EXPANSION, jaxpr, cotangents, args)
 
 
 def _attention_batch_rule(primitive: Primitive) -> Any:

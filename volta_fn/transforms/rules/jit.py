@@ -9,33 +9,26 @@ from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData
 from volta_fn.core.trace import bind
-from volta_fn.primitives.call import attention_gradient_p, attention_tangent_p, call_params, jit_p
-from volta_fn.primitives.data_movement.movement import to_front
-from volta_fn.transforms.linearize import (
-    PartialEvalTrace,
-    jvp_jaxpr,
-    jvp_rules,
-    linear_marks,
-    marked,
-    merge,
-    nonzero_marks,
-    partial_eval_rules,
-    split_tangents,
-    spread,
-    transpose_jaxpr,
-    transpose_rules,
-)
+from volta_fn.primitives.call import call_params, jit_p
+from volta_fn.transforms.linearize import PartialEvalTrace, jvp_rules, marked, merge, partial_eval_rules, transpose_rules
+from volta_fn.transforms.rules.calls import Call, batch_of_call, jvp_of_call, transpose_of_call
 from volta_fn.transforms.rules.residuals import split_call
-from volta_fn.transforms.vmap import batch_jaxpr, batching_rules
+from volta_fn.transforms.vmap import batching_rules
 
 
-@jvp_rules.register(jit_p, attention_tangent_p, attention_gradient_p)
-def _call_jvp(
-    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any
+def jit_call(name: str) -> Call:
+    """Return what calls a derived program under a name.
+
+    It donates nothing: other values of a transformed function may need the operands.
+    """
+    return lambda program, operands: bind(jit_p, *operands, **call_params(program, name))
+
+
+@jvp_rules.register(jit_p)
+def _jit_jvp(
+    primals: Sequence[Array], tangents: Sequence[Any], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], Sequence[Any]]:
-    nonzero = nonzero_marks(tangents)
-    forward, out_nonzero = jvp_jaxpr(jaxpr, nonzero, False)
-    return split_tangents(bind(jit_p, *primals, *marked(tangents, nonzero), **call_params(forward, name)), out_nonzero)
+    return jvp_of_call(jit_call(name), jaxpr, primals, tangents)
 
 
 @partial_eval_rules.register(jit_p)
@@ -48,18 +41,13 @@ def _jit_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: di
     return tuple(merge(out_unknown, recorded, flat))
 
 
-@transpose_rules.register(jit_p, attention_gradient_p)
-def _call_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str = "attention", **params: Any) -> list[Any]:
-    linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
-    backward, has_cotangent = transpose_jaxpr(jaxpr, linear, nonzero)
-    return spread(
-        bind(jit_p, *marked(args, linear, False), *marked(cotangents, nonzero), **call_params(backward, name)), linear, has_cotangent
-    )
+@transpose_rules.register(jit_p)
+def _jit_transpose(cotangents: Sequence[Any], *args: Any, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]) -> list[Any]:
+    return transpose_of_call(jit_call(name), jaxpr, cotangents, args)
 
 
 @batching_rules.register(jit_p)
 def _jit_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], *, jaxpr: ClosedJaxpr, name: str, donated: tuple[bool, ...]
 ) -> tuple[Sequence[Array], list[int | None]]:
-    batched, stacked = batch_jaxpr(jaxpr, axis, [d is not None for d in dims])
-    return bind(jit_p, *to_front(args, dims), **call_params(batched, name)), [0 if s else None for s in stacked]
+    return batch_of_call(jit_call(name), jaxpr, axis, args, dims)
