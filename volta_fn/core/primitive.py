@@ -92,9 +92,9 @@ class Primitive:
 
     abstract: Rule
     multiple_results: bool
-    #: Control flow: parameters hold programs that it runs.
+    #: Parameters hold programs that it runs: it is control flow, or a call.
     holds_programs: bool
-    #: For calls of a sub-program: the parameter that holds it. The compiler inlines it.
+    #: For calls: the parameter that holds the called program, which compilers inline. It has the call's operands and results.
     call_param: str | None
     #: It must run even if its results are unused (callbacks).
     effectful: bool

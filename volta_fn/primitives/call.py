@@ -5,14 +5,13 @@ Attention calls its own expansion, which a target without a routine inlines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from volta_fn import tree
 from volta_fn.core.array import Array, as_value
-from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import Linear, Primitive, Zero
 from volta_fn.core.trace import bind
@@ -23,17 +22,24 @@ from volta_fn.primitives.data_movement.movement import instantiate, zero_jvp
 # Transforms apply to the sub-program; `jit` decides how it runs.
 
 
-def results_of(parameter: str) -> Callable[..., tuple[ShapedArray, ...]]:
-    """Return the shape rule of a call of the program that a parameter holds."""
-    return lambda *avals, **params: tuple(params[parameter].out_avals)
+def call_primitive(name: str, parameter: str = "jaxpr", **rules: Any) -> Primitive:
+    """Declare the call of a program, which the parameter of that name holds.
 
-
-def _call(name: str) -> Primitive:
-    return Primitive(name, results_of("jaxpr"), multiple_results=True, holds_programs=True, call_param="jaxpr", views=True)
+    Its results are those of the program, and compilers inline it. `rules` are the call's own, as `Primitive` takes them.
+    """
+    return Primitive(
+        name,
+        lambda *avals, **params: tuple(params[parameter].out_avals),
+        multiple_results=True,
+        holds_programs=True,
+        call_param=parameter,
+        views=True,
+        **rules,
+    )
 
 
 #: ``jaxpr`` has concrete constants only; ``donated`` marks the operands whose memory the call may reuse (empty: none).
-jit_p = _call("jit")
+jit_p = call_primitive("jit")
 
 
 def call_params(jaxpr: ClosedJaxpr, name: str) -> dict[str, Any]:
@@ -182,9 +188,9 @@ class Form(NamedTuple):
     masked: bool
 
 
-attention_p = _call("attention")
-attention_tangent_p = _call("attention_tangent")
-attention_gradient_p = _call("attention_gradient")
+attention_p = call_primitive("attention")
+attention_tangent_p = call_primitive("attention_tangent")
+attention_gradient_p = call_primitive("attention_gradient")
 
 #: The calls that a target may have routines for.
 ROUTINE_CALLS = frozenset((attention_p, attention_gradient_p))

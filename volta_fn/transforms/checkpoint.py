@@ -15,7 +15,7 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inl
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.call import jit_p, optimization_barrier_p, results_of
+from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
@@ -166,13 +166,8 @@ def _batch(
     return batch_of_call(_checkpoint_call(settings), jaxpr, axis, args, dims)
 
 
-checkpoint_p = Primitive(
+checkpoint_p = call_primitive(
     "checkpoint",
-    results_of("jaxpr"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="jaxpr",
-    views=True,
     jvp=_jvp,
     transpose=_transpose,
     partial_eval=_partial_eval,

@@ -19,7 +19,7 @@ from volta_fn.core.refs import Ref, positions_of_refs
 from volta_fn.core.staging import check_callable, eval_jaxpr, function_name, hoist_tracers, output_arrays, trace_with_wide_inputs
 from volta_fn.core.trace import EVAL, Tracer, axis_environment, bind, current_trace, run_under
 from volta_fn.errors import ArgumentError, CapturedTracerError, ConcretizationError, ShapeError, TreeError, UnsetRuleError
-from volta_fn.primitives.call import results_of
+from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.scan import scan
 from volta_fn.primitives.data_movement.movement import broadcast, instantiate, to_front
 from volta_fn.primitives.elementwise.cast import convert_element_type, widened
@@ -521,12 +521,9 @@ def _partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[s
     return tuple(run_under(trace, eval_jaxpr, params["call_jaxpr"], *args))
 
 
-custom_vmap_call_p = Primitive(
+custom_vmap_call_p = call_primitive(
     "custom_vmap_call",
-    results_of("call_jaxpr"),
-    multiple_results=True,
-    call_param="call_jaxpr",
-    views=True,
+    "call_jaxpr",
     jvp=_jvp,
     partial_eval=_partial_eval,
     batch=lambda axis, args, dims, *, call_jaxpr, rule: rule(axis, args, dims),

@@ -18,7 +18,7 @@ from volta_fn.core.refs import Ref
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import bind
 from volta_fn.errors import ArgumentError, GradientError, ShapeError, TreeError, UnsetRuleError
-from volta_fn.primitives.call import results_of
+from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.primitives.reduction import reduce_sum
 from volta_fn.settings import current as settings
@@ -148,12 +148,9 @@ def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, r
     return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
 
 
-custom_jvp_call_p = Primitive(
+custom_jvp_call_p = call_primitive(
     "custom_jvp_call",
-    results_of("call_jaxpr"),
-    multiple_results=True,
-    call_param="call_jaxpr",
-    views=True,
+    "call_jaxpr",
     jvp=_jvp_custom_jvp,
     transpose=_transpose,
     batch=batch_custom_call(_BatchedJvpRule),
@@ -374,12 +371,9 @@ class _WithZeros:
         return self.backward(residuals, [Zero(a) if a.dtype == dtypes.float0 else next(inexact) for a in self.avals])
 
 
-custom_vjp_call_p = Primitive(
+custom_vjp_call_p = call_primitive(
     "custom_vjp_call",
-    results_of("call_jaxpr"),
-    multiple_results=True,
-    call_param="call_jaxpr",
-    views=True,
+    "call_jaxpr",
     jvp=_jvp_custom_vjp,
     batch=batch_custom_call(_BatchedVjpRule),
 )

@@ -9,12 +9,12 @@ from volta_fn import tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import ClosedJaxpr, Var
-from volta_fn.core.primitive import AxisData, Primitive, Zero
+from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import FlatFunction, check_callable, eval_jaxpr, function_name, hoist_tracers, trace_to_jaxpr
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.dtypes import INEXACT
 from volta_fn.errors import ArgumentError, DTypeError, GradientError, ShapeError, TreeError
-from volta_fn.primitives.call import results_of
+from volta_fn.primitives.call import call_primitive
 from volta_fn.primitives.control_flow.bodies import Body, promote_weak, trace_body
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front, to_front
 from volta_fn.primitives.declare import to_dtype
@@ -94,13 +94,9 @@ def _linear_batch(
     return outs, [0] * len(outs)
 
 
-linear_call_p = Primitive(
+linear_call_p = call_primitive(
     "linear_call",
-    results_of("forward"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="forward",
-    views=True,
+    "forward",
     jvp=_linear_jvp,
     transpose=_linear_transpose,
     batch=_linear_batch,
@@ -273,13 +269,9 @@ def _solve_batch(
 
 
 #: Operands: the values that any of the four programs closes over, then the right-hand side.
-custom_linear_solve_p = Primitive(
+custom_linear_solve_p = call_primitive(
     "custom_linear_solve",
-    results_of("solve"),
-    multiple_results=True,
-    holds_programs=True,
-    call_param="solve",
-    views=True,
+    "solve",
     jvp=_solve_jvp,
     transpose=_solve_transpose,
     batch=_solve_batch,
