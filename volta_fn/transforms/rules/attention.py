@@ -17,7 +17,7 @@ from volta_fn.transforms.linearize import (
     linear_marks,
     marked,
     nonzero_marks,
-    spread,
+    per_operand,
     transpose_jaxpr,
     transpose_rules,
 )
@@ -84,7 +84,7 @@ def _attention_tangent_transpose(
         )
     else:
         results = bind(jit_p, *residuals, cotangents[0], **call_params(backward, "attention_gradient"))
-    return spread(results, linear, has_cotangent)
+    return per_operand(results, linear, has_cotangent)
 
 
 @transpose_rules.register(attention_gradient_p)

@@ -9,7 +9,7 @@ from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.primitive import AxisData
 from volta_fn.primitives.data_movement.movement import to_front
-from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, split_tangents, spread, transpose_jaxpr
+from volta_fn.transforms.linearize import jvp_jaxpr, linear_marks, marked, nonzero_marks, per_operand, split_tangents, transpose_jaxpr
 from volta_fn.transforms.vmap import batch_jaxpr
 
 #: (program, operands) -> results: binds the primitive that calls a derived program.
@@ -29,7 +29,7 @@ def transpose_of_call(call: Call, closed: ClosedJaxpr, cotangents: Sequence[Any]
     """Call the backward program, of the values that are not linear and the cotangents."""
     linear, nonzero = linear_marks(args), nonzero_marks(cotangents)
     backward, has_cotangent = transpose_jaxpr(closed, linear, nonzero)
-    return spread(call(backward, [*marked(args, linear, False), *marked(cotangents, nonzero)]), linear, has_cotangent)
+    return per_operand(call(backward, [*marked(args, linear, False), *marked(cotangents, nonzero)]), linear, has_cotangent)
 
 
 def batch_of_call(

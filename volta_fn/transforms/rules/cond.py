@@ -28,8 +28,8 @@ from volta_fn.transforms.linearize import (
     merge,
     nonzero_marks,
     partial_eval_rules,
+    per_operand,
     split_tangents,
-    spread,
     transpose_jaxpr,
     transpose_rules,
 )
@@ -121,7 +121,7 @@ def _cond_transpose(cotangents: Sequence[Any], index: Any, *operands: Any, branc
     linear, nonzero = linear_marks(operands), nonzero_marks(cotangents)
     backward, has_cotangent = _transpose_branches(branches[0], branches[1:], linear, nonzero)
     flat = bind(cond_p, index, *marked(operands, linear, False), *marked(cotangents, nonzero), branches=backward)
-    return [None, *spread(flat, linear, has_cotangent)]
+    return [None, *per_operand(flat, linear, has_cotangent)]
 
 
 @program_cache

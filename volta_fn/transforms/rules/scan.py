@@ -29,7 +29,7 @@ from volta_fn.transforms.linearize import (
     merge,
     nonzero_marks,
     partial_eval_rules,
-    spread,
+    per_operand,
     transpose_jaxpr,
     transpose_rules,
     with_zeros,
@@ -196,9 +196,9 @@ def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> lis
     backwards = {**params, "reverse": not params["reverse"]}
     flat = _bind_scan(backwards, backward, marked(values.consts, linear.consts, False), carry, rows)
     return [
-        *spread(flat[: len(sums)], linear.consts, const_given),
+        *per_operand(flat[: len(sums)], linear.consts, const_given),
         *flat[len(sums) : len(sums) + count],
-        *spread(flat[len(sums) + count :], linear.rows, row_given),
+        *per_operand(flat[len(sums) + count :], linear.rows, row_given),
     ]
 
 
