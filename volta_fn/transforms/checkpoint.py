@@ -28,7 +28,7 @@ from volta_fn.transforms.linearize import (
 )
 from volta_fn.transforms.rules.calls import Call, batch_of_call, jvp_of_call, transpose_of_call
 from volta_fn.transforms.rules.jit import jit_call
-from volta_fn.transforms.rules.programs import chained
+from volta_fn.transforms.rules.programs import compose
 
 Policy = Callable[..., bool]
 P = ParamSpec("P")
@@ -130,7 +130,7 @@ def _split(closed: ClosedJaxpr, policy: Policy | None, is_unknown: Sequence[bool
     saved = [v for e in marked(known_program.eqns, is_kept) for v in e.outvars]
     repeated = _subprogram(known_program, [*saved, *known_program.jaxpr.invars], residuals, marked(known_program.eqns, is_kept, False))
     optional = [True] * len(repeated.in_avals) + [False] * sum(is_unknown)
-    rest, reads = prune_inputs(dce_jaxpr(chained(repeated, unknown_program, "checkpoint")), optional)
+    rest, reads = prune_inputs(dce_jaxpr(compose(repeated, unknown_program, "checkpoint")), optional)
     residuals_read = marked(saved, reads[: len(saved)])
     first = _subprogram(known_program, known_program.jaxpr.invars, [*known_outs, *residuals_read], known_program.eqns)
     return _Split(first, rest, reads[len(saved) :], out_unknown)

@@ -10,7 +10,7 @@ import numpy as np
 
 from volta_fn.core.array import Array
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, program_cache
+from volta_fn.core.jaxpr import ClosedJaxpr, Var, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
@@ -41,15 +41,15 @@ Branches = tuple[ClosedJaxpr, ...]
 Derive = Callable[[ClosedJaxpr, list[bool]], tuple[ClosedJaxpr, list[bool]]]
 
 
-def _any(rows: Sequence[Sequence[bool]]) -> list[bool]:
-    """Combine rows of marks by `or`."""
-    return [any(column) for column in zip(*rows, strict=True)]
+def _union(marks_of_branches: Sequence[Sequence[bool]]) -> list[bool]:
+    """Mark what is marked in any branch."""
+    return [any(marks) for marks in zip(*marks_of_branches, strict=True)]
 
 
 def _derived(branches: Branches, derive: Derive) -> tuple[Branches, list[bool]]:
     """Derive all branches, with an output marked in all of them if it is in any."""
-    free = [False] * len(branches[0].out_avals)
-    forced = _any([derive(b, free)[1] for b in branches])
+    not_forced = [False] * len(branches[0].out_avals)
+    forced = _union([derive(b, not_forced)[1] for b in branches])
     return tuple([derive(b, forced)[0] for b in branches]), forced
 
 
@@ -77,8 +77,8 @@ def _cond_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: d
 def _split_branches(first: ClosedJaxpr, others: Branches, is_unknown: Sequence[bool]) -> tuple[Branches, Branches, list[bool]]:
     """Split every branch, with equal unknown outputs and types of residuals."""
     branches = (first, *others)
-    free = [False] * len(first.out_avals)
-    out_unknown = _any([split_program(b, is_unknown, free)[2] for b in branches])
+    not_forced = [False] * len(first.out_avals)
+    out_unknown = _union([split_program(b, is_unknown, not_forced)[2] for b in branches])
     splits = [split_program(b, is_unknown, out_unknown) for b in branches]
     count = out_unknown.count(False)
     slots = _residual_slots([[v.aval for v in known_program.jaxpr.outvars[count:]] for known_program, _, _ in splits])
@@ -87,33 +87,38 @@ def _split_branches(first: ClosedJaxpr, others: Branches, is_unknown: Sequence[b
 
 
 def _residual_slots(types: Sequence[Sequence[ShapedArray]]) -> list[ShapedArray]:
-    """Return types in which any branch's residuals fit; only one branch runs."""
-    most: Counter[ShapedArray] = Counter()
+    """Return the fewest types that have room for the residuals of any one branch."""
+    slots: Counter[ShapedArray] = Counter()
     for avals in types:
-        most |= Counter([a.strip_weak_type() for a in avals])
-    return list(most.elements())
+        slots |= Counter([a.strip_weak_type() for a in avals])
+    return list(slots.elements())
 
 
 def _with_slots(
     known_program: ClosedJaxpr, unknown_program: ClosedJaxpr, count: int, slots: Sequence[ShapedArray]
 ) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """Assign a branch's residuals to slots; the known program fills others with zeros."""
+    """Assign a branch's residuals to slots; the known program fills others with zeros.
+
+    The residuals are the known program's outputs from `count` on.
+    """
     residuals = known_program.jaxpr.outvars[count:]
-    free = list(range(len(residuals)))
-    assigned: list[int | None] = []
+    unassigned = list(range(len(residuals)))
+    #: For each slot, the position of a residual, or None.
+    assignment: list[int | None] = []
     for slot in slots:
-        assigned.append(next((i for i in free if residuals[i].aval.strip_weak_type() is slot), None))
-        if assigned[-1] is not None:
-            free.remove(assigned[-1])
+        position = next((i for i in unassigned if residuals[i].aval.strip_weak_type() is slot), None)
+        assignment.append(position)
+        if position is not None:
+            unassigned.remove(position)
 
     def run(*args: Array) -> list[Array]:
         outs = eval_jaxpr(known_program, *args)
-        return [*outs[:count], *[instantiate(Zero(s)) if i is None else outs[count + i] for i, s in zip(assigned, slots, strict=True)]]
+        return [*outs[:count], *[instantiate(Zero(s)) if i is None else outs[count + i] for i, s in zip(assignment, slots, strict=True)]]
 
     jaxpr = unknown_program.jaxpr
-    inputs = [Var(s) if i is None else jaxpr.invars[i] for i, s in zip(assigned, slots, strict=True)]
-    waits = Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[len(residuals) :]], jaxpr.outvars, jaxpr.eqns)
-    return trace_to_jaxpr(run, known_program.in_avals, "known"), ClosedJaxpr(waits, unknown_program.consts)
+    inputs = [Var(s) if i is None else jaxpr.invars[i] for i, s in zip(assignment, slots, strict=True)]
+    with_slots = unknown_program.replace(invars=[*inputs, *jaxpr.invars[len(residuals) :]])
+    return trace_to_jaxpr(run, known_program.in_avals, "known"), with_slots
 
 
 @transpose_rules.register(cond_p)
@@ -129,7 +134,7 @@ def _transpose_branches(
     first: ClosedJaxpr, others: Branches, linear: Sequence[bool], nonzero: Sequence[bool]
 ) -> tuple[Branches, list[bool]]:
     pairs = [transpose_jaxpr(b, linear, nonzero) for b in (first, *others)]
-    has_cotangent = _any([g for _, g in pairs])
+    has_cotangent = _union([marks for _, marks in pairs])
     avals = marked(first.in_avals, linear)
     return tuple([_with_required_cotangents(backward, computed, has_cotangent, avals) for backward, computed in pairs]), has_cotangent
 
@@ -137,7 +142,7 @@ def _transpose_branches(
 def _with_required_cotangents(
     backward: ClosedJaxpr, computed: Sequence[bool], required: Sequence[bool], avals: Sequence[ShapedArray]
 ) -> ClosedJaxpr:
-    """Add zeros to a backward program for wanted cotangents that it does not compute."""
+    """Let a backward program return zeros for cotangents that it does not compute."""
     if list(computed) == list(required):
         return backward
 
@@ -165,23 +170,22 @@ def _select_branch(
 ) -> tuple[list[Array], list[int | None]]:
     """Run all branches for all examples, and select each example's branch.
 
-    Of the examples of other branches, a branch gets constants: their derivatives may be infinite, and zero times that is NaN. Operands
-    that are the same for all examples stay as they are, since these would have to be repeated.
+    A branch gets the examples of other branches as constants: their derivatives may be infinite, and zero times infinity is NaN. Operands
+    that are the same for all examples stay as they are; as constants for some examples they would have to be stacked.
     """
     index, operands = args[0], args[1:]
-    everything = [True] * len(branches[0].out_avals)
+    all_stacked = [True] * len(branches[0].out_avals)
     results = []
     for number, branch in enumerate(branches):
-        chosen = eq(index, np.asarray(number, index.dtype))
-        branch_operands = [_constant_unless(chosen, x) if s else x for x, s in zip(operands, stacked, strict=True)]
-        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, everything)[0], *branch_operands))
+        mask = eq(index, np.asarray(number, index.dtype))
+        branch_operands = [_constant_unless(mask, x) if s else x for x, s in zip(operands, stacked, strict=True)]
+        results.append(eval_jaxpr(batch_jaxpr(branch, axis, stacked, all_stacked)[0], *branch_operands))
     outs = [select_n(reshape(index, (axis.size, *(1,) * (cases[0].ndim - 1))), *cases) for cases in zip(*results, strict=True)]
     return outs, [0] * len(outs)
 
 
-def _constant_unless(chosen: Array, operand: Array) -> Array:
-    """Return an operand whose examples are constants, except the chosen ones."""
-    if operand.dtype not in INEXACT or not isinstance(operand, Tracer):
+def _constant_unless(mask: Array, operand: Array) -> Array:
+    """Return an operand whose examples are constants, except those in the mask."""
+    if operand.dtype not in INEXACT or not isinstance(operand, Tracer):  # nothing is differentiated
         return operand
-    mask = broadcast_in_dim(chosen, operand.shape, (0,))
-    return select_n(mask, stop_gradient(operand), operand)
+    return select_n(broadcast_in_dim(mask, operand.shape, (0,)), stop_gradient(operand), operand)

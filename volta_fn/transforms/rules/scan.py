@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from volta_fn.core.array import Array
+from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Jaxpr, Literal, dce_jaxpr, has_effects, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
@@ -34,7 +35,7 @@ from volta_fn.transforms.linearize import (
     transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.rules.programs import reordered, split_program
+from volta_fn.transforms.rules.programs import paired_order, reordered, split_program
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
 
@@ -76,8 +77,8 @@ def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
     values = _Operands.of(primals, params)
     marks = nonzero._replace(carry=carry_nonzero)
     in_tangents = _Operands(*[marked(t, m) for t, m in zip(_Operands.of(tangents, params), marks, strict=True)])
-    inputs = _paired([len(group) for group in values], [len(group) for group in in_tangents])
-    body = reordered(forward, inputs, _paired([count, outputs - count], [sum(carry_nonzero), sum(out_nonzero[count:])]))
+    inputs = paired_order([len(group) for group in values], [len(group) for group in in_tangents])
+    body = reordered(forward, inputs, paired_order([count, outputs - count], [sum(carry_nonzero), sum(out_nonzero[count:])]))
     flat = _bind_scan(
         params,
         body,
@@ -91,30 +92,22 @@ def _scan_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) 
     return outs, with_zeros([*flat[count:carried], *rows[outputs - count :]], out_nonzero, outs)
 
 
-def _paired(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return positions that order groups a, b, a', b' of these sizes as a, a', b, b'."""
-    order: list[int] = []
-    start, other = 0, sum(first)
-    for size, size_other in zip(first, second, strict=True):
-        order += [*range(start, start + size), *range(other, other + size_other)]
-        start, other = start + size, other + size_other
-    return order
-
-
 # Partial evaluation: a known loop, and an unknown loop that reads the residuals of each iteration.
 
 
 class _Split(NamedTuple):
+    """The two loops that a scan is split into, and how residuals connect them."""
+
     carry_unknown: list[bool]
     out_unknown: list[bool]
     #: From the known consts to the residuals that are the same in every iteration.
-    invariant: ClosedJaxpr
-    #: The known loop; after its own outputs it returns the residuals that must be stacked.
-    known_loop: ClosedJaxpr
+    invariants: ClosedJaxpr
+    #: The known loop's body; after its own outputs it returns the residuals that must be stacked.
+    known_body: ClosedJaxpr
     #: The unknown loop's body: ``(*invariant residuals, *unknown consts, *unknown carry, *residuals, *unknown rows)``.
     unknown_body: ClosedJaxpr
-    #: For each residual that differs between iterations: the known row that it is, or None if the known loop stacks it.
-    rows: list[int | None]
+    #: For each residual that varies between iterations: the known row that it is, or None if the known loop stacks it.
+    residual_rows: list[int | None]
 
 
 @partial_eval_rules.register(scan_p)
@@ -124,11 +117,11 @@ def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: d
     values, marks = _Operands.of(args, params), _Operands.of(is_unknown, params)
     consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
     flat: Sequence[Array] = ()
-    if split.known_loop.out_avals or any(map(has_effects, split.known_loop.eqns)):
-        flat = _bind_scan(params, split.known_loop, consts, marked(values.carry, split.carry_unknown, False), rows)
+    if split.known_body.out_avals or any(map(has_effects, split.known_body.eqns)):
+        flat = _bind_scan(params, split.known_body, consts, marked(values.carry, split.carry_unknown, False), rows)
     stacked = iter(flat[split.out_unknown.count(False) :])
-    residuals = [next(stacked) if i is None else rows[i] for i in split.rows]
-    unknown_consts = [*eval_jaxpr(split.invariant, *consts), *marked(values.consts, marks.consts)]
+    residuals = [next(stacked) if i is None else rows[i] for i in split.residual_rows]
+    unknown_consts = [*eval_jaxpr(split.invariants, *consts), *marked(values.consts, marks.consts)]
     unknown_carry = marked(values.carry, split.carry_unknown)
     operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, marks.rows)]
     recorded = trace.record(scan_p, operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry)))
@@ -137,35 +130,37 @@ def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: d
 
 @program_cache
 def _split_body(closed: ClosedJaxpr, count: int, is_unknown: _Operands) -> _Split:
-    free = [False] * (len(closed.out_avals) - count)
+    """Split a scan's body, whose first `count` outputs are the carry."""
+    not_forced = [False] * (len(closed.out_avals) - count)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
-        result = split_program(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *free])
+        result = split_program(closed, [*is_unknown.consts, *carry, *is_unknown.rows], [*carry, *not_forced])
         return result, result[2][:count]
 
     (known_program, unknown_program, out_unknown), carry_unknown = fixed_point(is_unknown.carry, step)
-    known_program = inline_calls(known_program, jit_p)
+    known_program = inline_calls(known_program, jit_p)  # so that invariant equations inside calls are found
     consts, carry = is_unknown.consts.count(False), carry_unknown.count(False)
     outputs = out_unknown.count(False)
     invars, residuals = known_program.jaxpr.invars, known_program.jaxpr.outvars[outputs:]
     varying = _varying(known_program, consts)
     row_of: dict[Atom, int] = {v: i for i, v in enumerate(invars[consts + carry :])}
-    invariant = [type(v) is Literal or v not in varying for v in residuals]
-    stacked = [not i and v not in row_of for i, v in zip(invariant, residuals, strict=True)]
-    same = _without_inputs(known_program, consts, varying, marked(residuals, invariant))
-    loop = dce_jaxpr(known_program, [*[True] * outputs, *stacked])
+    is_invariant = [type(v) is Literal or v not in varying for v in residuals]
+    is_stacked = [not i and v not in row_of for i, v in zip(is_invariant, residuals, strict=True)]
+    invariants = _invariant_program(known_program, consts, varying, marked(residuals, is_invariant))
+    known_body = dce_jaxpr(known_program, [*[True] * outputs, *is_stacked])
     # The unknown program takes (*residuals, *consts, *carry, *rows); its varying residuals become rows.
     positions, first_row = range(len(residuals)), len(residuals) + sum(is_unknown.consts) + sum(carry_unknown)
     inputs = [
-        *marked(positions, invariant), *range(len(residuals), first_row),
-        *marked(positions, invariant, False), *range(first_row, len(unknown_program.in_avals)),
+        *marked(positions, is_invariant), *range(len(residuals), first_row),
+        *marked(positions, is_invariant, False), *range(first_row, len(unknown_program.in_avals)),
     ]  # fmt: skip
-    body = reordered(unknown_program, inputs, range(len(unknown_program.out_avals)))
-    return _Split(carry_unknown, out_unknown, same, loop, body, [row_of.get(v) for v in marked(residuals, invariant, False)])
+    unknown_body = reordered(unknown_program, inputs, range(len(unknown_program.out_avals)))
+    residual_rows = [row_of.get(v) for v in marked(residuals, is_invariant, False)]
+    return _Split(carry_unknown, out_unknown, invariants, known_body, unknown_body, residual_rows)
 
 
 def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
-    """Return the variables that may differ between iterations."""
+    """Return the variables that may vary; the first `consts` inputs do not."""
     varying: set[Atom] = set(closed.jaxpr.invars[consts:])
     for eqn in closed.eqns:
         if has_effects(eqn) or any(v in varying for v in eqn.invars):
@@ -173,8 +168,8 @@ def _varying(closed: ClosedJaxpr, consts: int) -> set[Atom]:
     return varying
 
 
-def _without_inputs(known_program: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
-    """Return the program of outputs that depend on the constants alone."""
+def _invariant_program(known_program: ClosedJaxpr, consts: int, varying: set[Atom], outvars: list[Atom]) -> ClosedJaxpr:
+    """Return the program of outputs that depend on the first `consts` inputs alone."""
     jaxpr = known_program.jaxpr
     eqns = [e for e in jaxpr.eqns if not has_effects(e) and not any(v in varying for v in e.outvars)]
     return dce_jaxpr(ClosedJaxpr(Jaxpr(jaxpr.constvars, jaxpr.invars[:consts], outvars, eqns), known_program.consts))
@@ -189,43 +184,58 @@ def _scan_transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> lis
     closed, count = params["jaxpr"], params["num_carry"]
     linear, values = _Operands.of(tuple(linear_marks(args)), params), _Operands.of(args, params)
     ys_nonzero = nonzero_marks(cotangents[count:])
-    backward, const_given, row_given = _backward_body(closed, linear, ys_nonzero)
-    sums = marked(marked(closed.in_avals[: params["num_consts"]], linear.consts), const_given)
-    carry = [*[instantiate(Zero(a)) for a in sums], *map(instantiate, cotangents[:count])]
+    backward = _backward_body(closed, linear, ys_nonzero)
+    carry = [*[instantiate(Zero(a)) for a in backward.sums], *map(instantiate, cotangents[:count])]
     rows = [*marked(values.rows, linear.rows, False), *marked(cotangents[count:], ys_nonzero)]
-    backwards = {**params, "reverse": not params["reverse"]}
-    flat = _bind_scan(backwards, backward, marked(values.consts, linear.consts, False), carry, rows)
+    opposite = {**params, "reverse": not params["reverse"]}
+    flat = _bind_scan(opposite, backward.body, marked(values.consts, linear.consts, False), carry, rows)
+    sum_count = len(backward.sums)
     return [
-        *per_operand(flat[: len(sums)], linear.consts, const_given),
-        *flat[len(sums) : len(sums) + count],
-        *per_operand(flat[len(sums) + count :], linear.rows, row_given),
+        *per_operand(flat[:sum_count], linear.consts, backward.const_has_cotangent),
+        *flat[sum_count : sum_count + count],
+        *per_operand(flat[sum_count + count :], linear.rows, backward.row_has_cotangent),
     ]
 
 
+class _Backward(NamedTuple):
+    """The body of a backward loop.
+
+    It takes the consts that are not linear; sums, and cotangents of the carry; the rows that are not linear, and the nonzero cotangents
+    of y. It returns the next sums, cotangents of the carry, and those of rows.
+    """
+
+    body: ClosedJaxpr
+    #: The types of the sums over all iterations, which are the cotangents of linear consts.
+    sums: list[ShapedArray]
+    #: The linear consts, and the linear rows, that have a cotangent.
+    const_has_cotangent: list[bool]
+    row_has_cotangent: list[bool]
+
+
 @program_cache
-def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool], list[bool]]:
+def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _Backward:
     start, count = len(linear.consts), len(linear.carry)
     avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
     for aval in avals.carry:
         if aval.tangent_aval().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
     transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
-    consts, sums = linear.consts.count(False), sum(linear.consts)
-    const_given, carry_given, row_given = has_cotangent[:sums], has_cotangent[sums : sums + count], has_cotangent[sums + count :]
-    accumulated = marked(marked(avals.consts, linear.consts), const_given)
-    residuals = linear.rows.count(False)
+    ends = sum(linear.consts), sum(linear.consts) + count
+    has = _Operands(has_cotangent[: ends[0]], has_cotangent[ends[0] : ends[1]], has_cotangent[ends[1] :])
+    sums = marked(marked(avals.consts, linear.consts), has.consts)
+    const_count, row_count = linear.consts.count(False), linear.rows.count(False)
 
     def run(*flat: Array) -> list[Array]:
-        residual_consts, rest = flat[:consts], flat[consts:]
-        totals, cts, rows = rest[: len(accumulated)], rest[len(accumulated) : len(accumulated) + count], rest[len(accumulated) + count :]
-        outs = iter(eval_jaxpr(transposed, *residual_consts, *rows[:residuals], *cts, *rows[residuals:]))
-        grown = [add(total, next(outs)) for total in totals]
-        carried = [next(outs) if nz else instantiate(Zero(a)) for nz, a in zip(carry_given, avals.carry, strict=True)]
-        return [*grown, *carried, *outs]
+        consts, operands = flat[:const_count], flat[const_count:]
+        totals, cts, rows = operands[: len(sums)], operands[len(sums) : len(sums) + count], operands[len(sums) + count :]
+        outs = iter(eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:]))
+        new_totals = [add(total, next(outs)) for total in totals]
+        new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has.carry, avals.carry, strict=True)]
+        return [*new_totals, *new_cts, *outs]
 
     y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
-    inputs = [*marked(avals.consts, linear.consts, False), *accumulated, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
-    return trace_to_jaxpr(run, inputs, "backward"), const_given, row_given
+    inputs = [*marked(avals.consts, linear.consts, False), *sums, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
+    return _Backward(trace_to_jaxpr(run, inputs, "backward"), sums, has.consts, has.rows)
 
 
 # Batching.
@@ -236,11 +246,11 @@ def _scan_batch(
     axis: AxisData, args: Sequence[Array], dims: Sequence[int | None], **params: Any
 ) -> tuple[Sequence[Array], list[int | None]]:
     closed, count = params["jaxpr"], params["num_carry"]
-    free = [False] * (len(closed.out_avals) - count)
+    not_forced = [False] * (len(closed.out_avals) - count)
     stacked = _Operands.of([d is not None for d in dims], params)
 
     def step(carry: list[bool]) -> tuple[Any, Sequence[bool]]:
-        result = batch_jaxpr(closed, axis, [*stacked.consts, *carry, *stacked.rows], [*carry, *free])
+        result = batch_jaxpr(closed, axis, [*stacked.consts, *carry, *stacked.rows], [*carry, *not_forced])
         return result, result[1][:count]
 
     (body, out_stacked), carry_stacked = fixed_point(stacked.carry, step)

@@ -28,7 +28,7 @@ from volta_fn.transforms.linearize import (
     transpose_rules,
     with_zeros,
 )
-from volta_fn.transforms.rules.programs import reordered, split_program, with_unused
+from volta_fn.transforms.rules.programs import paired_order, reordered, split_program, with_unused
 from volta_fn.transforms.vmap import batch_jaxpr, batching_rules, stack_if
 
 
@@ -58,17 +58,11 @@ def _while_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any)
 
     forward, nonzero = fixed_point(nonzero_marks(carry_tangents), step)
     const_directions = marked(const_tangents, consts_nonzero)
-    carried = [instantiate(t) for t in marked(carry_tangents, nonzero)]
-    start, end = len(body_consts), len(body_consts) + len(carry)
-    order = [
-        *range(start),
-        *range(end, end + len(const_directions)),
-        *range(start, end),
-        *range(end + len(const_directions), end + len(const_directions) + len(carried)),
-    ]
+    carry_directions = [instantiate(t) for t in marked(carry_tangents, nonzero)]
+    order = paired_order([len(body_consts), len(carry)], [len(const_directions), len(carry_directions)])
     body = reordered(forward, order, range(len(forward.out_avals)))
-    cond = with_unused(params["cond_jaxpr"], [t.aval for t in carried])
-    flat = _bind_while(cond, body, cond_consts, [*body_consts, *const_directions], [*carry, *carried])
+    cond = with_unused(params["cond_jaxpr"], [t.aval for t in carry_directions])
+    flat = _bind_while(cond, body, cond_consts, [*body_consts, *const_directions], [*carry, *carry_directions])
     outs = flat[: len(carry)]
     return outs, with_zeros(flat[len(carry) :], nonzero, outs)
 
@@ -83,12 +77,12 @@ def _while_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: 
         return known_program, out
 
     known_program, is_unknown = fixed_point(start_unknown, step)
-    stops, _, (stops_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *is_unknown], [False])
+    known_cond, _, (cond_out_unknown,) = split_program(params["cond_jaxpr"], [*cond_unknown, *is_unknown], [False])
     recorded = trace.record(while_p, args, params)
-    if stops_unknown or all(is_unknown):
+    if cond_out_unknown or all(is_unknown):
         return recorded
     body = reordered(known_program, range(len(known_program.in_avals)), range(is_unknown.count(False)))
-    cond = reordered(stops, range(len(stops.in_avals)), [0])
+    cond = reordered(known_cond, range(len(known_cond.in_avals)), [0])
     operands = [marked(v, u, False) for v, u in zip(_by_role(args, params), (cond_unknown, consts_unknown, is_unknown), strict=True)]
     return tuple(merge(is_unknown, marked(recorded, is_unknown), _bind_while(cond, body, *operands)))
 
@@ -115,13 +109,13 @@ def _while_batch(
         return batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *marks], marks)
 
     body, stacked = fixed_point([d is not None for d in carry_dims], step)
-    cond, (differs,) = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *stacked])
-    if not differs:
+    cond, (cond_out_stacked,) = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *stacked])
+    if not cond_out_stacked:
         start = [stack_if(s, a, d, axis.size) for s, a, d in zip(stacked, carry, carry_dims, strict=True)]
         return _bind_while(cond, body, cond_front, body_front, start), [0 if s else None for s in stacked]
-    everything = [True] * len(carry)
-    cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *everything], [True])[0]
-    body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *everything], everything)[0]
+    all_stacked = [True] * len(carry)
+    cond = batch_jaxpr(params["cond_jaxpr"], axis, [*cond_stacked, *all_stacked], [True])[0]
+    body = batch_jaxpr(params["body_jaxpr"], axis, [*body_stacked, *all_stacked], all_stacked)[0]
     outs = _run_until_all_stop(cond, body, cond_front, body_front, stacked_in_front(axis, carry, carry_dims))
     return outs, [0] * len(outs)
 
@@ -131,23 +125,28 @@ def _run_until_all_stop(
 ) -> Sequence[Array]:
     """Loop until no example's condition holds, changing only examples that still run."""
     (running,) = eval_jaxpr(cond, *cond_consts, *start)
-    count, end = len(cond_consts), len(cond_consts) + len(body_consts)
     avals = tuple([x.aval for x in (*cond_consts, *body_consts, running, *start)])
-    any_running, masked = _masked(cond, body, count, end, avals)
+    any_running, masked = _masked(cond, body, len(cond_consts), len(body_consts), avals)
     return _bind_while(any_running, masked, [], [*cond_consts, *body_consts], [running, *start])[1:]
 
 
 @program_cache
-def _masked(cond: ClosedJaxpr, body: ClosedJaxpr, count: int, end: int, avals: tuple[ShapedArray, ...]) -> tuple[ClosedJaxpr, ClosedJaxpr]:
-    """Return the condition that an example still runs, and the masked iteration."""
+def _masked(
+    cond: ClosedJaxpr, body: ClosedJaxpr, cond_const_count: int, body_const_count: int, avals: tuple[ShapedArray, ...]
+) -> tuple[ClosedJaxpr, ClosedJaxpr]:
+    """Return the condition that an example still runs, and the masked iteration.
+
+    `avals` are the types of the consts of condition and body, of the mask of running examples, and of the carry.
+    """
+    end = cond_const_count + body_const_count
 
     def step(*flat: Array) -> list[Array]:
-        consts, body_values, running, carry = flat[:count], flat[count:end], flat[end], flat[end + 1 :]
-        new_carry = eval_jaxpr(body, *body_values, *carry)
+        cond_consts, body_consts, running, carry = flat[:cond_const_count], flat[cond_const_count:end], flat[end], flat[end + 1 :]
+        new_carry = eval_jaxpr(body, *body_consts, *carry)
         carry_out = [
             select(reshape(running, (*running.shape, *(1,) * (old.ndim - 1))), new, old) for old, new in zip(carry, new_carry, strict=True)
         ]
-        return [*eval_jaxpr(cond, *consts, *carry_out), *carry_out]
+        return [*eval_jaxpr(cond, *cond_consts, *carry_out), *carry_out]
 
     any_running = trace_to_jaxpr(lambda running, *_: [reduce_or(running, (0,))], avals[end:], "any")
     return any_running, trace_to_jaxpr(step, avals, "step")
