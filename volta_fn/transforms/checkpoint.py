@@ -17,7 +17,6 @@ from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, 
 from volta_fn.core.trace import EVAL, bind, current_trace
 from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
 from volta_fn.primitives.contraction import dot_general_p
-from volta_fn.primitives.elementwise.cast import widened
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (
     PartialEvalTrace,
@@ -72,11 +71,8 @@ def checkpoint(
             return fun(*[merged.get(i, arg) for i, arg in enumerate(args)], **named)
 
         key = in_tree, static_key([args[i] for i in static])
-        traced = programs.trace(call, values, key)
-        if traced.wide_inputs:
-            values = widened(values, traced.wide_inputs)
-            traced = programs.trace(call, values, key)
-        outs = bind(checkpoint_p, *traced.captured, *values, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
+        traced, operands = programs.trace(call, values, key)
+        outs = bind(checkpoint_p, *operands, jaxpr=traced.jaxpr, policy=policy, prevent_cse=prevent_cse)
         return tree.unflatten(traced.out_tree, outs)
 
     return checkpointed

@@ -52,23 +52,23 @@ class TracedCall:
     captured: list[Array]
     #: The parameters of all such calls, if the function and its rule belong to this package and so depend on their arguments alone.
     params: SharedParams | None = None
-    #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
+    #: The positions of weakly typed arguments that meet 64-bit dtypes; `Programs.trace` converts these.
     wide_inputs: Sequence[int] = ()
 
 
-class _Held:
+class _RefNode:
     """A reference as a pytree without leaves; unflattening returns the reference."""
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
 
 
-tree.register_pytree_node(_Held, lambda held: ((), held.ref), lambda ref, _: ref)
+tree.register_pytree_node(_RefNode, lambda node: ((), node.ref), lambda ref, _: ref)
 
 
-def _with_refs_held(arguments: Any) -> Any:
-    """Turn references among arguments into structure, instead of leaves."""
-    return tree.map(lambda x: _Held(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
+def _with_ref_nodes(arguments: Any) -> Any:
+    """Make references among arguments part of the structure: they are no leaves then."""
+    return tree.map(lambda x: _RefNode(x) if type(x) is Ref else x, arguments) if positions_of_refs(tree.leaves(arguments)) else arguments
 
 
 class Programs:
@@ -79,11 +79,19 @@ class Programs:
         self.name = function_name(function)
         self._traced: dict[Any, TracedCall] = {}
 
-    def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
-        """Trace `call` for arrays like `values`.
+    def trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> tuple[TracedCall, list[Array]]:
+        """Trace `call` for these arrays; return the program and its operands.
 
+        The operands are the closed-over tracers and `values`, of which weakly typed ones that meet 64-bit dtypes are converted to 64 bits.
         The program is kept under `key`, unless that is None or the function closes over tracers.
         """
+        traced = self._trace(call, values, key)
+        if traced.wide_inputs:
+            values = widened(values, traced.wide_inputs)
+            traced = self._trace(call, values, key)
+        return traced, [*traced.captured, *values]
+
+    def _trace(self, call: Callable[[Sequence[Array]], Any], values: Sequence[Array], key: Any) -> TracedCall:
         avals = tuple([v.aval for v in values])
         full_key = None if key is None else _hashable((key, avals, axis_environment()))
         cached = self._traced.get(full_key) if full_key is not None else None
@@ -208,7 +216,7 @@ class CustomFunction(RuledFunction):
         functools.update_wrapper(self, fun)  # type: ignore[arg-type]  # subclasses are callable
         self.fun = fun
         self.name = function_name(fun)
-        self.is_own = str(getattr(fun, "__module__", "")).startswith("volta_fn.")
+        self.is_internal = str(getattr(fun, "__module__", "")).startswith("volta_fn.")
         self.programs = Programs(fun)
         self.signature = signature_of(fun)
         names = list(self.signature.parameters) if self.signature else []
@@ -226,27 +234,23 @@ class CustomFunction(RuledFunction):
         if current_trace() is EVAL:
             return self.fun(*args, **kwargs)
         arguments = self.split(args, kwargs)
-        leaves, in_tree = tree.flatten(_with_refs_held(arguments.differentiable))
+        leaves, in_tree = tree.flatten(_with_ref_nodes(arguments.differentiable))
         values = [*arguments.traced, *[as_value(x) for x in leaves]]
         if current_trace().runs_now(values):
             return self.fun(*args, **kwargs)
-        traced = self._program(arguments, in_tree, values)
-        if traced.wide_inputs:
-            values = widened(values, traced.wide_inputs)
-            traced = self.trace(arguments, in_tree, values)
-        operands = [*traced.captured, *values]
+        traced, operands = self._program(arguments, in_tree, values)
         params: dict[str, Any] | None = traced.params
         if params is None:
-            bound_rule = rule(self, arguments._replace(differentiable=(None,) * len(arguments.differentiable)), in_tree, traced)
-            params = {"call_jaxpr": traced.jaxpr, "rule": bound_rule, "num_captured": len(traced.captured)}
-            if self.is_own:
+            without_values = arguments._replace(differentiable=(None,) * len(arguments.differentiable))
+            params = {"call_jaxpr": traced.jaxpr, "rule": rule(self, without_values, in_tree, traced), "num_captured": len(traced.captured)}
+            if self.is_internal:
                 params = traced.params = SharedParams(params)
         return tree.unflatten(traced.out_tree, current_trace().process(primitive, operands, params))
 
-    def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
-        """Trace the function; under eager differentiation it may depend on numbers.
+    def _program(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> tuple[TracedCall, list[Array]]:
+        """Return the function's program and its operands.
 
-        Then its program returns the values that it has for these.
+        Under eager differentiation the function may depend on numbers; then the program returns the function's value for these.
         """
         try:
             return self.trace(arguments, in_tree, values)
@@ -259,7 +263,8 @@ class CustomFunction(RuledFunction):
         outs, out_tree = tree.flatten(result)
         constants = output_arrays(outs, self.fun)
         outvars = [Var(c.aval) for c in constants]
-        return TracedCall(ClosedJaxpr(Jaxpr(outvars, [Var(v.aval) for v in values], [*outvars], []), constants), out_tree, [])
+        program = ClosedJaxpr(Jaxpr(outvars, [Var(v.aval) for v in values], [*outvars], []), constants)
+        return TracedCall(program, out_tree, []), list(values)
 
     def split(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Split a call's arguments in fixed and differentiable ones."""
@@ -272,7 +277,7 @@ class CustomFunction(RuledFunction):
         leaves, structure = tree.flatten([positional[i] for i in positions])
         return Arguments(positions, leaves, structure, tuple([a for i, a in enumerate(positional) if i not in positions]))
 
-    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> TracedCall:
+    def trace(self, arguments: Arguments, in_tree: Any, values: Sequence[Array]) -> tuple[TracedCall, list[Array]]:
         """Trace the function of `values`: tracers in fixed arguments, then other leaves."""
         count = len(arguments.traced)
 
@@ -416,14 +421,11 @@ class custom_vmap(RuledFunction):  # JAX's name
             return self.fun(*positional)
         leaves, in_tree = tree.flatten(positional)
         values = [as_value(x) for x in leaves]
-        traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
-        if traced.wide_inputs:
-            values = widened(values, traced.wide_inputs)
-            traced = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
+        traced, operands = self.programs.trace(lambda flat: self.fun(*tree.unflatten(in_tree, flat)), values, None)
         if traced.captured:
             raise ArgumentError(f"{self.name} has a custom batching rule, so it cannot close over traced values; pass them as arguments")
         rule = _Rule(self, in_tree, traced.out_tree)
-        return tree.unflatten(traced.out_tree, bind(custom_vmap_call_p, *values, call_jaxpr=traced.jaxpr, rule=rule))
+        return tree.unflatten(traced.out_tree, bind(custom_vmap_call_p, *operands, call_jaxpr=traced.jaxpr, rule=rule))
 
 
 class _Rule:

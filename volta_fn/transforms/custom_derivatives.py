@@ -143,8 +143,11 @@ def _jvp_custom_jvp(
     return rule(primals[num_captured:], tangents[num_captured:])
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
-    """Transpose the program of a linear function, which a rule applied to tangents."""
+def _transpose_custom_jvp(cotangents: Sequence[Any], *args: Any, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int) -> list[Any]:
+    """Transpose the function's program, where operands are linear.
+
+    Such a call is in a linear program if the rule of another function applies this one to tangents.
+    """
     return backward_pass(call_jaxpr, linear_marks(args), args, cotangents)
 
 
@@ -152,7 +155,7 @@ custom_jvp_call_p = call_primitive(
     "custom_jvp_call",
     "call_jaxpr",
     jvp=_jvp_custom_jvp,
-    transpose=_transpose,
+    transpose=_transpose_custom_jvp,
     batch=batch_custom_call(_BatchedJvpRule),
 )
 
@@ -349,17 +352,19 @@ def _jvp_custom_vjp(
     primals: Sequence[Array], tangents: Sequence[Any], *, call_jaxpr: ClosedJaxpr, rule: Any, num_captured: int
 ) -> tuple[list[Array], list[Any]]:
     check_captured(tangents, num_captured, "custom_vjp")
-    outs, residuals, backward = rule.forward(primals[num_captured:], nonzero_marks(tangents[num_captured:]))
-    live = tuple([t.aval.dtype != dtypes.float0 if type(t) is Zero else True for t in tangents[num_captured:]])
-    in_tangents = [instantiate(t) for t in marked(tangents[num_captured:], live)]
+    operands, operand_tangents = primals[num_captured:], tangents[num_captured:]
+    outs, residuals, backward = rule.forward(operands, nonzero_marks(operand_tangents))
+    differentiable = tuple([type(t) is not Zero or t.aval.dtype != dtypes.float0 for t in operand_tangents])
     avals = tuple([o.aval.tangent_aval() for o in outs])
-    is_real = [a.dtype != dtypes.float0 for a in avals]
-    real = tuple(marked(avals, is_real))
-    out_tangents = bind(custom_tangent_p, *residuals, *in_tangents, backward=_WithZeros(backward, avals), live=live, out_avals=real)
-    return outs, merge(is_real, out_tangents, map(Zero, marked(avals, is_real, False)))
+    is_inexact = [a.dtype != dtypes.float0 for a in avals]
+    out_tangents = bind(
+        custom_tangent_p, *residuals, *map(instantiate, marked(operand_tangents, differentiable)),
+        backward=_InexactBackward(backward, avals), differentiable=differentiable, out_avals=tuple(marked(avals, is_inexact)),
+    )  # fmt: skip
+    return outs, merge(is_inexact, out_tangents, map(Zero, marked(avals, is_inexact, False)))
 
 
-class _WithZeros:
+class _InexactBackward:
     """A backward pass that takes cotangents of the outputs with inexact dtype only."""
 
     def __init__(self, backward: Backward, avals: Sequence[ShapedArray]) -> None:
@@ -378,7 +383,7 @@ custom_vjp_call_p = call_primitive(
     batch=batch_custom_call(_BatchedVjpRule),
 )
 
-# The linear map from tangents to tangents, of which only the transpose is defined.
+# The linear map from tangents of operands to those of results. Only its transpose is known: the backward rule.
 
 
 def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
@@ -389,13 +394,12 @@ def _no_forward_mode(*args: Any, **params: Any) -> NoReturn:
 
 
 def _tangent_transpose(
-    cotangents: Sequence[Any], *args: Any, backward: Backward, live: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
+    cotangents: Sequence[Any], *args: Any, backward: Backward, differentiable: tuple[bool, ...], out_avals: tuple[ShapedArray, ...]
 ) -> list[Any]:
-    count = len(args) - sum(live)
+    count = len(args) - sum(differentiable)
     if any(linear_marks(args[:count])):
         _no_forward_mode()
-    results = backward(args[:count], cotangents)
-    return [None] * count + marked(results, live)
+    return [None] * count + marked(backward(args[:count], cotangents), differentiable)
 
 
 def _tangent_batch(
@@ -409,9 +413,10 @@ def _tangent_batch(
     return outs, [0] * len(outs)
 
 
+#: Operands: residuals, then the tangents of the `differentiable` operands of the call. The results are the tangents of types `out_avals`.
 custom_tangent_p = Primitive(
     "custom_tangent",
-    lambda *avals, backward, live, out_avals: out_avals,
+    lambda *avals, backward, differentiable, out_avals: out_avals,
     evaluate=_no_forward_mode,
     jvp=_no_forward_mode,
     transpose=_tangent_transpose,
