@@ -31,9 +31,10 @@ from volta_fn.core.distribution import (
 )
 from volta_fn.core.jaxpr import ClosedJaxpr, Literal, program_cache, sub_jaxprs
 from volta_fn.core.memory import device_put
+from volta_fn.core.named_axes import ProcessAxis
 from volta_fn.core.primitive import Primitive
 from volta_fn.core.staging import JaxprTracer
-from volta_fn.core.trace import ProcessAxis, Tracer
+from volta_fn.core.trace import Tracer
 from volta_fn.errors import ArgumentError, DeviceError, ShapeError
 
 # Types that show how values are split between devices, for `typeof`.

@@ -12,8 +12,8 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value, aval_of
 from volta_fn.core.aval import ShapeDtypeStruct
+from volta_fn.core.named_axes import bound_axis
 from volta_fn.core.staging import FlatFunction, argument_labels, check_callable, function_name, trace_to_jaxpr, wraps
-from volta_fn.core.trace import bound_axis
 from volta_fn.errors import ArgumentError, DTypeError
 from volta_fn.primitives.array_operations.operators import full_like
 from volta_fn.primitives.elementwise.arithmetic import abs as absolute
