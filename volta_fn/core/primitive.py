@@ -71,11 +71,11 @@ class RuleOf(NamedTuple):
 class Primitive:
     """An instruction and its rules.
 
-    They are of five kinds: shape, evaluation, derivatives, batching and lowering. Creating one registers it under its name, unless it is
-    not `listed`. It is complete then: attributes cannot be assigned later. Layers above the primitives' register rules in tables of their
-    own (`RuleTable`), where transforms look first.
+    Rules are of five kinds: shape, evaluation, derivatives, batching and lowering. All are arguments of the constructor; attributes cannot
+    be assigned later. Layers above the primitives' register rules in tables of their own (`RuleTable`), where transforms look first.
 
-    Those that are not listed are inserted by compilers after all transforms, so they need no derivative or batching rules.
+    `PRIMITIVES` has all primitives by name but those that are not `listed`. Compilers insert these after all transforms, so they need no
+    derivative or batching rules.
     """
 
     __slots__ = (

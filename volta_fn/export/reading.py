@@ -218,7 +218,7 @@ def _hash(text: bytes, data: bytes) -> str:
 # The modules that declare primitives, which load on demand.
 
 #: Outside of `volta_fn.primitives`.
-_MODULES = ("volta_fn.random", "volta_fn.scipy.special", "volta_fn.transforms.rules")
+_MODULES = ("volta_fn.random", "volta_fn.scipy.special")
 
 
 @functools.cache

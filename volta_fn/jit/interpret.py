@@ -85,7 +85,7 @@ def _origin(operand: Any) -> str:
 
 
 def refused(name: str, primitive: Primitive, operands: Sequence[Any], on_host: Callable[[Any], Any], mask: np.ndarray) -> NonFiniteError:
-    """Make the error of a result that is refused; `found` marks its bad elements.
+    """Make the error of a result that is refused; `mask` marks its bad elements.
 
     `operands` are the buffers that it was computed from, which `on_host` reads.
     """

@@ -426,7 +426,7 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
     allowed = primitive.dtypes or dtypes.ALL
     eager = primitive.eager_kernels
 
-    def slow(*args: Any) -> Array:
+    def promote_and_bind(*args: Any) -> Array:
         operands = promote_args(name or primitive.name, args, allowed)
         if len(args) == 2:
             _remember(*args, operands)
@@ -434,22 +434,22 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
             return fallback(*operands)
         return bind(primitive, *operands)
 
-    def new_unary(x: Any) -> Array:
+    def bind_unary(x: Any) -> Array:
         if isinstance(x, Array) and x.dtype in allowed:
             return current_trace().process(primitive, (x,), {})
-        return slow(x)
+        return promote_and_bind(x)
 
-    def new_binary(x: Any, y: Any) -> Array:
+    def bind_binary(x: Any, y: Any) -> Array:
         if isinstance(x, Array) and isinstance(y, Array) and x.dtype is y.dtype and x.dtype in allowed:
             return current_trace().process(primitive, (x, y), {})
-        return slow(x, y)
+        return promote_and_bind(x, y)
 
     def unary(x: Any, /) -> Array:
         if type(x) is ConcreteArray and current_trace() is EVAL:
             run = eager.get((x._spec,))
             if run is not None:
                 return run(x)
-        return new_unary(x)
+        return bind_unary(x)
 
     def binary(x: Any, y: Any, /) -> Array:
         if current_trace() is EVAL:
@@ -459,10 +459,10 @@ def promoted(function: Elementwise, name: str = "", doc: str = "", fallback: Cal
                 run = eager.get((a._spec, b._spec))
                 if run is not None:
                     return run(a, b)
-        return new_binary(x, y)
+        return bind_binary(x, y)
 
     forms: dict[int, Any] = {1: unary, 2: binary}
-    result = forms.get(primitive.arity, slow)
+    result = forms.get(primitive.arity, promote_and_bind)
     result.__name__ = result.__qualname__ = name or primitive.name
     result.__module__ = sys._getframe(1).f_globals["__name__"]
     result.__doc__ = doc or f"Elementwise {name or primitive.name}, with NumPy's broadcasting and dtype promotion."
