@@ -143,7 +143,7 @@ def _range(number: int, values: np.ndarray) -> str:
 
 # The interpreter, which runs programs equation by equation for `debug_nans`.
 #
-# `structured` gives the function of arrays for a primitive that holds programs. `steps` tells in which iterations of which loops it is.
+# `structured` gives the function of arrays for a primitive that holds programs. `iterations` are the iterations of loops that it is in.
 
 
 class Iteration(NamedTuple):
