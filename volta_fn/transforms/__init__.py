@@ -7,8 +7,8 @@ Importing this package registers the rules of calls and control flow, so every t
 - `eager`: gradients outside of `jit`, by compiled programs;
 - `vmap` (with `map`, a function of rows in batches); `make_jaxpr`: functions as programs, and a function of reduced precision;
 - `rules`: those of primitives that call sub-programs;
-- functions with rules of their own: `custom_call` (what they share, and rules of batching), `custom_derivatives`, and `implicit` (solvers
-  and linear functions);
+- functions with rules of their own: `custom_call` (what they share), `custom_derivatives`, `custom_batching`, and `implicit` (solvers and
+  linear functions);
 - `checkpoint`, which computes again in the backward pass.
 """
 
