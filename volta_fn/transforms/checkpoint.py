@@ -15,7 +15,8 @@ from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Var, dce_jaxpr, inl
 from volta_fn.core.primitive import AxisData, Primitive
 from volta_fn.core.staging import check_callable, eval_jaxpr, positional_index, trace_to_jaxpr, wraps
 from volta_fn.core.trace import EVAL, bind, current_trace
-from volta_fn.primitives.call import call_primitive, jit_p, optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
+from volta_fn.primitives.call import call_primitive, jit_p
 from volta_fn.primitives.contraction import dot_general_p
 from volta_fn.transforms.custom_call import Programs, static_key
 from volta_fn.transforms.linearize import (

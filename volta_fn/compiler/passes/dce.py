@@ -15,7 +15,8 @@ import numpy as np
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.jaxpr import Atom, ClosedJaxpr, Equation, Jaxpr, Var, has_effects, program_cache, sub_jaxprs
 from volta_fn.core.primitive import Primitive
-from volta_fn.primitives.call import attention_p, optimization_barrier_p
+from volta_fn.primitives.attention import attention_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.primitives.callbacks import pure_callback_p
 from volta_fn.primitives.collectives.exchanges import (
     all_gather_p,

@@ -9,7 +9,8 @@ from volta_fn.core.array import Array
 from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var, dce_jaxpr, inline_calls, program_cache
 from volta_fn.core.primitive import AxisData, Linear, Primitive, Zero
 from volta_fn.core.trace import bind
-from volta_fn.primitives.call import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p, call_params, jit_p
+from volta_fn.primitives.attention import Form, attention_gradient_p, attention_p, attention_params, attention_tangent_p
+from volta_fn.primitives.call import call_params, jit_p
 from volta_fn.primitives.data_movement.movement import instantiate, stacked_in_front
 from volta_fn.transforms.linearize import (
     jvp_jaxpr,

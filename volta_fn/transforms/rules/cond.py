@@ -15,7 +15,7 @@ from volta_fn.core.primitive import AxisData, Zero
 from volta_fn.core.staging import eval_jaxpr, trace_to_jaxpr
 from volta_fn.core.trace import Tracer, bind
 from volta_fn.dtypes import INEXACT
-from volta_fn.primitives.call import stop_gradient
+from volta_fn.primitives.barriers import stop_gradient
 from volta_fn.primitives.control_flow.loops import cond_p
 from volta_fn.primitives.data_movement.movement import broadcast_in_dim, instantiate, reshape, to_front
 from volta_fn.primitives.elementwise.selection import eq, select_n
