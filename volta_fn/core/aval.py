@@ -334,10 +334,10 @@ def _checked(mode: str) -> Mode:
 
 
 def _mode() -> Mode | None:
-    chosen = _scoped_mode.get() or _process_mode
-    if chosen is None and (setting := os.environ.get(_VARIABLE)):
+    mode = _scoped_mode.get() or _process_mode
+    if mode is None and (setting := os.environ.get(_VARIABLE)):
         return _checked(setting)
-    return chosen
+    return mode
 
 
 def check_promotion(name: str, operands: Sequence[Any], dtype: np.dtype) -> None:

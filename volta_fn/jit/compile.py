@@ -307,18 +307,18 @@ def _donating(
     def run_donating(args: Sequence[Any]) -> Any:
         with _donation:
             buffers = [a._buffer if a._buffer is not DELETED else a.buffer() for a in args]
-            live = [args[number]._spec for number in donated]
+            specs_before = [args[number]._spec for number in donated]
             for number, spec in donated_specs:
                 array = args[number]
                 array._buffer, array._spec = DELETED, spec
         donated_buffers = [buffers[number] for number in donated]
         # A buffer that is passed twice is in the first list twice, so it has more references, too; as has one that another thread reads.
-        mine = max(map(getrefcount, donated_buffers)) <= _EXCLUSIVE_REFERENCES and exclusive(donated_buffers)
+        is_exclusive = max(map(getrefcount, donated_buffers)) <= _EXCLUSIVE_REFERENCES and exclusive(donated_buffers)
         try:
-            outs = run_flat(mine, *buffers)
+            outs = run_flat(is_exclusive, *buffers)
         except BaseException as error:
-            if not mine:  # else the elements may be overwritten
-                for number, spec in zip(donated, live, strict=True):
+            if not is_exclusive:  # else the elements may be overwritten
+                for number, spec in zip(donated, specs_before, strict=True):
                     args[number]._buffer, args[number]._spec = buffers[number], spec
             if isinstance(error, MemoryError):
                 raise _RUNTIME_MEMORY.explained(error, traced.jaxpr) from None

@@ -168,21 +168,21 @@ def _is_large(args: Sequence[Any]) -> bool:
 def _first(function: Callable[..., Any], args: Any, kwargs: Any, arrays: Sequence[ConcreteArray]) -> Callable[..., Any]:
     """Return what runs the calls with a signature, given the first one."""
 
-    def as_it_is(arrays: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_directly(arrays: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*args, **kwargs)
 
     device = common_device(arrays)
     if device.platform != "cpu" or device.backend.target is None or current_default_device() is not device:
-        return as_it_is
+        return call_directly
     make = _Make(function, args, kwargs, arrays, device) if arrays else _Copies(device, lambda: function(*args, **kwargs))
-    return Repeated(as_it_is, make, pays=make.pays)
+    return Repeated(call_directly, make, pays=make.pays)
 
 
 class _Copies:
     """Makes what a repeated call without arrays becomes: copies of its result."""
 
-    def __init__(self, device: Device, anew: Callable[[], Any]) -> None:
-        self._device, self._anew = device, anew
+    def __init__(self, device: Device, call: Callable[[], Any]) -> None:
+        self._device, self._anew = device, call
         self._result: Any = None
 
     def pays(self, result: Any, *arguments: Any) -> bool:

@@ -44,8 +44,8 @@ def stop_gradient(x: T) -> T:
 
 def _barrier_jvp(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Sequence[Array], Sequence[Any]]:
     outs = bind(optimization_barrier_p, *primals)
-    live = [t for t in tangents if type(t) is not Zero]
-    out_tangents = iter(bind(optimization_barrier_p, *live) if live else ())
+    nonzero = [t for t in tangents if type(t) is not Zero]
+    out_tangents = iter(bind(optimization_barrier_p, *nonzero) if nonzero else ())
     return outs, [t if type(t) is Zero else next(out_tangents) for t in tangents]
 
 

@@ -125,9 +125,9 @@ def jacrev(
         _check_dtype(outs, dtypes.COMPLEX if holomorphic else dtypes.FLOATS, "jacrev: a result")
         pull_back = result[1]
         rows = vmap(lambda *cts: pull_back(tree.unflatten(structure, cts)), axis_size=sum(o.size for o in outs))(*_basis(outs))
-        picked = rows[0] if isinstance(argnums, int) else rows
+        stack = rows[0] if isinstance(argnums, int) else rows
         ends = zip(outs, accumulate(o.size for o in outs), strict=True)
-        by_result = [tree.map(lambda r, o=o, end=end: reshape(r[end - o.size : end], (*o.shape, *r.shape[1:])), picked) for o, end in ends]
+        by_result = [tree.map(lambda r, o=o, end=end: reshape(r[end - o.size : end], (*o.shape, *r.shape[1:])), stack) for o, end in ends]
         jacobian_tree = tree.unflatten(structure, by_result)
         return (jacobian_tree, result[2]) if has_aux else jacobian_tree
 

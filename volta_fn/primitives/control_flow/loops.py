@@ -81,8 +81,8 @@ def cond(pred: Any, true_fun: Callable[..., R], false_fun: Callable[..., R], *op
         operands = (operand,)
     if not callable(true_fun) and len(operands) == 2 and callable(false_fun) and callable(operands[1]):
         on_true, on_false = false_fun, operands[1]
-        both = (true_fun, operands[0])
-        return cond(pred, lambda x, _: on_true(x), lambda _, x: on_false(x), *both)
+        pair = (true_fun, operands[0])
+        return cond(pred, lambda x, _: on_true(x), lambda _, x: on_false(x), *pair)
     check_callable(true_fun, "cond")
     check_callable(false_fun, "cond")
     value = as_value(pred)

@@ -68,8 +68,8 @@ def _gather_abstract(
             f"gather: offset_dims must increase and name {len(window)} of the result's {rank} dimensions, one per dimension of a window; "
             f"got operand {operand}, start_indices {indices}, slice_sizes {slice_sizes}, {numbers}"
         )
-    inside, batch = iter(window), iter(indices.shape)
-    return operand.update(shape=tuple([next(inside if dim in offsets else batch) for dim in range(rank)]))
+    window_sizes, batch_sizes = iter(window), iter(indices.shape)
+    return operand.update(shape=tuple([next(window_sizes if dim in offsets else batch_sizes) for dim in range(rank)]))
 
 
 def _gather_jvp(primals: Sequence[Array], tangents: Sequence[Any], **params: Any) -> tuple[Array, Any]:
