@@ -6,7 +6,7 @@ Under `disable_jit`, Python runs the loops and calls the functions themselves.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +15,7 @@ from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
 from volta_fn.core.caches import WeakIdentityDict
 from volta_fn.core.device import current_default_device
-from volta_fn.core.jaxpr import ClosedJaxpr
+from volta_fn.core.jaxpr import ClosedJaxpr, Var
 from volta_fn.core.named_axes import axis_environment
 from volta_fn.core.staging import FlatFunction, argument_labels, function_name, hoist_tracers, trace_with_wide_inputs
 from volta_fn.errors import ConcretizationError, DTypeError, ShapeError, TreeError
@@ -115,6 +115,20 @@ class Body(NamedTuple):
     captured: list[Array]
     #: The positions of weakly typed arguments that meet 64-bit dtypes. If there are some, trace again with these `widened`.
     wide_inputs: list[int]
+
+    def with_captured(self, captured: Sequence[Array]) -> ClosedJaxpr:
+        """Return the program with leading inputs for these values, its own among them."""
+        if not captured:
+            return self.jaxpr
+        count = len(self.captured)
+        inputs_of = {id(x): v for x, v in zip(self.captured, self.jaxpr.invars[:count], strict=True)}
+        leading = [inputs_of[id(x)] if id(x) in inputs_of else Var(x.aval) for x in captured]
+        return self.jaxpr.replace(invars=[*leading, *self.jaxpr.invars[count:]])
+
+
+def all_captured(bodies: Iterable[Body]) -> list[Array]:
+    """Return the values that some body captured, each once."""
+    return list({id(x): x for body in bodies for x in body.captured}.values())
 
 
 class Adapted:

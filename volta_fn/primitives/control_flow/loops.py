@@ -11,7 +11,7 @@ import numpy as np
 from volta_fn import dtypes, tree
 from volta_fn.core.array import Array, as_value
 from volta_fn.core.aval import ShapedArray
-from volta_fn.core.jaxpr import ClosedJaxpr, Jaxpr, Var
+from volta_fn.core.jaxpr import ClosedJaxpr
 from volta_fn.core.memory import constrained
 from volta_fn.core.primitive import PRIMITIVES, Primitive, reduction_of
 from volta_fn.core.refs import Ref, bound, check_no_refs, discharged, positions_of_refs, read_all, write_all
@@ -22,6 +22,7 @@ from volta_fn.primitives.control_flow.bodies import (
     UNKNOWN,
     Adapted,
     Body,
+    all_captured,
     check_carry,
     chosen_in_python,
     promote_weak,
@@ -186,8 +187,8 @@ def _choose_pure(name: str, index: Array, functions: dict[str, Callable[..., Any
     labels = [f"{label} ({function_name(f)})" for label, f in functions.items()]
     for label, body in zip(labels[1:], bodies[1:], strict=True):
         _check_alike(f"{name}: the results of {labels[0]} and {label} must have the same", bodies[0], body)
-    captured, branches = _share_captured(bodies)
-    flat = bind(cond_p, index, *captured, *values, branches=branches)
+    captured = all_captured(bodies)
+    flat = bind(cond_p, index, *captured, *values, branches=tuple([body.with_captured(captured) for body in bodies]))
     return tree.unflatten(bodies[0].out_tree, flat)
 
 
@@ -207,21 +208,6 @@ def _check_alike(demand: str, first: Body, second: Body) -> None:
 
 def _location(path: tree.KeyPath) -> str:
     return f" at {tree.keystr(path)}" if path else ""
-
-
-def _share_captured(bodies: Sequence[Body]) -> tuple[list[Array], tuple[ClosedJaxpr, ...]]:
-    """Extend the inputs of each branch to the values that any branch closes over."""
-    captured = list({id(x): x for body in bodies for x in body.captured}.values())
-    if not captured:
-        return [], tuple([body.jaxpr for body in bodies])
-    return captured, tuple([_with_inputs(body, captured) for body in bodies])
-
-
-def _with_inputs(body: Body, captured: Sequence[Array]) -> ClosedJaxpr:
-    jaxpr, count = body.jaxpr.jaxpr, len(body.captured)
-    inputs_of = {id(x): var for x, var in zip(body.captured, jaxpr.invars[:count], strict=True)}
-    inputs = [inputs_of[id(x)] if id(x) in inputs_of else Var(x.aval) for x in captured]
-    return ClosedJaxpr(Jaxpr(jaxpr.constvars, [*inputs, *jaxpr.invars[count:]], jaxpr.outvars, jaxpr.eqns), body.jaxpr.consts)
 
 
 # Loops that run until a condition fails, or a given number of times.
