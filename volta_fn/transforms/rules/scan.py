@@ -208,8 +208,8 @@ class _Backward(NamedTuple):
     #: The types of the sums over all iterations, which are the cotangents of linear consts.
     sums: list[ShapedArray]
     #: The linear consts, and the linear rows, that have a cotangent.
-    const_has_cotangent: list[bool]
-    row_has_cotangent: list[bool]
+    const_has_cotangent: Sequence[bool]
+    row_has_cotangent: Sequence[bool]
 
 
 @program_cache
