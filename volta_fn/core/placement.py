@@ -171,7 +171,7 @@ def make_array_from_single_device_arrays(shape: Sequence[int], sharding: Shardin
 # Sharding propagation: from operands to results.
 #
 # Rules go by the names of dimensions: a dimension of a result is split as the dimensions of operands that it comes from are. Where
-# nothing follows, it is not split. Values that a program wants otherwise, by `with_sharding_constraint`, are as it says.
+# nothing follows, it is not split. A program's own constraints (`with_sharding_constraint`) take precedence.
 
 #: For each dimension, the names of the axes that split it.
 Names = list[tuple[Any, ...]]

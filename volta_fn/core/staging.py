@@ -406,7 +406,8 @@ class JittedFunction:
     def transformed(self, key: Hashable, function: Callable[..., Any], same_arguments: bool) -> Callable[..., Any]:
         """Return a transform of this function, jitted.
 
-        The first `function` that is given with a `key` is used for all. A transform of other arguments stays as it is if some are static.
+        The first `function` that is passed with a `key` serves for all later ones. If some arguments are static, and the transform does not
+        take the `same_arguments`, it is returned without being jitted.
         """
         raise NotImplementedError
 

@@ -67,7 +67,7 @@ def fwd_and_bwd(
 
     Args:
         fun: the function, with `has_aux` of a pair (result, anything).
-        argnums: the positional arguments to differentiate by.
+        argnums: the positional arguments to differentiate with respect to.
         jitted: compile both.
 
     Returns:

@@ -1,8 +1,8 @@
 """Cumulative sums, products, extremes and log-sum-exps.
 
-All but the sum obey a recurrence whose derivative is linear: if out[t] = f(out[t-1], x[t]), its tangent is
-``y[t] = a[t] y[t-1] + b[t]`` with a the derivative by the first argument, and b the tangent of x times that by the second. So one
-routine differentiates them all, without a division that zeros could spoil.
+All but the sum obey a recurrence ``out[t] = f(out[t-1], x[t])``. Its tangent is ``y[t] = a[t] y[t-1] + b[t]``, where a is the derivative of
+f with respect to its first argument, and b that with respect to the second, times the tangent of x. So one routine differentiates all of
+them, without a division that zeros could spoil.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _logaddexp_derivatives(previous: Array, x: Array, out: Array) -> tuple[Array
     """Return the derivatives of log(exp(previous) + exp(x)), as `logaddexp` has them.
 
     Each is a fraction of the sum, 1/2 of equal infinities. For the first element, `previous` is NaN: all of the sum is x. There x
-    stands for it, lest the derivatives of the fraction be NaN.
+    stands for it, so that the derivatives of the fraction are not NaN.
     """
     first = selection.bitwise_and(selection.ne(previous, previous), selection.eq(out, out))
     previous = select(first, x, previous)

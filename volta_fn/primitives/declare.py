@@ -2,10 +2,10 @@
 
 An *elementwise* primitive computes each element of its result from the elements at the same index of its operands, which
 broadcast as in NumPy. It is declared by its name, the NumPy function that is its meaning, its dtypes, and one derivative per
-operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. Since that Jacobian is diagonal it
-is its own transpose, so one rule serves forward and reverse mode. Transposition passes no ``out``, and placeholders for linear
-operands, so a derivative by an operand in which the primitive is linear uses neither. Shape, dtype, broadcasting, JVP, transpose
-and batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
+operand: ``derivative(g, out, *operands)``, the product of ``g`` with the partial derivative. The Jacobian is diagonal, and so its own
+transpose: one rule serves forward and reverse mode. Transposition passes None for ``out``, and placeholders for linear operands. So where
+the primitive is linear in an operand, the derivative with respect to it must use neither. Shape, dtype, broadcasting, JVP, transpose and
+batching follow. Complex operands follow JAX's convention: derivatives are holomorphic, and transposes do not conjugate.
 """
 
 from __future__ import annotations

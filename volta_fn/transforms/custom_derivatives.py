@@ -1,4 +1,4 @@
-"""Derivatives by the user: `custom_jvp`, `custom_vjp` and `custom_gradient`."""
+"""Users' derivatives: `custom_jvp`, `custom_vjp` and `custom_gradient`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from volta_fn.transforms.grad import public_tangent
 from volta_fn.transforms.linearize import backward_pass, linear_marks, marked, merge, nonzero_marks, split_tangents, with_zeros
 from volta_fn.transforms.vmap import vmap_stacked
 
-# `custom_jvp`: forward derivatives by the user; reverse mode follows from them.
+# `custom_jvp`: users' forward derivatives, from which reverse mode follows.
 
 
 class custom_jvp(CustomFunction):  # JAX's name
@@ -160,7 +160,7 @@ custom_jvp_call_p = call_primitive(
 )
 
 
-# `custom_vjp`: reverse derivatives by the user, as a forward and a backward pass.
+# `custom_vjp`: users' reverse derivatives, as a forward and a backward pass.
 
 #: ``backward(residuals, cotangents)`` gives a cotangent (or a `Zero`) for each operand.
 Backward = Callable[[Sequence[Array], Sequence[Any]], list[Any]]
