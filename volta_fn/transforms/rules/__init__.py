@@ -2,8 +2,8 @@
 
 Importing this package registers them. The programs that they derive are cached on the original programs. In the order in which to read:
 
-- `programs`: how rules combine and reorder programs; `residuals`: what a call saves for its derivative; `calls`:
-  rules that calls share;
+- `programs`: how rules split, reorder and compose programs; `residuals`: what a call saves for its derivative; `calls`: the rules that
+  calls share;
 - `jit` and `attention`, calls that compilers inline or have routines for;
 - `scan`, `while_loop` and `cond`: control flow.
 """

@@ -36,7 +36,7 @@ def _attention_jvp(
 ) -> tuple[Sequence[Array], list[Any]]:
     out, statistics = bind(attention_p, *primals, **attention_params(jaxpr, form))
     zeros = [Zero(x.aval.tangent_aval()) for x in (out, statistics)]
-    nonzero = nonzero_marks(tangents[:3])
+    nonzero = nonzero_marks(tangents[:3])  # of q, k and v; a mask has none
     if not any(nonzero):
         return (out, statistics), zeros
     body = _attention_tangent_program(jaxpr, nonzero)

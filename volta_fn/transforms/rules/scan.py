@@ -48,8 +48,12 @@ class _Operands(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any], params: dict[str, Any]) -> _Operands:
-        start, end = params["num_consts"], params["num_consts"] + params["num_carry"]
-        return cls(values[:start], values[start:end], values[end:])
+        return cls.split(values, params["num_consts"], params["num_carry"])
+
+    @classmethod
+    def split(cls, values: Sequence[Any], num_consts: int, num_carry: int) -> _Operands:
+        end = num_consts + num_carry
+        return cls(values[:num_consts], values[num_consts:end], values[end:])
 
 
 def _bind_scan(params: dict[str, Any], jaxpr: ClosedJaxpr, consts: Sequence[Array], carry: Sequence[Array], rows: Sequence[Array]) -> Any:
@@ -112,18 +116,18 @@ class _Split(NamedTuple):
 
 @partial_eval_rules.register(scan_p)
 def _scan_partial_eval(trace: PartialEvalTrace, args: Sequence[Array], params: dict[str, Any]) -> tuple[Array, ...]:
-    is_unknown = [trace.is_unknown(a) for a in args]
-    split = _split_body(params["jaxpr"], params["num_carry"], _Operands.of(tuple(is_unknown), params))
-    values, marks = _Operands.of(args, params), _Operands.of(is_unknown, params)
-    consts, rows = marked(values.consts, marks.consts, False), marked(values.rows, marks.rows, False)
+    is_unknown = _Operands.of(tuple([trace.is_unknown(a) for a in args]), params)
+    split = _split_body(params["jaxpr"], params["num_carry"], is_unknown)
+    values = _Operands.of(args, params)
+    consts, rows = marked(values.consts, is_unknown.consts, False), marked(values.rows, is_unknown.rows, False)
     flat: Sequence[Array] = ()
     if split.known_body.out_avals or any(map(has_effects, split.known_body.eqns)):
         flat = _bind_scan(params, split.known_body, consts, marked(values.carry, split.carry_unknown, False), rows)
     stacked = iter(flat[split.out_unknown.count(False) :])
     residuals = [next(stacked) if i is None else rows[i] for i in split.residual_rows]
-    unknown_consts = [*eval_jaxpr(split.invariants, *consts), *marked(values.consts, marks.consts)]
+    unknown_consts = [*eval_jaxpr(split.invariants, *consts), *marked(values.consts, is_unknown.consts)]
     unknown_carry = marked(values.carry, split.carry_unknown)
-    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, marks.rows)]
+    operands = [*unknown_consts, *unknown_carry, *residuals, *marked(values.rows, is_unknown.rows)]
     recorded = trace.record(scan_p, operands, _scan_params(params, split.unknown_body, len(unknown_consts), len(unknown_carry)))
     return tuple(merge(split.out_unknown, recorded, flat))
 
@@ -214,28 +218,27 @@ class _Backward(NamedTuple):
 
 @program_cache
 def _backward_body(closed: ClosedJaxpr, linear: _Operands, ys_nonzero: Sequence[bool]) -> _Backward:
-    start, count = len(linear.consts), len(linear.carry)
-    avals = _Operands(closed.in_avals[:start], closed.in_avals[start : start + count], closed.in_avals[start + count :])
+    count = len(linear.carry)
+    avals = _Operands.split(closed.in_avals, len(linear.consts), count)
     for aval in avals.carry:
         if aval.tangent_aval().dtype != aval.dtype:
             raise GradientError(f"scan: the carry holds {aval}, which cannot be linear; linearize the function before transposing it")
-    transposed, has_cotangent = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
-    ends = sum(linear.consts), sum(linear.consts) + count
-    has = _Operands(has_cotangent[: ends[0]], has_cotangent[ends[0] : ends[1]], has_cotangent[ends[1] :])
-    sums = marked(marked(avals.consts, linear.consts), has.consts)
+    transposed, marks = transpose_jaxpr(closed, [*linear.consts, *[True] * count, *linear.rows], [*[True] * count, *ys_nonzero])
+    has_cotangent = _Operands.split(marks, sum(linear.consts), count)  # of the linear operands
+    sums = marked(marked(avals.consts, linear.consts), has_cotangent.consts)
     const_count, row_count = linear.consts.count(False), linear.rows.count(False)
 
     def run(*flat: Array) -> list[Array]:
-        consts, operands = flat[:const_count], flat[const_count:]
-        totals, cts, rows = operands[: len(sums)], operands[len(sums) : len(sums) + count], operands[len(sums) + count :]
+        consts = flat[:const_count]
+        totals, cts, rows = _Operands.split(flat[const_count:], len(sums), count)
         outs = iter(eval_jaxpr(transposed, *consts, *rows[:row_count], *cts, *rows[row_count:]))
         new_totals = [add(total, next(outs)) for total in totals]
-        new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has.carry, avals.carry, strict=True)]
+        new_cts = [next(outs) if h else instantiate(Zero(a)) for h, a in zip(has_cotangent.carry, avals.carry, strict=True)]
         return [*new_totals, *new_cts, *outs]
 
     y_avals = [a.update(weak_type=False) for a in marked(closed.out_avals[count:], ys_nonzero)]
     inputs = [*marked(avals.consts, linear.consts, False), *sums, *avals.carry, *marked(avals.rows, linear.rows, False), *y_avals]
-    return _Backward(trace_to_jaxpr(run, inputs, "backward"), sums, has.consts, has.rows)
+    return _Backward(trace_to_jaxpr(run, inputs, "backward"), sums, has_cotangent.consts, has_cotangent.rows)
 
 
 # Batching.
