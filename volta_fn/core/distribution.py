@@ -18,7 +18,7 @@ import numpy as np
 from volta_fn.core import process
 from volta_fn.core.device import Device, devices, find_device
 from volta_fn.core.jaxpr import ClosedJaxpr
-from volta_fn.core.trace import ProcessGrid, current_mesh, read_mesh
+from volta_fn.core.named_axes import ProcessGrid, current_mesh, read_mesh
 from volta_fn.errors import ArgumentError, ArgumentTypeError, DeviceError, ShapeError
 from volta_fn.lazy_imports import load
 

@@ -49,12 +49,12 @@ def common_device(arrays: Sequence[Any]) -> Device:
     if (group := next((a.device for a in arrays if a.device.sharding is not None), None)) is not None:
         home: Device = group.home
         return home
-    settled = {a.device for a in arrays if a.shape or not a.weak_type}
-    if len(settled) > 1:
+    devices = {a.device for a in arrays if a.shape or not a.weak_type}
+    if len(devices) > 1:
         counts = Counter(str(a.device) for a in arrays)
         where = ", ".join(f"{count} on {name}" for name, count in counts.items())
         raise DeviceError(f"the arguments are on different devices ({where}); move them with device_put")
-    return settled.pop() if settled else device
+    return devices.pop() if devices else device
 
 
 def on_device(arrays: Sequence[Any], device: Device) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from volta_fn.core.aval import ShapedArray
 from volta_fn.core.device import Device, devices
 from volta_fn.core.jaxpr import ClosedJaxpr, Equation, program_cache
 from volta_fn.errors import ArgumentError, DeviceError
-from volta_fn.primitives.call import optimization_barrier_p
+from volta_fn.primitives.barriers import optimization_barrier_p
 from volta_fn.runtime.caches import LruCache
 from volta_fn.targets.wgsl import attention, convolution, library, loops, matmul
 from volta_fn.targets.wgsl.loops.emit_values import Buffers
