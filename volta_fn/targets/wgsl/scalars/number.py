@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -391,89 +389,3 @@ def bits_of_table(f: Function, name: str, table: bytes) -> str:
     words = [int.from_bytes(padded[k : k + 4], "little") for k in range(0, len(padded), 4)]
     text = _BITS_OF_TABLE.format(name, len(words), ", ".join(f"0x{w:08x}u" for w in words))
     return f.helper(f"bits_of_{name}", text)
-
-
-# pairs of floats: sums and products with their rounding errors (Dekker 1971, Knuth)
-
-#: Functions of pairs by name.
-PAIRS = {
-    "pair_opaque": """fn pair_opaque(x: f32) -> f32 {
-  return bitcast<f32>(bitcast<u32>(x) + (bitcast<u32>(one) ^ 0x3f800000u));
-}""",
-    "pair_normal": """fn pair_normal(x: vec2<f32>) -> vec2<f32> {
-  let total = pair_opaque(x.x + x.y);
-  let is_finite = (bitcast<u32>(total) & 0x7f800000u) != 0x7f800000u;
-  return select(vec2<f32>(x.x, 0.0f), vec2<f32>(total, x.y - (total - x.x)), is_finite);
-}""",
-    "pair_sum": """fn pair_sum(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let total = pair_opaque(x.x + y.x);
-  let added = pair_opaque(total - x.x);
-  let error = (x.x - (total - added)) + (y.x - added);
-  return pair_normal(vec2<f32>(total, error + (x.y + y.y)));
-}""",
-    "pair_product": """fn pair_product(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let product = pair_opaque(x.x * y.x);
-  return pair_normal(vec2<f32>(product, {fma}(x.x, y.x, -product) + (x.x * y.y + x.y * y.x)));
-}""",
-    "pair_fma": """fn pair_fma(x: vec2<f32>, y: vec2<f32>, z: vec2<f32>) -> vec2<f32> {
-  let product = pair_opaque(x.x * y.x);
-  let total = pair_opaque(product + z.x);
-  let added = pair_opaque(total - product);
-  let error = (product - (total - added)) + (z.x - added);
-  return pair_normal(vec2<f32>(total, error + ({fma}(x.x, y.x, -product) + (x.x * y.y + x.y * y.x) + z.y)));
-}""",
-    "pair_quotient": """fn pair_quotient(x: vec2<f32>, y: vec2<f32>) -> vec2<f32> {
-  let near = pair_opaque({quotient});
-  let rest = {fma}(-near, y.x, x.x) + (x.y - near * y.y);
-  return pair_normal(vec2<f32>(near, rest / y.x));
-}""",
-    "pair_root": """fn pair_root(x: vec2<f32>) -> vec2<f32> {
-  let near = pair_opaque(sqrt(x.x));
-  let rest = {fma}(-near, near, x.x) + x.y;
-  return pair_normal(vec2<f32>(near, select(0.5f * rest / near, 0.0f, x.x == 0.0f)));
-}""",
-}
-
-
-def pairs(f: Function, name: str) -> str:
-    """Return a function of numbers that are sums of two floats.
-
-    Sums pass through integers, as in `Lanes.opaque`. Where the second float of a result is not finite, it is 0.
-    """
-    declare_one(f)
-    device = f.module.device
-    names = {"fma": "fma" if device.fma else fma(f, "f32"), "quotient": f"{quotient(f)}(x.x, y.x)" if device.fma else "x.x / y.x"}
-    for helper in ("pair_opaque", "pair_normal", name):
-        text = PAIRS[helper]
-        for key, value in names.items():
-            text = text.replace(f"{{{key}}}", value)
-        f.helper(helper, text)
-    return name
-
-
-_PAIR_POLYNOMIAL = """fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
-  var total = first;
-  for (var k = 0u; k < {1}; k++) {{
-    total = pair_fma(total, x, {2}[k]);
-  }}
-  return total;
-}}"""
-
-
-def pair_table(f: Function, entries: Sequence[str]) -> str:
-    """Return an array of pairs in the memory of an invocation."""
-    text = ", ".join(entries)
-    name, type_ = f"pair_table_{zlib.crc32(text.encode()):08x}", f"array<vec2<f32>, {len(entries)}>"
-    return f.module.declare(name, f"var<private> {name}: {type_} = {type_}({text});")
-
-
-def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
-    """Return a function that adds a polynomial's other terms by Horner's rule.
-
-    Its arguments are x and the value of the first terms. A loop is compiled in a fraction of the time of its iterations one by one, into
-    which compilers unroll what they can.
-    """
-    pairs(f, "pair_fma")
-    table = pair_table(f, terms)
-    name = table.replace("table", "polynomial")
-    return f.helper(name, _PAIR_POLYNOMIAL.format(name, opaque_count(f, len(terms)), table))

@@ -5,7 +5,7 @@ Compilers may assume that floats are real numbers, and do: Mesa's rewrites ``x !
 product and a sum into one that rounds once. So NaN is detected by its bits, and formulas that compute rounding errors use a factor 1.0 that
 no compiler can fold (`opaque_one`), or pass a number through an integer (`opaque`). Quotients and roots, of which WGSL promises only some
 digits, are corrected by `fma` where it rounds once; where it does not, `fma` is computed from products and sums with their errors. Formulas
-that need float64 compute in pairs of floats (`PairLanes`).
+that need float64 compute in pairs of floats (`pairs`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import Scalar, Values, exact_product
 from volta_fn.targets.wgsl.scalars import number as helpers
 from volta_fn.targets.wgsl.scalars.number import literal
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
+
+#: The type of a pair of floats, and the module of its class, which is derived from `Lanes`.
+PAIR = "vec2<f32>"
+_PAIRS = deferred("volta_fn.targets.wgsl.scalars.pairs")
 
 _OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -61,7 +66,7 @@ class Lanes(Values):
 
     def new(self, text: str, type_: str) -> Lanes:
         """Return a value of the function by its text."""
-        return (PairLanes if type_ == PAIR else Lanes)(self.f, type_, text)
+        return (_PAIRS.PairLanes if type_ == PAIR else Lanes)(self.f, type_, text)
 
     def let(self, expression: str, type_: str = "") -> Lanes:
         """Return a value of the same type, or another."""
@@ -186,7 +191,7 @@ class Lanes(Values):
 
         Infinity is compared by bits: compilers may assume that there is none.
         """
-        if _is_infinity(other):
+        if is_infinity(other):
             return ~(self.is_nan() | self.equals(other))
         return self._compare("<", other)
 
@@ -196,7 +201,7 @@ class Lanes(Values):
 
     def equals(self, other: Lanes | Scalar) -> Lanes:
         """Return self == other."""
-        if _is_infinity(other):
+        if is_infinity(other):
             return self.as_bits()._compare("==", self.like(other).as_bits())
         return self._compare("==", other)
 
@@ -443,7 +448,8 @@ class Lanes(Values):
         return outlined(name, formula, self, *others)
 
 
-def _is_infinity(value: Lanes | Scalar) -> bool:
+def is_infinity(value: Lanes | Scalar) -> bool:
+    """Return True for Python's positive infinity."""
     return isinstance(value, float) and math.isinf(value) and value > 0
 
 
@@ -467,252 +473,3 @@ def outlined(name: str, write: Callable[..., Any], *args: Lanes) -> Lanes:
 
     symbol = args[0].f.function(f"{name.replace('.', '_')}_{'pair' if types[0] == PAIR else types[0]}", types, body)
     return args[0].call(symbol, *args[1:])
-
-
-# Pairs of floats: twice the digits of float32, in the same range.
-
-PAIR = "vec2<f32>"
-
-#: Fewer terms of a polynomial are written one by one.
-_FEW_TERMS = 4
-
-
-class PairLanes(Lanes):
-    """A number as the sum of two floats.
-
-    The second one is at most half a unit in the last place of the first. Formulas see a float64, of which 46 bits are right, with the range
-    of float32.
-    """
-
-    __slots__ = ()
-
-    is_pair = True
-
-    @property
-    def is_float(self) -> bool:
-        """Whether it is a floating-point number."""
-        return True
-
-    @property
-    def bits(self) -> int:
-        """The width of a float of as many digits."""
-        return 64
-
-    @property
-    def flushes(self) -> bool:
-        """Whether subnormal numbers are zeros; formulas that ask build numbers of bits."""
-        return False
-
-    def _component(self, name: str) -> Lanes:
-        return Lanes(self.f, "f32", f"{self.text}.{name}")
-
-    def _pair(self, high: Lanes, low: Lanes) -> PairLanes:
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{PAIR}({high.text}, {low.text})"))
-
-    def _call(self, name: str, *others: Any) -> PairLanes:
-        function = helpers.pairs(self.f, name) if name in helpers.PAIRS else name
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{function}({', '.join([self.text, *[self.like(o).text for o in others]])})"))
-
-    def like(self, value: Any) -> Any:
-        """Return a Python number, or a float32, as a pair; pairs are returned as they are."""
-        if isinstance(value, Lanes):
-            return value.converted(PAIR)
-        high = np.float32(value)
-        low = np.float32(value - float(high)) if np.isfinite(high) else np.float32(0)
-        return PairLanes(self.f, PAIR, f"{PAIR}({literal('f32', high)}, {literal('f32', low)})")
-
-    def as_type(self, type_: str) -> Any:
-        """Return the bits of the first float as an integer."""
-        return self if type_ == PAIR else self.narrowed().as_type(type_)
-
-    def named(self) -> Lanes:
-        """Return the value itself."""
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return self._call("pair_sum", other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._call("pair_sum", -other if isinstance(other, (Lanes, float, int)) else other)
-
-    def __mul__(self, other: Any) -> Any:
-        if isinstance(other, (float, int)) and math.frexp(other)[0] in (0.5, -0.5):
-            return self.let(f"{self.text} * {literal('f32', other)}")
-        return self._call("pair_product", other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._call("pair_quotient", other)
-
-    def fma(self, factor: Any, addend: Any) -> Any:
-        """Return self * factor + addend."""
-        return self._call("pair_fma", factor, addend)
-
-    mad = fma
-
-    def divide_bounded(self, other: Any) -> Any:
-        """Return the quotient."""
-        return self / other
-
-    def product_error(self, factor: Any, product: Any) -> Any:
-        """Return 0, as whose the error of a product counts."""
-        return self.like(0.0)
-
-    def opaque(self) -> Any:
-        """Return it as it is: its functions hide what they must."""
-        return self
-
-    hidden = opaque
-
-    def compare(self, predicate: str, other: Any) -> Any:
-        """Compare by the first floats, and by the second ones where those are equal."""
-        y = self.like(other)
-        x_high, x_low, y_high, y_low = (v._component(c) for v in (self, y) for c in "xy")
-        same = x_high.equals(y_high)
-        if predicate in ("oeq", "une"):
-            equal = same & x_low.equals(y_low)
-            return equal if predicate == "oeq" else ~equal
-        if predicate in ("one", "ueq"):
-            differs = self.compare("olt", y) | self.compare("ogt", y)
-            return differs if predicate == "one" else ~differs
-        if predicate == "uno":
-            return self.is_nan() | y.is_nan()
-        strict = predicate[:2] + "t"
-        return x_high.compare(strict, y_high) | (same & x_low.compare(predicate, y_low))
-
-    def below(self, other: Any) -> Any:
-        """Return self < other (false with NaN)."""
-        return self.narrowed().below(other) if _is_infinity(other) else self.compare("olt", other)
-
-    def above(self, other: Any) -> Any:
-        """Return self > other."""
-        return self.compare("ogt", other)
-
-    def equals(self, other: Any) -> Any:
-        """Return self == other."""
-        return self.narrowed().equals(other) if _is_infinity(other) else self.compare("oeq", other)
-
-    def is_nan(self) -> Any:
-        """Return whether it is NaN."""
-        return self._component("x").is_nan()
-
-    def abs(self) -> Any:
-        """Return |self|."""
-        return self.copysign(1.0)
-
-    def copysign(self, model: Any) -> Any:
-        """Return |self| with another's sign."""
-        high = self._component("x")
-        new = high.copysign(self.like(model)._component("x"))
-        flipped = (high.as_bits() ^ new.as_bits()).below(0)
-        low = self._component("y")
-        return self._pair(new, flipped.select(-low, low))
-
-    def sqrt(self) -> Any:
-        """Return the square root."""
-        return self._call("pair_root")
-
-    def _integral(self, rounded: Callable[[Lanes], Lanes]) -> Any:
-        """Round the first float, and what is left."""
-        high = self._component("x")
-        whole = rounded(high)
-        return self._pair(whole, rounded((high - whole) + self._component("y")))._call("pair_normal")
-
-    def nearest(self) -> Any:
-        """Return the nearest integer."""
-        return self._integral(lambda x: x.nearest())
-
-    def floor(self) -> Any:
-        """Return the largest integer not above."""
-        return self._integral(lambda x: x.floor())
-
-    def ceil(self) -> Any:
-        """Return the smallest integer not below."""
-        return -(-self).floor()
-
-    def trunc(self) -> Any:
-        """Return the integer toward zero."""
-        return self.abs().floor().copysign(self)
-
-    def as_bits(self) -> Any:
-        """Return the first float's bits as an integer."""
-        return self.narrowed().as_bits()
-
-    def widened(self) -> Any:
-        """Return it as it is."""
-        return self
-
-    def narrowed(self) -> Any:
-        """Return the nearest float32."""
-        return self._component("x").let(f"{self.text}.x")
-
-    def converted(self, type_: str) -> Any:
-        """Return the value as another type."""
-        return self if type_ == PAIR else self.narrowed().converted(type_)
-
-    def as_integer(self) -> Any:
-        """Return an integral float as a signed integer."""
-        return self.narrowed().as_integer()
-
-    def small_integer(self) -> Any:
-        """Round a small number to an integer."""
-        return self.narrowed().small_integer().widened()
-
-    def round_scaled(self, factor: float, addend: float = 0.0, offset: int = 0) -> Any:
-        """Return n = round(self * factor + addend) as a pair, n + offset as an integer."""
-        n, integer = self.narrowed().round_scaled(factor, addend, offset)
-        return n.widened(), integer
-
-    def ldexp(self, n: Any) -> Any:
-        """Return self 2^n of an integer n."""
-        exponent = n.narrowed()
-        return self._pair(self._component("x").ldexp(exponent), self._component("y").ldexp(exponent))
-
-    def repeated(self, tables: Sequence[Sequence[float]], step: Callable[..., Sequence[Any]], *start: Any) -> Sequence[Any]:
-        """Return the values after a step for each entry, by a loop.
-
-        It is compiled in a fraction of the time.
-        """
-        names = [helpers.pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
-
-        def at(k: Lanes, *values: Any) -> Sequence[Any]:
-            return step(*[self.let(f"{name}[u32({k.narrowed().text})]") for name in names], *values)
-
-        return self.iterated(self.new(helpers.opaque_count(self.f, len(tables[0])), "u32"), at, *start)
-
-    def outline_each(self, name: str, formula: Callable[..., Any], calls: Sequence[Sequence[Any]]) -> Sequence[Any]:
-        """Return the formula of each tuple of operands, by a loop.
-
-        Compilers copy a function to wherever it is called.
-        """
-        f, type_ = self.f, f"array<{PAIR}, {len(calls)}>"
-        operands = [f.var(type_, f"{type_}({', '.join(x.text for x in column)})") for column in zip(*calls, strict=True)]
-        results = f.var(type_, f"{type_}()")
-        with f.loop(helpers.opaque_count(f, len(calls))) as k:
-            f.emit(f"{results}[{k}] = {outlined(name, formula, *[self.let(f'{x}[{k}]') for x in operands]).text};")
-        return [self.let(f"{results}[{k}u]") for k in range(len(calls))]
-
-    def quarter_periods(self) -> Any:
-        """Return (quarters, r, rest) with self = r + rest + quarters pi/2.
-
-        |self| is at least 2^-5.
-        """
-        quarters_, r, rest = self._component("x").quarter_periods()
-        return quarters_, r.widened() + rest, self._component("y").widened()
-
-    def polynomial(self, coefficients: Sequence[Scalar], square: Any = None) -> Any:
-        """Evaluate a polynomial of |x| <= 1.
-
-        Its first terms, as long as they are small, need only one float.
-        """
-        small = 2.0**-18 * max(map(abs, coefficients))
-        first, total = 0, 0.0
-        while first < len(coefficients) - 1 and total + abs(coefficients[first]) < small:
-            total += abs(coefficients[first])
-            first += 1
-        result = self.narrowed().polynomial(coefficients[:first]).widened() if first else self.like(coefficients[0])
-        rest = [self.like(c).text for c in coefficients[max(first, 1) :]]
-        if len(rest) < _FEW_TERMS:
-            for coefficient in coefficients[max(first, 1) :]:
-                result = result.mad(self, coefficient)
-            return result
-        return self._call(helpers.pair_polynomial(self.f, rest), result)
