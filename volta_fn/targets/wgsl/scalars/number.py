@@ -188,20 +188,22 @@ def half_of_bits(f: Function, bits: str, dtype: np.dtype) -> str:
 
 
 # WGSL functions for operations that devices compute inaccurately, or lack.
+#
+# Whoever calls one declares it in the module first.
 
 #: The name of a variable that is 1.0. `Shader` sets it at run time, so that no compiler can fold it.
 ONE = "one"
 
 
 def declare_one(f: Function) -> str:
-    """Declare that variable, and return its name."""
+    """Declare the variable `ONE`, and return its name."""
     return f.module.declare(ONE, f"var<private> {ONE}: f32;")
 
 
 def opaque_count(f: Function, count: int) -> str:
-    """Return a number of iterations that compilers cannot know.
+    """Return a number of iterations that compilers cannot fold.
 
-    So they do not unroll the loop.
+    They would unroll a loop of a known number.
     """
     return f"({count}u + (bitcast<u32>({declare_one(f)}) ^ 0x3f800000u))"
 
@@ -238,11 +240,11 @@ _FMA_64 = {
 }  # fmt: skip
 
 
-def fma(f: Function, type_: str) -> str:
-    """Return x y + z rounded once, or nearly so (Dekker, Knuth).
+def declare_fma(f: Function, type_: str) -> str:
+    """Declare the function of x y + z rounded once, or nearly so (Dekker, Knuth).
 
-    The errors of the product and of the sum are exact; only their sum is rounded. Large and small numbers are scaled, so that the errors
-    are in range.
+    Returns its name. The errors of the product and of the sum are exact; only their sum is rounded. Large and small numbers are scaled, so
+    that the errors are in range.
     """
     declare_one(f)
     return f.helper(f"fma_{type_}", _FMA.format(type_, **(_FMA_32 if type_ == "f32" else _FMA_64)))
@@ -261,14 +263,14 @@ _QUOTIENT = """fn quotient(x: f32, y: f32) -> f32 {
 }"""
 
 
-def quotient(f: Function) -> str:
-    """Return x / y, corrected by a fused multiply-add.
+def declare_quotient(f: Function) -> str:
+    """Declare the function of x / y, corrected by a fused multiply-add.
 
-    WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may flush subnormal factors to zero: so divisors are
-    scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends so that remainders are representable. Expressions of the
-    divisor alone are computed once for many dividends; its sign is applied at the end, so that zeros keep theirs. The first quotient passes
-    through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that is rounded once with
-    the difference.
+    Returns its name. WGSL promises nothing of divisors whose reciprocals are subnormal, and devices may flush subnormal factors to zero: so
+    divisors are scaled by powers of two to sizes between 2^-85 and 2^64, and small dividends so that remainders are representable.
+    Expressions of the divisor alone are computed once for many dividends; its sign is applied at the end, so that zeros keep theirs. The
+    first quotient passes through integers: without that, 1 - 20/20 was -1.5e-8 on an H200, as if the quotient were a product with 1/20 that
+    is rounded once with the difference.
     """
     declare_one(f)
     return f.helper("quotient", _QUOTIENT)
@@ -281,8 +283,11 @@ _NEAR_QUOTIENT = """fn near_quotient(x: f32, y: f32) -> f32 {
 }"""
 
 
-def near_quotient(f: Function) -> str:
-    """Return x / y without scaling, for 1 <= y <= 2^60 and moderate quotients."""
+def declare_near_quotient(f: Function) -> str:
+    """Declare the function of x / y without scaling; return its name.
+
+    It is for 1 <= y <= 2^60 and moderate quotients.
+    """
     declare_one(f)
     return f.helper("near_quotient", _NEAR_QUOTIENT)
 
@@ -294,10 +299,10 @@ _ROOT = """fn root(x: f32) -> f32 {
 }"""
 
 
-def root(f: Function) -> str:
-    """Return the square root with such a correction.
+def declare_root(f: Function) -> str:
+    """Declare the function of square roots, corrected likewise; return its name.
 
-    It passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
+    The root passes through integers: NVIDIA's compiler simplifies the square of a root to its argument, even if that is negative.
     """
     declare_one(f)
     return f.helper("root", _ROOT)
@@ -354,10 +359,10 @@ _QUARTERS = """fn quarters(x: f32) -> vec3<f32> {
 }"""
 
 
-def quarters(f: Function) -> str:
-    """Reduce |x| >= 2^-5 to quarter periods.
+def declare_quarters(f: Function) -> str:
+    """Declare the function that reduces |x| >= 2^-5 to quarter periods.
 
-    The result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
+    Returns its name. Its result is their number modulo 4, and the rest, at most a half, as a sum of two floats.
 
     After Payne and Hanek (1983): x = m 2^e with a whole number m of 24 bits, and of 2^e 2/pi only 96 bits matter, the first of which is
     worth 2. They are cut out of a table. Their product with m is, modulo 4, the number of quarter periods.
@@ -383,8 +388,8 @@ fn bits_of_{0}(byte: i64) -> i64 {{
 }}"""
 
 
-def bits_of_table(f: Function, name: str, table: bytes) -> str:
-    """Return the 64 bits of a table that begin at a byte."""
+def declare_bits_of_table(f: Function, name: str, table: bytes) -> str:
+    """Declare the function of the 64 bits of a table from a byte on; return its name."""
     padded = table + bytes(-len(table) % 4 + 4)
     words = [int.from_bytes(padded[k : k + 4], "little") for k in range(0, len(padded), 4)]
     text = _BITS_OF_TABLE.format(name, len(words), ", ".join(f"0x{w:08x}u" for w in words))

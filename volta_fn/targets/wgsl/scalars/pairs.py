@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from volta_fn.primitives.formulas.values import Scalar
-from volta_fn.targets.wgsl.scalars.number import declare_one, fma, literal, opaque_count, quotient
+from volta_fn.targets.wgsl.scalars.number import declare_fma, declare_one, declare_quotient, literal, opaque_count
 from volta_fn.targets.wgsl.scalars.values import PAIR, Lanes, is_infinity, outlined
 from volta_fn.targets.wgsl.shader import Function
 
@@ -56,14 +56,17 @@ PAIRS = {
 }
 
 
-def pairs(f: Function, name: str) -> str:
-    """Return a function of numbers that are sums of two floats.
+def declare_pair_function(f: Function, name: str) -> str:
+    """Declare a function of `PAIRS`, and return its name.
 
     Sums pass through integers, as in `Lanes.opaque`. Where the second float of a result is not finite, it is 0.
     """
     declare_one(f)
     device = f.module.device
-    names = {"fma": "fma" if device.fma else fma(f, "f32"), "quotient": f"{quotient(f)}(x.x, y.x)" if device.fma else "x.x / y.x"}
+    names = {
+        "fma": "fma" if device.fma else declare_fma(f, "f32"),
+        "quotient": f"{declare_quotient(f)}(x.x, y.x)" if device.fma else "x.x / y.x",
+    }
     for helper in ("pair_opaque", "pair_normal", name):
         text = PAIRS[helper]
         for key, value in names.items():
@@ -81,21 +84,21 @@ _PAIR_POLYNOMIAL = """fn {0}(x: vec2<f32>, first: vec2<f32>) -> vec2<f32> {{
 }}"""
 
 
-def pair_table(f: Function, entries: Sequence[str]) -> str:
-    """Return an array of pairs in the memory of an invocation."""
+def declare_pair_table(f: Function, entries: Sequence[str]) -> str:
+    """Declare an array of pairs in the memory of an invocation, and return its name."""
     text = ", ".join(entries)
     name, type_ = f"pair_table_{zlib.crc32(text.encode()):08x}", f"array<vec2<f32>, {len(entries)}>"
     return f.module.declare(name, f"var<private> {name}: {type_} = {type_}({text});")
 
 
-def pair_polynomial(f: Function, terms: Sequence[str]) -> str:
-    """Return a function that adds a polynomial's other terms by Horner's rule.
+def declare_pair_polynomial(f: Function, terms: Sequence[str]) -> str:
+    """Declare the function that adds a polynomial's other terms by Horner's rule.
 
-    Its arguments are x and the value of the first terms. A loop is compiled in a fraction of the time of its iterations one by one, into
-    which compilers unroll what they can.
+    Returns its name. Its arguments are x and the value of the first terms. A loop is compiled in a fraction of the time of its iterations
+    one by one, into which compilers unroll what they can.
     """
-    pairs(f, "pair_fma")
-    table = pair_table(f, terms)
+    declare_pair_function(f, "pair_fma")
+    table = declare_pair_table(f, terms)
     name = table.replace("table", "polynomial")
     return f.helper(name, _PAIR_POLYNOMIAL.format(name, opaque_count(f, len(terms)), table))
 
@@ -139,7 +142,7 @@ class PairLanes(Lanes):
         return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{PAIR}({high.text}, {low.text})"))
 
     def _call(self, name: str, *others: Any) -> PairLanes:
-        function = pairs(self.f, name) if name in PAIRS else name
+        function = declare_pair_function(self.f, name) if name in PAIRS else name
         return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{function}({', '.join([self.text, *[self.like(o).text for o in others]])})"))
 
     def like(self, value: Any) -> Any:
@@ -301,7 +304,7 @@ class PairLanes(Lanes):
 
         It is compiled in a fraction of the time.
         """
-        names = [pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
+        names = [declare_pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
 
         def at(k: Lanes, *values: Any) -> Sequence[Any]:
             return step(*[self.let(f"{name}[u32({k.narrowed().text})]") for name in names], *values)
@@ -344,4 +347,4 @@ class PairLanes(Lanes):
             for coefficient in coefficients[max(first, 1) :]:
                 result = result.mad(self, coefficient)
             return result
-        return self._call(pair_polynomial(self.f, rest), result)
+        return self._call(declare_pair_polynomial(self.f, rest), result)

@@ -19,8 +19,16 @@ import numpy as np
 from volta_fn.lazy_imports import deferred
 from volta_fn.primitives.formulas.trigonometric import reduced_large
 from volta_fn.primitives.formulas.values import Scalar, Values, exact_product
-from volta_fn.targets.wgsl.scalars import number as helpers
-from volta_fn.targets.wgsl.scalars.number import literal
+from volta_fn.targets.wgsl.scalars.number import (
+    declare_bits_of_table,
+    declare_fma,
+    declare_near_quotient,
+    declare_one,
+    declare_quarters,
+    declare_quotient,
+    declare_root,
+    literal,
+)
 from volta_fn.targets.wgsl.shader import BITS_F32, Function
 
 #: The type of a pair of floats, and the module of its class, which is derived from `Lanes`.
@@ -125,7 +133,7 @@ class Lanes(Values):
     def __truediv__(self, other: Lanes | Scalar) -> Lanes:
         if self.type != "f32" or not self.f.module.device.fma:
             return self.binary("/", self.like(other).opaque_factor())
-        return self.let(f"{helpers.quotient(self.f)}({self.text}, {self.like(other).text})")
+        return self.let(f"{declare_quotient(self.f)}({self.text}, {self.like(other).text})")
 
     def fast_log2(self) -> Lanes | None:
         """Return WGSL's own logarithm of a float32, which promises no more than this."""
@@ -138,7 +146,7 @@ class Lanes(Values):
         """
         if self.type != "f32" or not self.f.module.device.fma:
             return self.binary("/", other)
-        return self.let(f"{helpers.near_quotient(self.f)}({self.text}, {other.text})")
+        return self.let(f"{declare_near_quotient(self.f)}({self.text}, {other.text})")
 
     def __neg__(self) -> Lanes:
         return self.let(f"-{self.text}") if self.type[0] != "u" else self.like(0) - self
@@ -225,7 +233,7 @@ class Lanes(Values):
 
     def fma(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
         """Return self * factor + addend, rounded once."""
-        name = "fma" if self.f.module.device.fma else helpers.fma(self.f, self.type)
+        name = "fma" if self.f.module.device.fma else declare_fma(self.f, self.type)
         return self.call(name, factor, addend)
 
     def mad(self, factor: Lanes | Scalar, addend: Lanes | Scalar) -> Lanes:
@@ -253,7 +261,7 @@ class Lanes(Values):
 
     def opaque_one(self) -> Lanes:
         """Return 1.0 as a value that compilers cannot fold."""
-        name = helpers.declare_one(self.f)
+        name = declare_one(self.f)
         return self.new(name if self.type == "f32" else f"{self.type}({name})", self.type)
 
     def opaque_non_finite(self) -> Lanes:
@@ -286,7 +294,7 @@ class Lanes(Values):
 
     def _opaque_bits(self, bits: str, combine: str = "|") -> Lanes:
         """Return the float of these bits, combined with a zero that compilers cannot fold."""
-        zero = f"(bitcast<u32>({helpers.declare_one(self.f)}) ^ 0x3f800000u)"
+        zero = f"(bitcast<u32>({declare_one(self.f)}) ^ 0x3f800000u)"
         return self.let(f"bitcast<{self.type}>({bits} {combine} {zero if self.type == 'f32' else f'u64{zero}'})")
 
     def opaque(self) -> Lanes:
@@ -316,7 +324,7 @@ class Lanes(Values):
         """Return the square root, correctly rounded."""
         if self.type != "f32" or not self.f.module.device.fma:
             return self.call("sqrt").hidden()
-        return self.call(helpers.root(self.f))
+        return self.call(declare_root(self.f))
 
     def nearest(self) -> Lanes:
         """Return the nearest integer, halves to even."""
@@ -386,7 +394,7 @@ class Lanes(Values):
 
     def bits_of_table(self, name: str, table: bytes) -> Lanes:
         """Return the 64 bits of a constant that begin at the byte of this number."""
-        return self.call(helpers.bits_of_table(self.f, name, table))
+        return self.call(declare_bits_of_table(self.f, name, table))
 
     # integral numbers in floats: GPUs convert few numbers at a time, and add many
 
@@ -414,7 +422,7 @@ class Lanes(Values):
         if self.bits == 64:
             quarters_, r, rest = reduced_large(self)
             return quarters_, self.abs().below(math.inf).select(r, math.nan), rest
-        reduced = self.let(f"{helpers.quarters(self.f)}({self.text})", "vec3<f32>")
+        reduced = self.let(f"{declare_quarters(self.f)}({self.text})", "vec3<f32>")
         quarters_, high, low = [self.new(f"{reduced.text}.{c}", "f32") for c in "xyz"]
         r, error = exact_product(high, _HALF_PI)
         return quarters_.as_integer(), r, error + low.mad(_HALF_PI, high * _HALF_PI_REST)
