@@ -24,7 +24,7 @@ from volta_fn.targets.wgsl.library.tile_sort import (
 from volta_fn.targets.wgsl.loops.schedule import power_above
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
-from volta_fn.targets.wgsl.scalars.values import Lanes
+from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import quotient, remainder, times
 
 # Sort keys (`codegen.indices`) in shaders.
@@ -83,7 +83,7 @@ def read_key(shader: Shader, array: Array, which: KeyWord, index: str, faithful:
 
 def key_of(shader: Shader, dtype: np.dtype, bits: str, faithful: bool) -> str:
     """Emit the key of a number of at most 32 bits."""
-    return sort_key(Lanes(shader, "u32", bits), dtype, faithful=faithful).text
+    return sort_key(ShaderValue(shader, "u32", bits), dtype, faithful=faithful).text
 
 
 def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
@@ -100,7 +100,7 @@ def _word_of_two(shader: Shader, which: KeyWord, low: str, high: str) -> str:
 
 def number_of(shader: Shader, dtype: np.dtype, faithful: str) -> Number:
     """Emit the bits of the number of a faithful key, in the dtype's `storage`."""
-    return Number(storage(dtype), number_of_key(Lanes(shader, "u32", faithful), dtype).text)
+    return Number(storage(dtype), number_of_key(ShaderValue(shader, "u32", faithful), dtype).text)
 
 
 def lesser_zero(dtype: np.dtype) -> int | None:

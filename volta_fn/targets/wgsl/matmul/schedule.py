@@ -18,7 +18,7 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.runtime.caches import cache_dir
 from volta_fn.targets.wgsl.scalars.number import Number, wgsl_type
 from volta_fn.targets.wgsl.scalars.operations import convert
-from volta_fn.targets.wgsl.scalars.values import Lanes
+from volta_fn.targets.wgsl.scalars.values import ShaderValue
 from volta_fn.targets.wgsl.shader import Function
 
 # Define the dtypes of sums, and conversions of other dtypes to and from them.
@@ -59,7 +59,7 @@ class Working:
 
         They are opaque: compilers would take the product of a literal zero with NaN for 0.
         """
-        return f"{type_}({Lanes(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
+        return f"{type_}({ShaderValue(f, 'f32', '').zero().text})" if self.dtype.kind in "fc" else f"{type_}()"
 
     def read(self, f: Function, x: Number) -> str:
         """Convert a number of another dtype to this type."""

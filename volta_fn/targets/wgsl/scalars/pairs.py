@@ -11,7 +11,7 @@ import numpy as np
 
 from volta_fn.primitives.formulas.values import Scalar
 from volta_fn.targets.wgsl.scalars.number import declare_fma, declare_one, declare_quotient, literal, opaque_count
-from volta_fn.targets.wgsl.scalars.values import PAIR, Lanes, is_infinity, outlined
+from volta_fn.targets.wgsl.scalars.values import PAIR, ShaderValue, is_infinity, outlined
 from volta_fn.targets.wgsl.shader import Function
 
 # WGSL functions of pairs: sums and products with their rounding errors (Dekker 1971, Knuth).
@@ -59,7 +59,7 @@ PAIRS = {
 def declare_pair_function(f: Function, name: str) -> str:
     """Declare a function of `PAIRS`, and return its name.
 
-    Sums pass through integers, as in `Lanes.opaque`. Where the second float of a result is not finite, it is 0.
+    Sums pass through integers, as in `ShaderValue.opaque`. Where the second float of a result is not finite, it is 0.
     """
     declare_one(f)
     device = f.module.device
@@ -109,7 +109,7 @@ def declare_pair_polynomial(f: Function, terms: Sequence[str]) -> str:
 _FEW_TERMS = 4
 
 
-class PairLanes(Lanes):
+class ShaderPair(ShaderValue):
     """A number as the sum of two floats.
 
     The second one is at most half a unit in the last place of the first. Formulas see a float64, of which 46 bits are right, with the range
@@ -135,29 +135,29 @@ class PairLanes(Lanes):
         """Whether subnormal numbers are zeros; formulas that ask build numbers of bits."""
         return False
 
-    def _component(self, name: str) -> Lanes:
-        return Lanes(self.f, "f32", f"{self.text}.{name}")
+    def _component(self, name: str) -> ShaderValue:
+        return ShaderValue(self.f, "f32", f"{self.text}.{name}")
 
-    def _pair(self, high: Lanes, low: Lanes) -> PairLanes:
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{PAIR}({high.text}, {low.text})"))
+    def _pair(self, high: ShaderValue, low: ShaderValue) -> ShaderPair:
+        return ShaderPair(self.f, PAIR, self.f.let(PAIR, f"{PAIR}({high.text}, {low.text})"))
 
-    def _call(self, name: str, *others: Any) -> PairLanes:
+    def _call(self, name: str, *others: Any) -> ShaderPair:
         function = declare_pair_function(self.f, name) if name in PAIRS else name
-        return PairLanes(self.f, PAIR, self.f.let(PAIR, f"{function}({', '.join([self.text, *[self.like(o).text for o in others]])})"))
+        return ShaderPair(self.f, PAIR, self.f.let(PAIR, f"{function}({', '.join([self.text, *[self.like(o).text for o in others]])})"))
 
     def like(self, value: Any) -> Any:
         """Return a Python number, or a float32, as a pair; pairs are returned as they are."""
-        if isinstance(value, Lanes):
+        if isinstance(value, ShaderValue):
             return value.converted(PAIR)
         high = np.float32(value)
         low = np.float32(value - float(high)) if np.isfinite(high) else np.float32(0)
-        return PairLanes(self.f, PAIR, f"{PAIR}({literal('f32', high)}, {literal('f32', low)})")
+        return ShaderPair(self.f, PAIR, f"{PAIR}({literal('f32', high)}, {literal('f32', low)})")
 
     def as_type(self, type_: str) -> Any:
         """Return the bits of the first float as an integer."""
         return self if type_ == PAIR else self.narrowed().as_type(type_)
 
-    def named(self) -> Lanes:
+    def named(self) -> ShaderValue:
         """Return the value itself."""
         return self
 
@@ -165,7 +165,7 @@ class PairLanes(Lanes):
         return self._call("pair_sum", other)
 
     def __sub__(self, other: Any) -> Any:
-        return self._call("pair_sum", -other if isinstance(other, (Lanes, float, int)) else other)
+        return self._call("pair_sum", -other if isinstance(other, (ShaderValue, float, int)) else other)
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, (float, int)) and math.frexp(other)[0] in (0.5, -0.5):
@@ -243,7 +243,7 @@ class PairLanes(Lanes):
         """Return the square root."""
         return self._call("pair_root")
 
-    def _integral(self, rounded: Callable[[Lanes], Lanes]) -> Any:
+    def _integral(self, rounded: Callable[[ShaderValue], ShaderValue]) -> Any:
         """Round the first float, and what is left."""
         high = self._component("x")
         whole = rounded(high)
@@ -306,7 +306,7 @@ class PairLanes(Lanes):
         """
         names = [declare_pair_table(self.f, [self.like(entry).text for entry in table]) for table in tables]
 
-        def at(k: Lanes, *values: Any) -> Sequence[Any]:
+        def at(k: ShaderValue, *values: Any) -> Sequence[Any]:
             return step(*[self.let(f"{name}[u32({k.narrowed().text})]") for name in names], *values)
 
         return self.iterated(self.new(opaque_count(self.f, len(tables[0])), "u32"), at, *start)
