@@ -20,8 +20,10 @@ from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened
-from volta_fn.targets.wgsl.loops.rows import LoopSchedule, Split, crossing, write, write_flat, write_rows, write_tiles
+from volta_fn.targets.wgsl.loops.rows import LoopSchedule, write, write_flat, write_rows
 from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, legal_options, rows_or_columns
+from volta_fn.targets.wgsl.loops.split_rows import Split
+from volta_fn.targets.wgsl.loops.transposes import crossing, write_tiles
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 

@@ -13,7 +13,8 @@ from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.loops.rows import Cut, LoopSchedule
+from volta_fn.targets.wgsl.loops.rows import LoopSchedule
+from volta_fn.targets.wgsl.loops.split_rows import Cut
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
 #: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.
