@@ -169,8 +169,8 @@ def _lost_lanes() -> Planting:
 
 def _clamped_square() -> Planting:
     """The last row of a square is the one before."""
-    real = squares._Tiles.within
-    return patch.object(squares._Tiles, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
+    real = squares._Squares.within
+    return patch.object(squares._Squares, "within", lambda self, number, count, axis: real(self, number, max(count - 1, 1), axis))
 
 
 def _lost_stores() -> Planting:

@@ -124,7 +124,7 @@ class KernelStep(NamedTuple):
     kernel: Kernel
     buffers: Buffers
     #: Iterations for which this does not hold are skipped.
-    bound: Range | None = None
+    condition: Range | None = None
     #: The index of an element in its row, where that is not the row-major one.
     index_in_row: Affine | None = None
 

@@ -17,13 +17,24 @@ from volta_fn.compiler.ir.axes import Axes, KernelAnalysis, simplified
 from volta_fn.compiler.ir.kernel import Kernel
 from volta_fn.compiler.ir.nodes import contraction_of
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops import schedule
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import widened
-from volta_fn.targets.wgsl.loops.rows import LoopSchedule, write, write_flat, write_rows
-from volta_fn.targets.wgsl.loops.schedule import BUSY, PREFERRED, LoopOptions, cut_of, legal_options, rows_or_columns
+from volta_fn.targets.wgsl.loops.rows import write, write_flat, write_rows
+from volta_fn.targets.wgsl.loops.schedule import (
+    BUSY,
+    PREFERRED,
+    LoopOptions,
+    LoopSchedule,
+    bytes_per_invocation,
+    crossing_of,
+    cut_of,
+    elementwise,
+    legal_options,
+    rows_or_columns,
+    spread,
+)
 from volta_fn.targets.wgsl.loops.split_rows import Split
-from volta_fn.targets.wgsl.loops.transposes import crossing, write_tiles
+from volta_fn.targets.wgsl.loops.transposes import write_squares
 from volta_fn.targets.wgsl.routine import Dispatch, Routine, Workspaces
 from volta_fn.targets.wgsl.scalars import OtherAccess, Shader
 
@@ -113,15 +124,17 @@ class Member(NamedTuple):
     buffers: Buffers
 
 
-class _Planned(NamedTuple):
+class _SmallKernel(NamedTuple):
+    """A kernel that is one step, and its schedule."""
+
     analysis: KernelAnalysis
-    plan: LoopSchedule
+    schedule: LoopSchedule
     #: With inputs and outputs as its buffers, one after another.
     step: KernelStep
     #: Bytes of workgroup memory.
     memory: int
 
-    def bound(self, buffers: Buffers) -> _Planned:
+    def with_buffers(self, buffers: Buffers) -> _SmallKernel:
         """Return the same with other numbers of buffers."""
         numbers = (*buffers.inputs, *buffers.outputs)
         inputs, outputs = [tuple([numbers[n] for n in some]) for some in self.step.buffers]
@@ -137,8 +150,8 @@ def is_small(kernel: Kernel, device: TargetCapabilities) -> bool:
     most = _ELEMENTS if kernel.parallel == len(kernel.sizes) else _REDUCED
     if 0 in kernel.sizes or analysis_of(kernel).size(range(len(kernel.sizes))) > most or contraction_of(kernel) is not None:
         return False
-    planned = _planned(kernel, device)
-    return planned is not None and planned.memory <= device.workgroup_memory
+    small = _small_kernel(kernel, device)
+    return small is not None and small.memory <= device.workgroup_memory
 
 
 class FusedKernels:
@@ -146,7 +159,7 @@ class FusedKernels:
 
     def __init__(self, device: TargetCapabilities) -> None:
         self._device = device
-        self._planned: list[_Planned] = []
+        self._kernels: list[_SmallKernel] = []
         self._bindings: set[int] = set()
         self._nodes = self._memory = 0
         self._begin(_GROUP)
@@ -159,18 +172,18 @@ class FusedKernels:
 
         After None, this object must not be used again.
         """
-        planned = _planned(member.kernel, self._device)
-        assert planned is not None, "callers add only kernels that are small"
-        self._planned.append(planned.bound(member.buffers))
+        small = _small_kernel(member.kernel, self._device)
+        assert small is not None, "callers add only kernels that are small"
+        self._kernels.append(small.with_buffers(member.buffers))
         self._bindings.update(member.buffers.inputs, member.buffers.outputs)
         self._nodes += len(member.kernel.nodes)
-        self._memory += planned.memory
+        self._memory += small.memory
         if len(self._bindings) > self._device.buffers or self._nodes > _NODES or self._memory > self._device.workgroup_memory:
             return None
-        new = self._planned[-1:]
-        if planned.analysis.reduction_axes and self._size != _group(self._device):
-            self._begin(_group(self._device))
-            new = self._planned
+        new = self._kernels[-1:]
+        if small.analysis.reduction_axes and self._size != _row_workgroup_size(self._device):
+            self._begin(_row_workgroup_size(self._device))
+            new = self._kernels
         try:
             for kernel in new:
                 self._write(kernel)
@@ -178,23 +191,23 @@ class FusedKernels:
             return None
         return self._shader.dispatch(self._groups)
 
-    def _write(self, kernel: _Planned) -> None:
+    def _write(self, kernel: _SmallKernel) -> None:
         """Write a kernel for workgroups after those of the kernels before."""
-        plan = kernel.plan._replace(rows_per_workgroup=self._size // kernel.plan.per_row)
+        schedule = kernel.schedule._replace(rows_per_workgroup=self._size // kernel.schedule.per_row)
         shader, first, grid_group = self._shader, self._groups, Shader.group
-        self._groups += -(-plan.outer.lane_groups // plan.rows_per_workgroup)
+        self._groups += -(-schedule.outer.lane_groups // schedule.rows_per_workgroup)
         with shader.block(f"if ({grid_group} >= {first}u && {grid_group} < {self._groups}u)"):
             shader.group = shader.let("u32", f"{grid_group} - {first}u")
-            write_rows(kernel.analysis, plan, shader, kernel.step)
+            write_rows(kernel.analysis, schedule, shader, kernel.step)
         shader.group = grid_group
 
 
-def _group(device: TargetCapabilities) -> int:
+def _row_workgroup_size(device: TargetCapabilities) -> int:
     return min(_GROUP_WITH_ROWS, device.invocations)
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
+def _small_kernel(kernel: Kernel, device: TargetCapabilities) -> _SmallKernel | None:
     count = len(kernel.inputs)
     stores = [s for s, b in enumerate(kernel.outputs) if b.size]
     buffers = Buffers(tuple(range(count)), tuple([count + s for s in stores]))
@@ -203,11 +216,12 @@ def _planned(kernel: Kernel, device: TargetCapabilities) -> _Planned | None:
         return None
     analysis = analysis_of(steps[0].kernel)
     if analysis.reduction_axes:
-        plan = schedule.rows_or_columns(analysis, device)
-        group = _group(device)
-        return _Planned(analysis, plan, steps[0], schedule.bytes_per_invocation(analysis, plan) * group) if plan.per_row <= group else None
-    plan = schedule.elementwise(analysis, device)
-    return None if crossing(analysis, plan.outer.axes[-1]) is not None else _Planned(analysis, plan, steps[0], 0)
+        schedule = rows_or_columns(analysis, device)
+        group = _row_workgroup_size(device)
+        memory = bytes_per_invocation(analysis, schedule) * group
+        return _SmallKernel(analysis, schedule, steps[0], memory) if schedule.per_row <= group else None
+    schedule = elementwise(analysis, device)
+    return None if crossing_of(analysis, schedule.outer.axes[-1]) is not None else _SmallKernel(analysis, schedule, steps[0], 0)
 
 
 # Routines of kernels.
@@ -249,17 +263,17 @@ def dispatch(step: KernelStep, device: TargetCapabilities, options: LoopOptions 
     """Return the dispatch of a step."""
     analysis = analysis_of(step.kernel)
     if analysis.reduction_axes:
-        options = options._replace(loops=options.loops or step.bound is not None)
-        plan = schedule.rows_or_columns(analysis, device, options)
+        options = options._replace(loops=options.loops or step.condition is not None)
+        schedule = rows_or_columns(analysis, device, options)
         # Without lanes, where lanes would end at different elements.
-        if step.bound is not None and plan.outer.lanes > 1 and plan.outer.axes[-1] in step.bound.value.axes:
-            plan = schedule.rows_or_columns(analysis, device, options._replace(lanes=False))
-        plan = schedule.spread(plan)
+        if step.condition is not None and schedule.outer.lanes > 1 and schedule.outer.axes[-1] in step.condition.value.axes:
+            schedule = rows_or_columns(analysis, device, options._replace(lanes=False))
+        schedule = spread(schedule)
     else:
-        plan = schedule.elementwise(analysis, device, options)
-        cross = crossing(analysis, plan.outer.axes[-1], options.tiles)
+        schedule = elementwise(analysis, device, options)
+        cross = crossing_of(analysis, schedule.outer.axes[-1], options.tiles)
         if cross is not None:
-            return write_tiles(analysis, cross, device, step)
-        if plan.unroll > 1:
-            return write_flat(analysis, plan, device, step)
-    return write(analysis, plan, Shader(device, plan.per_row * plan.rows_per_workgroup), step)
+            return write_squares(analysis, cross, device, step)
+        if schedule.unroll > 1:
+            return write_flat(analysis, schedule, device, step)
+    return write(analysis, schedule, Shader(device, schedule.per_row * schedule.rows_per_workgroup), step)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from volta_fn.codegen.loops import RowPass, reductions, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.loops.emit_values import AxisSpan, KernelStep, LaneScope, LoopNest, bind_kernel
+from volta_fn.targets.wgsl.loops.emit_values import KernelStep, LaneScope, LoopNest, bind_kernel
 from volta_fn.targets.wgsl.loops.reductions import Accumulator, State, Team, WorkgroupReduction, team
+from volta_fn.targets.wgsl.loops.schedule import LoopSchedule
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Number, Shader
 
@@ -20,27 +20,6 @@ from volta_fn.targets.wgsl.scalars import Number, Shader
 
 #: The block size of blocked summation, which bounds the rounding error of long sums.
 _BLOCK = 32
-
-
-class LoopSchedule(NamedTuple):
-    """The schedule of a kernel as one dispatch."""
-
-    #: The axes of rows and of the elements of a row; one of the two spans may be walked by lanes.
-    outer: AxisSpan
-    inner: AxisSpan
-    #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
-    per_row: int
-    rows_per_workgroup: int
-    #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
-    by_columns: bool
-    #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
-    unroll: int
-    resident: bool
-
-    @property
-    def lane_span(self) -> AxisSpan:
-        """The axes that are walked by lanes."""
-        return self.outer if self.outer.lanes > 1 else self.inner
 
 
 def write(analysis: KernelAnalysis, schedule: LoopSchedule, shader: Shader, step: KernelStep) -> Dispatch:
@@ -62,7 +41,7 @@ class _RowEmitter:
         self.shader = nest.shader
         self.analysis = nest.analysis
         self.schedule = schedule
-        self.bound = step.bound
+        self.condition = step.condition
         self.team: Team = team(nest.shader, schedule.per_row, schedule.rows_per_workgroup, schedule.by_columns)
         self.reduction = WorkgroupReduction(nest.shader, self.team)
         self.index_in_row = step.index_in_row or self.analysis.row_number
@@ -230,11 +209,11 @@ class _RowEmitter:
             for k in range(unroll):
                 number = self.shader.let("u32", f"{i} + {k * per_row}u") if k else i
                 scopes.append(scope.child(row.bind(self.shader, number), row))
-            if self.bound is None:
+            if self.condition is None:
                 self.step(row_pass, accumulators, scopes, totals)
                 return
             for element in scopes:
-                holds = element.holds((self.bound,))
+                holds = element.holds((self.condition,))
                 assert holds is not None and len(holds) == 1
                 with self.shader.block(f"if ({holds[0]})"):
                     self.step(row_pass, accumulators, [element.child({})], totals)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from volta_fn.codegen.loops import row_passes
+import numpy as np
+
+from volta_fn.codegen.loops import crossing_loads, row_passes
 from volta_fn.compiler.ir.axes import KernelAnalysis, coefficient
 from volta_fn.compiler.ir.index import Affine
 from volta_fn.compiler.ir.kernel import Buffer, Constant, Reduce
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan
 from volta_fn.targets.wgsl.loops.reductions import fits_subgroups
-from volta_fn.targets.wgsl.loops.rows import LoopSchedule
-from volta_fn.targets.wgsl.loops.split_rows import Cut
 from volta_fn.targets.wgsl.scalars import wgsl_type
 
 #: Invocations of a workgroup by default; and where there are enough workgroups to keep a GPU busy with fewer invocations each.
@@ -55,6 +55,27 @@ _NARROW = 4
 _TEAMS, _CHUNKS = (1, 4, 32), (4, 7)
 
 _NOTHING = AxisSpan((), ())
+
+
+class LoopSchedule(NamedTuple):
+    """The schedule of a kernel as one dispatch."""
+
+    #: The axes of rows and of the elements of a row; one of the two spans may be walked by lanes.
+    outer: AxisSpan
+    inner: AxisSpan
+    #: Invocations per row (or group of lanes of rows), and such rows per workgroup.
+    per_row: int
+    rows_per_workgroup: int
+    #: Whether neighbouring invocations are in neighbouring rows, and not in one row.
+    by_columns: bool
+    #: Elements (or groups of lanes of them) of a row that an invocation takes at a time; all that it has, if the row is resident.
+    unroll: int
+    resident: bool
+
+    @property
+    def lane_span(self) -> AxisSpan:
+        """The axes that are walked by lanes."""
+        return self.outer if self.outer.lanes > 1 else self.inner
 
 
 class LoopOptions(NamedTuple):
@@ -112,10 +133,10 @@ def elementwise(analysis: KernelAnalysis, device: TargetCapabilities, options: L
     span = AxisSpan(tuple(order), tuple([sizes[a] for a in order]))
     span = _wider(analysis, _in_lanes(analysis, span, options, unaligned=True), options.wide)
     unroll = options.unroll or _unroll_elementwise(analysis, span)
-    return LoopSchedule(span, _NOTHING, 1, min(_group(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
+    return LoopSchedule(span, _NOTHING, 1, min(_workgroup_size(span.lane_groups), power_above(span.lane_groups)), False, unroll, True)
 
 
-def _group(invocations: int) -> int:
+def _workgroup_size(invocations: int) -> int:
     """Return the size of a small workgroup.
 
     It is larger if there are very many workgroups, since the rate at which a GPU starts them is limited.
@@ -238,7 +259,7 @@ def _rows_per_workgroup(device: TargetCapabilities, per_row: int, rows: int, few
     """
     if device.subgroups and per_row >= device.subgroup_most and not (few and fits_subgroups(device, per_row, 2 * per_row)):
         return 1
-    return min(_group(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
+    return min(_workgroup_size(rows) if per_row == 1 else max(1, _SMALL_GROUP // per_row), power_above(rows))
 
 
 def _unroll(analysis: KernelAnalysis, lanes: int) -> int:
@@ -265,7 +286,7 @@ def by_columns(analysis: KernelAnalysis, device: TargetCapabilities, axis: int, 
     if options.per_row is not None:
         per_row, rows_per_workgroup = options.per_row, min(rows_per_workgroup, _GROUP // options.per_row)
     if per_row == 1:
-        rows_per_workgroup = min(_group(outer.lane_groups), power_above(outer.lane_groups))
+        rows_per_workgroup = min(_workgroup_size(outer.lane_groups), power_above(outer.lane_groups))
     statements = _per_element(analysis) * outer.lanes
     unroll = -(-row.total // per_row)
     again = sum(row_pass.has_iterations for row_pass in row_passes(analysis)) > 1
@@ -286,6 +307,17 @@ def spread(schedule: LoopSchedule) -> LoopSchedule:
     while rows_per_workgroup > _NARROW and rows < _NARROW * rows_per_workgroup and row >= 2 * _LEAST_ELEMENTS * per_row:
         per_row, rows_per_workgroup = 2 * per_row, rows_per_workgroup // 2
     return schedule._replace(per_row=per_row, rows_per_workgroup=rows_per_workgroup)
+
+
+# Long rows, in chunks.
+
+
+class Cut(NamedTuple):
+    """A reduction axis in chunks of a size."""
+
+    axis: int
+    chunks: int
+    size: int
 
 
 def cut_of(analysis: KernelAnalysis, schedule: LoopSchedule, chunk: int | None = None) -> Cut | None:
@@ -314,6 +346,57 @@ def _cut(axis: int, length: int, size: int) -> Cut | None:
         size = -(-size // LANES) * LANES
     chunks = -(-length // size)
     return Cut(axis, chunks, size) if chunks > 1 else None
+
+
+# Transposes: loads that cross the stores, through squares in workgroup memory.
+
+#: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
+_LARGE_SQUARES = [(64, 128), (64, 64)]
+_MANY_ITERATIONS = 1 << 21
+_SMALL_SQUARE = (32, 32)
+
+#: Bytes of workgroup memory for a square.
+_SQUARE_MEMORY = 1 << 14
+
+#: Iterations from which on squares pay.
+_LEAST_FOR_SQUARES = 1 << 14
+
+
+class Crossing(NamedTuple):
+    """The axis of the stores, that of the loads that cross it, and those loads."""
+
+    axis: int
+    other: int
+    loads: tuple[int, ...]
+    #: Of a square, along either axis.
+    sides: tuple[int, int]
+
+
+def crossing_of(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
+    """Return the loads that cross the stores' axis; None if squares do not help.
+
+    `wanted` forces or forbids squares; by default they are used in large kernels.
+    """
+    sizes, iterations = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
+    if not (iterations >= _LEAST_FOR_SQUARES if wanted is None else wanted) or sizes[axis] < LANES:
+        return None
+    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
+    if axis_and_loads is None:
+        return None
+    other, loads = axis_and_loads
+    packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
+    size = sum(tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
+    large = [sides for sides in _LARGE_SQUARES if iterations >= _MANY_ITERATIONS and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
+    fitting = [sides for sides in (*large, _SMALL_SQUARE) if math.prod(sides) * size <= _SQUARE_MEMORY]
+    return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
+
+
+def tile_dtype(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of numbers in workgroup memory; packing float16 is very slow."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+# Workgroup memory, and counts.
 
 
 def bytes_per_invocation(analysis: KernelAnalysis, schedule: LoopSchedule) -> int:

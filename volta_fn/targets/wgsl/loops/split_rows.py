@@ -15,6 +15,7 @@ from volta_fn.compiler.ir.index import Affine, Range, along, combine, row_major
 from volta_fn.compiler.ir.kernel import Apply, Buffer, Constant, Kernel, Load, Reduce, Store
 from volta_fn.targets.wgsl.loops.emit_values import Buffers, KernelStep
 from volta_fn.targets.wgsl.loops.reductions import INT32
+from volta_fn.targets.wgsl.loops.schedule import Cut
 from volta_fn.targets.wgsl.routine import Workspaces
 
 # For each stage of a kernel's reductions, one step reduces *chunks* of the rows into workspaces. Another one combines these partial
@@ -24,14 +25,6 @@ from volta_fn.targets.wgsl.routine import Workspaces
 _MANY = 32
 
 _BOOL = np.dtype(np.bool_)
-
-
-class Cut(NamedTuple):
-    """A reduction axis in chunks of a size."""
-
-    axis: int
-    chunks: int
-    size: int
 
 
 class ChunkBuffers(NamedTuple):
@@ -160,8 +153,8 @@ class Split:
         kernel = rewritten(step.kernel, sizes, outer + 1, moved)
         kernel = replace(kernel, stores=(*kernel.stores, *[store for store, _ in partial]))
         outputs = (*step.buffers.outputs, *[number for _, number in partial])
-        bound = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
-        return KernelStep(kernel, step.buffers._replace(outputs=outputs), bound, self.analysis.row_number.replaced(moved))
+        condition = None if chunks * size == old[axis] else Range(moved[axis], 0, old[axis])
+        return KernelStep(kernel, step.buffers._replace(outputs=outputs), condition, self.analysis.row_number.replaced(moved))
 
     def combined(self, partials: dict[int, ChunkBuffers], stores: Sequence[int], live: Sequence[int]) -> KernelStep:
         """Return the step that combines partial results, with the stores per row."""

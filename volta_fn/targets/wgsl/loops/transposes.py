@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from volta_fn.codegen.loops import crossing_loads
 from volta_fn.compiler.ir.axes import KernelAnalysis
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.loops.emit_values import LANES, AxisSpan, KernelStep, LaneScope, bind_kernel
 from volta_fn.targets.wgsl.loops.rows import write_together
+from volta_fn.targets.wgsl.loops.schedule import Crossing, tile_dtype
 from volta_fn.targets.wgsl.routine import Dispatch
 from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 
@@ -20,59 +18,18 @@ from volta_fn.targets.wgsl.scalars import Array, Number, Shader
 # so that memory is read and written in long runs. In between, elements are in workgroup memory, in fours along the stores' axis: an
 # invocation reads a block of four by four, four rows of it at once, and writes its columns.
 
-#: Sides of large squares, along the stores and along those loads, the best first; the fewest iterations for them; and sides of others.
-_LARGE = [(64, 128), (64, 64)]
-_MANY_STEPS = 1 << 21
-_SMALL = (32, 32)
-
-#: Bytes of workgroup memory for a square, and the most invocations.
-_MEMORY = 1 << 14
+#: The most invocations of a workgroup.
 _GROUP = 256
 
-#: Iterations from which on squares pay.
-_LEAST = 1 << 14
+
+def write_squares(analysis: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
+    """Return the dispatch of a step whose loads cross its stores."""
+    return _Squares(analysis, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
 
 
-class Crossing(NamedTuple):
-    """The axis of the stores, that of the loads that cross it, and those loads."""
+class _Squares:
+    """The shader of such a step under construction."""
 
-    axis: int
-    other: int
-    loads: tuple[int, ...]
-    #: Of a square, along either axis.
-    sides: tuple[int, int]
-
-
-def crossing(analysis: KernelAnalysis, axis: int, wanted: bool | None = None) -> Crossing | None:
-    """Return the loads that cross the stores' axis; None if squares do not help.
-
-    `wanted` forces or forbids squares; by default they are used in large kernels.
-    """
-    sizes, store_steps = analysis.kernel.sizes, analysis.size(analysis.parallel_axes)
-    if not (store_steps >= _LEAST if wanted is None else wanted) or sizes[axis] < LANES:
-        return None
-    axis_and_loads = crossing_loads(analysis, axis, LANES, backward=True)
-    if axis_and_loads is None:
-        return None
-    other, loads = axis_and_loads
-    packed = any(b.dtype.itemsize < 4 for b in analysis.kernel.outputs)
-    size = sum(_tile_dtype(analysis.kernel.nodes[n].dtype).itemsize for n in loads)
-    large = [sides for sides in _LARGE if store_steps >= _MANY_STEPS and sides[0] <= sizes[axis] and sides[1] <= sizes[other]]
-    fitting = [sides for sides in (*large, _SMALL) if math.prod(sides) * size <= _MEMORY]
-    return Crossing(axis, other, tuple(loads), fitting[0]) if fitting and not (packed and sizes[axis] % LANES) else None
-
-
-def _tile_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of numbers in workgroup memory; packing float16 is very slow."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def write_tiles(analysis: KernelAnalysis, cross: Crossing, device: TargetCapabilities, step: KernelStep) -> Dispatch:
-    """Return a step as a dispatch."""
-    return _Tiles(analysis, cross, Shader(device, min(_GROUP, math.prod(cross.sides) // LANES**2)), step).write()
-
-
-class _Tiles:
     def __init__(self, analysis: KernelAnalysis, cross: Crossing, shader: Shader, step: KernelStep) -> None:
         self.analysis = analysis
         self.cross = cross
@@ -94,7 +51,7 @@ class _Tiles:
         self.root.hoist(range(len(analysis.kernel.nodes)))
         outer = self.root.child(bound)
         outer.hoist(range(len(analysis.kernel.nodes)))
-        dtypes = {n: _tile_dtype(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
+        dtypes = {n: tile_dtype(analysis.kernel.nodes[n].dtype) for n in self.cross.loads}
         tiles = {n: shader.tile(f"tile_{n}", dtype, math.prod(self.cross.sides)) for n, dtype in dtypes.items()}
         width = self.cross.sides[1] // LANES
         for k in range(width * self.fours // shader.invocations):

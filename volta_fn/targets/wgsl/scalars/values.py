@@ -224,7 +224,7 @@ class ShaderValue(Values):
         return (self.as_type(f"u{self.bits}") & size).above(infinity)
 
     def select(self, yes: ShaderValue | Scalar, no: ShaderValue | Scalar) -> ShaderValue:
-        """Return `yes` where this condition holds, else `no`; one of them is no Python number."""
+        """Return `yes` where this condition holds, else `no`; one is no Python number."""
         model = yes if isinstance(yes, ShaderValue) else no
         assert isinstance(model, ShaderValue)
         return model.let(f"select({model.like(no).text}, {model.like(yes).text}, {self.text})")
