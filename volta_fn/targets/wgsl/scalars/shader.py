@@ -318,5 +318,4 @@ class Shader(Function):
             group=f"_workgroup_id.x + _workgroup_id.y * {shape[0]}u",
             prologue=f"  let local = {self._local};\n",
         )
-        written = frozenset(number for number, array in arrays.items() if array.written)
-        return Dispatch(module, tuple(arrays), written, shape, work)
+        return Dispatch(module, tuple(arrays), shape, work)

@@ -167,8 +167,7 @@ def _real(a: ShapedArray) -> str:
 
 def _renumbered(dispatch: Dispatch, numbers: list[int]) -> Dispatch:
     """Return the dispatch with other buffers, by the numbers that it has."""
-    buffers = tuple([numbers[k] for k in dispatch.buffers])
-    return replace(dispatch, buffers=buffers, written=frozenset([numbers[k] for k in dispatch.written]))
+    return replace(dispatch, buffers=tuple([numbers[k] for k in dispatch.buffers]))
 
 
 def _load(problem: _Problem, blocks: Blocks, device: TargetCapabilities) -> Dispatch:
