@@ -48,7 +48,7 @@ class Dispatch:
 
     @property
     def written_bindings(self) -> frozenset[int]:
-        """The numbers of the bindings that the shader declares as ``read_write``; the others are ``read``."""
+        """The numbers of the bindings that the shader declares as ``read_write``."""
         return frozenset([number for number, binding in enumerate(self.shader.bindings) if binding.written])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from volta_fn.compiler.target import TargetCapabilities
 from volta_fn.targets.wgsl.attention.problem import Attention, AttentionSchedule, PaddedRows, Rows
-from volta_fn.targets.wgsl.matmul.results import digits, times, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, times, walked
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.matmul.tiles import patch
 from volta_fn.targets.wgsl.scalars.number import literal

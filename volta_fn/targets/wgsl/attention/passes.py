@@ -21,7 +21,7 @@ from volta_fn.targets.wgsl.attention.blocks import (
     seen,
 )
 from volta_fn.targets.wgsl.attention.problem import Attention, Rows, backward_schedule, chunks, forward_schedule
-from volta_fn.targets.wgsl.matmul.results import digits, walked
+from volta_fn.targets.wgsl.matmul.operands import digits, walked
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number, literal

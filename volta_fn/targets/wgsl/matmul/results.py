@@ -1,4 +1,4 @@
-"""Results of contractions: index arithmetic, epilogues, partial sums of split-K."""
+"""Results of contractions: epilogues, and the partial sums of split-K."""
 
 from __future__ import annotations
 
@@ -9,57 +9,11 @@ import numpy as np
 
 from volta_fn.compiler.contractions import IndexedContraction
 from volta_fn.compiler.target import TargetCapabilities
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, total, walked
 from volta_fn.targets.wgsl.matmul.schedule import Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
 from volta_fn.targets.wgsl.scalars.number import Number
 from volta_fn.targets.wgsl.scalars.shader import Array, Shader
-from volta_fn.targets.wgsl.shader import Function
-
-# Emit arithmetic of indices: digits and offsets, as u32 modulo 2**32.
-
-ZERO = "0u"
-
-
-def digits(f: Function, index: str, sizes: Sequence[int]) -> list[str]:
-    """Split an index into its digits for an array of these sizes.
-
-    The first digit is not reduced.
-    """
-    remainders: list[str] = []
-    for size in reversed(sizes[1:]):
-        remainders.append(remainder(f, index, size))
-        index = quotient(f, index, size)
-    return [*([index] if sizes else []), *reversed(remainders)]
-
-
-def remainder(f: Function, index: str, size: int) -> str:
-    """Return index % size."""
-    return ZERO if index == ZERO or size == 1 else f.let("u32", f"{index} % {size}u")
-
-
-def quotient(f: Function, index: str, size: int) -> str:
-    """Return index / size."""
-    return index if index == ZERO or size == 1 else f.let("u32", f"{index} / {size}u")
-
-
-def total(f: Function, *terms: str | int) -> str:
-    """Return the sum of terms, without zeros."""
-    texts = [f"{term % 2**32}u" if isinstance(term, int) else term for term in terms]
-    nonzero = [text for text in texts if text != ZERO]
-    return f.named("u32", " + ".join(nonzero)) if nonzero else ZERO
-
-
-def times(index: str, stride: int) -> str:
-    """Return an index times a stride, as an expression."""
-    if stride == 0 or index == ZERO:
-        return ZERO
-    return index if stride == 1 else f"{index} * {stride % 2**32}u"
-
-
-def walked(f: Function, positions: Sequence[str], strides: Sequence[int], start: int = 0) -> str:
-    """Return the offset of an element, given its digits and strides."""
-    return total(f, start, *[times(position, stride) for position, stride in zip(positions, strides, strict=True)])
-
 
 # Define epilogues, which compute results from sums and store them.
 #

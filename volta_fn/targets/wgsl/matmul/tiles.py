@@ -9,24 +9,11 @@ from typing import NamedTuple
 
 from volta_fn.compiler.contractions import IndexedContraction, OperandMap, Walk
 from volta_fn.compiler.target import TargetCapabilities
-from volta_fn.targets.wgsl.matmul.results import (
-    ZERO,
-    BufferNumbers,
-    Epilogue,
-    chunk,
-    combine,
-    combined,
-    digits,
-    quotient,
-    remainder,
-    results,
-    times,
-    total,
-    walked,
-)
+from volta_fn.targets.wgsl.matmul.operands import ZERO, digits, loaded, quotient, remainder, times, total, walked
+from volta_fn.targets.wgsl.matmul.results import BufferNumbers, Epilogue, chunk, combine, combined, results
 from volta_fn.targets.wgsl.matmul.schedule import Schedule, Working
 from volta_fn.targets.wgsl.routine import Dispatch, Routine
-from volta_fn.targets.wgsl.scalars.shader import Array, Shader
+from volta_fn.targets.wgsl.scalars.shader import Shader
 
 # Arrange the invocations of a subgroup in patches of results.
 
@@ -41,80 +28,6 @@ def patch(f: Shader, rows: int, columns: int, across: int) -> tuple[str, str, st
     y = total(f, times(pair, 2), low)
     below, right = digits(f, number, (0, across))
     return below, right, y, x
-
-
-# Load single elements of operands through their index maps.
-
-
-class OperandRow(NamedTuple):
-    """A row or column of an operand: its offset, and its coordinates, at k = 0."""
-
-    address: str
-    coordinates: list[str]
-
-
-class Elements:
-    """An operand in a buffer, read in vectors of four (`fours`) or one by one."""
-
-    def __init__(self, f: Shader, work: Working, map_: OperandMap, number: int, *, fours: bool = False) -> None:
-        self.f, self.work, self.map = f, work, map_
-        self.array = f.buffer(number, map_.dtype, False, map_.elements if fours else 0)
-        self.fours = fours
-
-    def row(self, stack: str, outer: str) -> OperandRow:
-        """Return row or column `outer` of product `stack`."""
-        f, map_ = self.f, self.map
-        start = walked(f, digits(f, stack, map_.stack.sizes), map_.stack.strides, map_.start)
-        axis_indices = digits(f, outer, map_.outer.sizes)
-        coordinates = [walked(f, axis_indices, bound.outer, bound.start) for bound in map_.bounds]
-        return OperandRow(total(f, start, walked(f, axis_indices, map_.outer.strides)), coordinates)
-
-    def load(self, row: OperandRow, inner: str | int) -> str:
-        """Load the element at k = `inner`, a constant or an expression, or zero.
-
-        It is zero out of bounds. With `fours`, it is the vector of four elements from there on.
-        """
-        f, map_ = self.f, self.map
-        if isinstance(inner, int):
-            inner_digits = _digits(inner, map_.inner.sizes)
-            steps = [sum(d * s for d, s in zip(inner_digits, walk, strict=True)) for walk in self._walks]
-            address, *coordinates = [total(f, base, step) for base, step in zip((row.address, *row.coordinates), steps, strict=True)]
-        else:
-            axis_indices = digits(f, inner, map_.inner.sizes)
-            ways = zip((row.address, *row.coordinates), self._walks, strict=True)
-            address, *coordinates = [total(f, base, walked(f, axis_indices, walk)) for base, walk in ways]
-        conditions = [f"{c} < {bound.size}u" for c, bound in zip(coordinates, map_.bounds, strict=True)]
-        value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.fours)
-        type_ = self.work.vector if self.fours else self.work.type
-        has_elements = all(bound.size for bound in map_.bounds)  # without any there are no terms, and no NaN
-        zero = self.work.padding(f, type_) if has_elements else f"{type_}()"
-        return f.let(type_, f"select({zero}, {value}, {condition})" if condition else value)
-
-    @property
-    def _walks(self) -> list[tuple[int, ...]]:
-        return [self.map.inner.strides, *[bound.inner for bound in self.map.bounds]]
-
-
-def _loaded(f: Shader, work: Working, array: Array, address: str, conditions: list[str], *, fours: bool) -> tuple[str, str]:
-    """Load a number, or (with `fours`) the vector of those from there on.
-
-    It is arbitrary unless the conditions hold, whose variable is returned with it, empty if there are none.
-    """
-    condition = f.let("bool", " && ".join(conditions)) if conditions else ""
-    if condition:
-        address = f.let("u32", f"select(0u, {address}, {condition})")
-    if not fours:
-        return work.read(f, array.load(address)), condition
-    four = [work.read(f, x) for x in array.load4(f.let("u32", f"{address} / 4u"))]
-    return f"{work.vector}({', '.join(four)})", condition
-
-
-def _digits(number: int, sizes: tuple[int, ...]) -> list[int]:
-    remainders: list[int] = []
-    for size in reversed(sizes[1:]):
-        number, digit = divmod(number, size)
-        remainders.append(digit)
-    return [*([number] if sizes else []), *reversed(remainders)]
 
 
 # Stage slices of operands in workgroup memory.
@@ -223,7 +136,7 @@ class Slice:
             if not self.exact:
                 conditions.append(f"{total(f, k, self.k, unit.k)} < {self.end}")
             conditions += [f"{c} < {bound.size}u" for c, bound in zip(coordinates, self.map.bounds, strict=True)]
-            value, condition = _loaded(f, self.work, self.array, address, conditions, fours=self.unit == 4)
+            value, condition = loaded(f, self.work, self.array, address, conditions, fours=self.unit == 4)
             f.emit(f"{self.name}_{i} = {f'select({self.type}(), {value}, {condition})' if condition else value};")
 
     def store(self, second: str = "") -> None:
